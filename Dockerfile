@@ -1,10 +1,11 @@
 # The server's image. `docker build .` gives the server, `--target load` the load generator.
-# Give the base by digest where a build must be repeatable to the byte:
-#   docker build --build-arg BASE_IMAGE=python:3.11-slim@sha256:… .
+# deploy/release/build_image.sh builds it so that the same commit and base give the same layers.
 ARG BASE_IMAGE=python:3.11-slim
 
 # Every locked package, by hash, in an environment of its own that holds neither pip nor setuptools.
 FROM ${BASE_IMAGE} AS locked
+# If it is set, pip compiles modules so that their source's time does not matter.
+ARG SOURCE_DATE_EPOCH
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 COPY requirements.lock ./
@@ -14,20 +15,25 @@ RUN python3 -m venv --without-pip /opt/paddlepool \
 COPY deploy/container/keep.py deploy/container/
 
 # The server with the engines that it may choose from, the readers of model sources and of HEIC, without the
-# tools that only development needs and without Paddle's C++ headers.
+# tools that only development needs and without headers, tests and the plugin of Paddle's own copy of
+# OpenVINO, which no backend uses. deploy/container/size.py shows what takes the space.
 FROM locked AS serve-environment
-COPY pyproject.toml README.md LICENSE ./
+ARG SOURCE_DATE_EPOCH
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY app/ app/
 COPY clients/python/ clients/python/
 RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . ./clients/python \
     && /opt/paddlepool/bin/python deploy/container/keep.py 'paddlepool[grpc,heic,onnx,otel,sources]' paddlepool-client > unneeded.txt \
     && cat unneeded.txt \
     && python3 -m pip --python /opt/paddlepool/bin/python uninstall --quiet --yes --requirement unneeded.txt \
-    && rm -rf /opt/paddlepool/lib/python3*/site-packages/paddle/include \
+    && for unneeded in paddle/include paddle/libs/libopenvino_intel_cpu_plugin.so \
+            openvino/include onnx/backend/test onnxruntime/transformers; do \
+        rm -rf /opt/paddlepool/lib/python3*/site-packages/"$unneeded"; done \
     && find /opt/paddlepool/lib -type d -name tests -prune -exec rm -rf {} +
 
 # What the compose profile `load` runs: locust has a lock of its own.
 FROM ${BASE_IMAGE} AS load-environment
+ARG SOURCE_DATE_EPOCH
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 COPY loadtest/requirements.lock ./
@@ -53,7 +59,7 @@ LABEL org.opencontainers.image.title="Paddlepool" \
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/* \
+    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache \
     && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 COPY --from=serve-environment /opt/paddlepool /opt/paddlepool
 COPY model_repo/ /srv/paddlepool/model_repo/

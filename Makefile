@@ -80,9 +80,10 @@ sbom: $(INSTALLED) .venv-deploy/.installed  ## what the image carries, with lice
 
 # Tools in environments of their own: locust registers a pytest plugin and brings gevent; clients of
 # other servers, which tests run unchanged, and schemathesis have pins that are not ours.
-TOOLS := load deploy doors schema
+TOOLS := load deploy doors schema workflows
 .venv-load/.installed: loadtest/requirements.lock
 .venv-deploy/.installed: deploy/requirements.lock
+.venv-workflows/.installed: deploy/workflows.lock
 .venv-doors/.installed: tests/e2e/requirements.lock
 .venv-schema/.installed: tests/e2e/schema.lock
 $(TOOLS:%=.venv-%/.installed):
@@ -106,20 +107,25 @@ comparison: $(INSTALLED)  ## measure predictor configurations, write docs/compar
 screenshots: weights  ## pictures of the demo page into docs/images
 	$(BIN)/python loadtest/screenshots.py
 
+# Installed from clients/python beside the server, and not by hash.
+OURS := --no-emit-package paddlepool-client
+
 lock:  ## resolve the dependencies again (needs uv on the path)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
-		--override requirements.overrides.txt \
+		--override requirements.overrides.txt $(OURS) \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file requirements.lock
 	uv pip compile pyproject.toml --extra onnx --extra heic --universal --python-version 3.11 \
-		--override requirements.overrides.txt --constraint requirements.lock \
+		--override requirements.overrides.txt --constraint requirements.lock $(OURS) \
 		--generate-hashes --no-header --no-annotate --output-file requirements.serve.lock
 	uv pip compile pyproject.toml --extra ray --universal --python-version 3.11 \
-		--override requirements.overrides.txt --constraint requirements.lock \
+		--override requirements.overrides.txt --constraint requirements.lock $(OURS) \
 		--generate-hashes --no-header --no-annotate --output-file requirements.ray.lock
 	uv pip compile loadtest/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file loadtest/requirements.lock
 	uv pip compile deploy/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file deploy/requirements.lock
+	uv pip compile deploy/workflows.in --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --upgrade --output-file deploy/workflows.lock
 	uv pip compile tests/e2e/requirements.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --upgrade --output-file tests/e2e/requirements.lock
 	uv pip compile tests/e2e/schema.in --universal --python-version 3.11 \

@@ -1,3 +1,3 @@
 """Paddlepool: a model server around Paddle Inference."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

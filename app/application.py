@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,19 +15,16 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app import __version__
 from app.contracts.resources import memory_limit
+from app.doors import hugging_face, paddlex, rembg, removebg, tei
 from app.doors.door import Door
-from app.service.api import compare, docs, info, metrics, pages
-from app.service.api.middleware.agents import Agents
-from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
-from app.service.api.middleware.layer import REPLICA, RequestLayer
-from app.service.api.middleware.limits import Budget, Gates
-from app.service.api.middleware.quotas import QuotaLimits, TokenBuckets
-from app.service.api.middleware.sites import Sites
-from app.service.api.middleware.traced import TRACE_ID, Traced
+from app.service.api import compare, info, pages
+from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Sites
+from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
+from app.service.api.middleware.limits import Budget, Gates, QuotaLimits, TokenBuckets
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
-from app.service.api.v2 import health, infer, metadata, repository, shared_memory, stats
+from app.service.api.v2 import health, infer, metadata, repository
 from app.service.api.v2.tensors import BINARY_HEADER
 from app.settings.server import Settings
 from app.tasks.task import Task
@@ -51,6 +48,16 @@ EXPOSED = (
     BINARY_HEADER,
 )
 """Reply headers that a page of an allowed origin may read; tasks and doors add their own."""
+
+DOORS: tuple[Door, ...] = (
+    rembg.DOOR,
+    removebg.DOOR,
+    tei.DOOR,
+    hugging_face.BOTH,
+    hugging_face.TEXTS,
+    hugging_face.PICTURES,
+    paddlex.DOOR,
+)
 
 BODY_SHARE = 4
 """By default, request bodies use at most 1 / BODY_SHARE of the memory; unread replies also do."""
@@ -87,7 +94,7 @@ def build_application(
 ) -> FastAPI:
     """Build the HTTP application around `services`. If there are `keys`, requests need one."""
     settings, tasks = services.settings, tuple(tasks)
-    protocol = [module.router() for module in (health, stats, metadata, repository, shared_memory)]
+    protocol = [module.router() for module in (health, metadata, repository)]
     # Routes are tried in order: inference routes come first because their latency matters.
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
@@ -99,7 +106,8 @@ def build_application(
                 more=[door.info for door in doors if door.info is not None],
             )
         ),
-        *(_Mount(module.router()) for module in (compare, metrics, docs, pages)),
+        _Mount(info.metrics_router()),
+        *(_Mount(module.router()) for module in (compare, pages)),
         *(_Mount(router, protocol=True) for router in protocol),
     ]
     routes = RouteTable(
@@ -127,7 +135,7 @@ def build_application(
         answers = documented(
             *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
         )
-        docs.title(mount.router)
+        pages.title(mount.router)
         app.include_router(mount.router, responses=answers)
     models: list[type[BaseModel]] = [door.errors.model for door in doors]
     app.middleware_stack = _layers(
@@ -143,7 +151,7 @@ def build_application(
         doors=doors,
     )
     # The documented way to replace FastAPI's OpenAPI document.
-    app.openapi = lambda: docs.document(  # type: ignore[method-assign]
+    app.openapi = lambda: pages.document(  # type: ignore[method-assign]
         app, models, needs_key=bool(keys)
     )
     return app
@@ -192,6 +200,11 @@ def _layers(
         app = Traced(app, tracing=services.tracing)
     led = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
     return Agents(app, led) if led else app
+
+
+def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:
+    """Return the doors with these names whose task is served."""
+    return tuple(door for door in DOORS if door.name in names and door.task in tasks)
 
 
 def body_memory(settings: Settings) -> int:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import threading
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,11 +15,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.application import build_application
-from app.contracts.extras import require_extra
+from app.application import build_application, open_doors
+from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.resources import memory_limit
-from app.doors.opened import open_doors
 from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
 from app.engine.dataplane import DataPlane
@@ -36,30 +29,34 @@ from app.evidence.live.background import Background, open_background
 from app.evidence.live.kept_choices import open_kept_choices
 from app.evidence.live.shadow import warn_of_unknown_groups
 from app.models.repository.config import ModelConfig
-from app.models.repository.default_models import find_default_models, read_configs
-from app.models.repository.layout import ModelRepository
-from app.models.sources.refresh import refresh
+from app.models.repository.layout import ModelRepository, find_default_models, read_configs
+from app.models.sources.sync import refresh
 from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
-from app.service.api.metrics import read_gauges
+from app.service.api.info import read_gauges
 from app.service.api.middleware.limits import Gates
 from app.service.api.services import Lifecycle, Services
-from app.service.server.loop_lag import watch_loop
+from app.service.server.system import watch_loop
 from app.settings.server import Settings
 from app.tasks import PIPELINES
-from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.limits import PictureLimits, formats_named
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
-from app.tasks.codecs.sniff import formats_named
 from app.tasks.task import (
     Task,
+    Workers,
     agreement_of,
     build_pipeline,
     first_route,
     load_tasks,
     task_of,
 )
-from app.tasks.workers import Workers
+
+EXTRAS = {
+    "grpc": ("grpc", "grpc_health", "grpc_reflection"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+}
+"""Packages of each extra that the server can run without."""
 
 ON_DEMAND_SHARE = 4
 """Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""
@@ -95,7 +92,7 @@ def create_app(
     tracing = None
     if settings.tracing:
         require_extra("otel", setting="PADDLEPOOL_TRACING")
-        from app.observability.span_export import open_tracing
+        from app.observability.tracing import open_tracing
 
         tracing = open_tracing()
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
@@ -172,7 +169,9 @@ def create_app(
                 registry,
                 background,
                 poll=settings.repository_poll_seconds,
-                refresh=model_source(settings),
+                refresh=partial(refresh, settings.model_source, settings.model_repository)
+                if settings.model_source
+                else None,
                 routes={name: first_route(task, settings) for name, task in tasks.items()},
             ),
             registry=registry,
@@ -181,6 +180,22 @@ def create_app(
             background=background,
         ),
     )
+
+
+def require_extra(extra: str, *, setting: str) -> None:
+    """Raise ConfigError, with the command that installs the extra, if a package is missing."""
+    if missing := [name for name in EXTRAS[extra] if not _is_there(name)]:
+        raise ConfigError(
+            f"{setting} is set, and {', '.join(missing)} not installed: "
+            f"pip install 'paddlepool[{extra}]'"
+        )
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the parent package is missing, too
+        return False
 
 
 @asynccontextmanager
@@ -236,7 +251,7 @@ async def _load(
     stopping: threading.Event,
     *,
     poll: float,
-    refresh: Callable[[threading.Event], object] | None,
+    refresh: Callable[..., object] | None,
     routes: Mapping[str, str],
 ) -> None:
     """Load every model, then load changes found by polling every `poll` seconds (0: never)."""
@@ -254,7 +269,7 @@ async def _load(
         background.start()
     if poll:
         await watcher.run(
-            every=poll, refresh=None if refresh is None else partial(refresh, stopping)
+            every=poll, refresh=None if refresh is None else partial(refresh, until=stopping)
         )
 
 
@@ -274,17 +289,6 @@ def _say_what_answers(served: ServedModel, routes: Mapping[str, str]) -> None:
             "weights": f"{weights.get('origin', '-')}{preview}",
         },
     )
-
-
-def model_source(settings: Settings) -> Callable[[threading.Event], bool] | None:
-    """Return a function that copies the model source into the model repository.
-
-    Returns None if no source is configured.
-    """
-    if not settings.model_source:
-        return None
-    root = settings.model_repository
-    return lambda until: refresh(settings.model_source, root, until=until)
 
 
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
@@ -321,10 +325,7 @@ def introduced(
     *,
     warm: Callable[[ServedModelInfo], Awaitable[None]],
 ) -> BuildPipeline:
-    """Return a builder that registers the model with the metrics, then calls `build` in a thread.
-
-    Polling can find new models, so each build registers its model. The builder then awaits `warm`.
-    """
+    """Return a builder that registers a model with the metrics, builds it and warms up."""
 
     def build_known(info: ServedModelInfo) -> Pipeline | None:
         _introduce(info.name, repository.config(info.name), metrics)

@@ -13,6 +13,7 @@ Exit code 1: a finding.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,11 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import helm_python
-import jsonschema
-import kubernetes_validate
 import yaml
-from cloudcoil.models.keda.v1alpha1 import ScaledObject
-from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
 
 DEPLOY = Path(__file__).parent
 CHART = DEPLOY / "helm" / "paddlepool"
@@ -206,6 +203,8 @@ def faults_of(
     schemas: Mapping[tuple[str, str], dict[str, Any]],
 ) -> Iterator[str]:
     """What the schema of its kind forbids in each object, where there is one."""
+    import jsonschema
+
     for label, found in objects:
         kind = (found["apiVersion"], found["kind"])
         if is_core(found):
@@ -265,6 +264,8 @@ def is_core(found: Mapping[str, Any]) -> bool:
 
 
 def core_faults(found: dict[str, Any]) -> Iterator[str]:
+    import kubernetes_validate  # takes seconds, which rendering alone need not wait
+
     for version in VERSIONS:
         try:
             kubernetes_validate.validate(found, version, strict=True)
@@ -272,11 +273,14 @@ def core_faults(found: dict[str, Any]) -> Iterator[str]:
             yield f"Kubernetes {version}: {getattr(e, 'message', e)}"
 
 
+@functools.cache
 def crd_schemas(directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Closed JSON schemas by apiVersion and kind, of the definitions in a directory."""
     schemas = {}
     for path in sorted(directory.glob("*.yaml.gz")):
-        definition = yaml.safe_load(gzip.decompress(path.read_bytes()))["spec"]
+        text = gzip.decompress(path.read_bytes())
+        # PyYAML's own parser takes half a minute.
+        definition = yaml.load(text, Loader=yaml.CSafeLoader)["spec"]
         for version in definition["versions"]:
             schema = version["schema"]["openAPIV3Schema"]
             close(schema)
@@ -288,8 +292,12 @@ def crd_schemas(directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return schemas
 
 
+@functools.cache
 def model_schemas() -> dict[tuple[str, str], dict[str, Any]]:
     """The same of KEDA's and the Prometheus Operator's, from a package with their definitions."""
+    from cloudcoil.models.keda.v1alpha1 import ScaledObject
+    from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
+
     schemas = {}
     for model in (ScaledObject, PrometheusRule, ServiceMonitor):
         schema = model.model_json_schema()

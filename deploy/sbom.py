@@ -22,9 +22,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 STATIC = ROOT / "app" / "service" / "api" / "static"
@@ -40,6 +37,9 @@ Component = dict[str, Any]
 
 
 def main() -> int:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, default=ROOT / "sbom.cdx.json")
     given = parser.parse_args()
@@ -67,15 +67,10 @@ def bill() -> Component:
             *("--output-reproducible", "--sv", "1.6"),
         )
     )
-    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
-    packages = list(_packages(document["components"], dockerfile))
-    document["components"] = [
-        *packages,
-        *_vendored(),
-        *_models(ROOT / "model_repo"),
-        *_base(dockerfile),
-    ]
-    references = {each["bom-ref"] for each in packages} | {"root-component"}
+    installed = {each["bom-ref"] for each in document["components"]}
+    document["components"] = components(document["components"])
+    references = {each["bom-ref"] for each in document["components"]} & installed
+    references.add("root-component")
     document["dependencies"] = [
         {
             "ref": each["ref"],
@@ -85,6 +80,17 @@ def bill() -> Component:
         if each["ref"] in references
     ]
     return dict(document)
+
+
+def components(installed: Sequence[Component]) -> list[Component]:
+    """What the image carries: its part of the installed packages, and all that is no package."""
+    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
+    return [
+        *_packages(installed, dockerfile),
+        *_vendored(),
+        *_models(ROOT / "model_repo"),
+        *_base(dockerfile),
+    ]
 
 
 def _output(*command: str) -> str:

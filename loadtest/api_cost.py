@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cases import TEXT, text_request
-from closed_loop import Client, HttpWay, Way, threaded_rate
+from closed_loop import Client, HttpWay, Way
 from harness import HOST, ROOT, free_port, is_ready, request, running_program, running_server
-from peers import Contender, loops
+from peers import Contender, bare
 from pydantic import BaseModel
 
 from app.contracts.resources import available_cores
@@ -46,8 +46,9 @@ class LoopWay:
     def client(self) -> Iterator[Client]:
         yield lambda: self.contender.one()[0]
 
-    def rate(self, *, clients: int, seconds: float) -> float:
-        return threaded_rate(self, clients=clients, seconds=seconds)
+    def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - it has one client
+        [busy] = self.contender.busy.values()
+        return busy(seconds)
 
 
 def int8_repository(directory: Path) -> Path:
@@ -99,23 +100,17 @@ def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[s
                 running_program(command, lambda: is_ready(port, "/openapi.json"))
             )
             ways["probe"] = {"text": HttpWay(port, text, pid=process.pid)}
-        bare = free_port()
+        alone = free_port()
         process = stack.enter_context(
-            running_program([sys.executable, __file__, bare], lambda: is_ready(bare, LIVE))
+            running_program([sys.executable, __file__, alone], lambda: is_ready(alone, LIVE))
         )
         ways["FastAPI"] = {
-            kind: HttpWay(bare, sent, pid=process.pid)
+            kind: HttpWay(alone, sent, pid=process.pid)
             for kind, sent in (("text", text), ("live", live))
         }
-        loop = loops(
-            "onnxruntime as served",
-            "text",
-            model=version / "int8.onnx",
-            payload=TEXT.encode(),
-            threads=1,
-            loads=(),
-        )
-        ways["loop"] = {"text": LoopWay(stack.enter_context(loop))}
+        programs = [("onnxruntime as served", version / "int8.onnx", "")]
+        [loop] = bare(stack, programs, "text", TEXT.encode(), threads=1, loads=("text",))
+        ways["loop"] = {"text": LoopWay(loop)}
         yield ways
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from app.contracts.errors import BackendError
 from app.contracts.ports import AgreementOf, Predictor, PredictorFactory
 from app.contracts.tensors import Tensors
-from app.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
-from app.evidence.comparison.tasks import Sample
+from app.evidence.comparison.measure import Sample, measure_concurrent, measure_single, open_groups
 from app.making.programs.derive import INT8
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles

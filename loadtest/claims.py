@@ -15,7 +15,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from claim_tables import (
@@ -45,12 +44,17 @@ from app.evidence.comparison.plot import (
     plot_comparison,
     save_figure,
 )
-from app.evidence.comparison.result import Comparison
-from app.evidence.comparison.run import Plan, compare
-from app.evidence.comparison.table import columns, comparison_rows, markdown, reasons, seconds
+from app.evidence.comparison.result import (
+    Comparison,
+    columns,
+    comparison_rows,
+    markdown,
+    reasons,
+    seconds,
+)
+from app.evidence.comparison.run import compare
 from app.observability.build_info import describe_machine
-from app.tasks import PIPELINES
-from app.tasks.task import agreement_of, comparison_of, load_tasks
+from app.tasks.task import agreement_of, comparison_of
 
 BERT_SOURCE = ROOT / "app" / "models" / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
@@ -154,7 +158,7 @@ def _measure(args: argparse.Namespace) -> int:
         tuned=ProcessBackend(
             nice=0, environments={**BACKEND_ENVIRONMENT, "paddle_dygraph": TUNED_ALLOCATOR}
         ),
-        agreement_of=partial(agreement_of, tasks=load_tasks(PIPELINES)),
+        agreement_of=agreement_of,
     )
     pictures = min(args.requests or U2NETP_REQUESTS, U2NETP_REQUESTS)
     texts = args.requests or BERT_REQUESTS
@@ -213,9 +217,10 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
     for model, most in REQUESTS_FOR_DOCS.items():
         requests = min(args.requests or most, most)
         found = compare(
-            Plan(files=read_version(repository, model, None), requests=requests),
+            read_version(repository, model, None),
+            requests=requests,
             open_predictor=ProcessBackend(nice=0),
-            comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+            comparison_of=comparison_of,
         )
         plot_comparison(found, images / f"compare-{model}.svg")
         comparisons.append((found, f"images/compare-{model}.svg"))

@@ -8,12 +8,12 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
-from harness import Connection, Reply
+from harness import Connection, Reply, meanwhile
 
 MOST_PAUSE_SECONDS = 4.0
 """Well below the time after which the server closes an idle connection."""
@@ -93,23 +93,6 @@ def one_client(way: Way, *, seconds: float) -> list[float]:
     return taken
 
 
-def threaded_rate(way: Way, *, clients: int, seconds: float) -> float:
-    """As `Way.rate`, by a thread for each client; each counts requests over its own time."""
-
-    def work(_: int) -> float:
-        with way.client() as ask:
-            begin = now = time.perf_counter()
-            done = 0
-            while now - begin < seconds:
-                ask()
-                done += way.units
-                now = time.perf_counter()
-            return done / (now - begin)
-
-    with ThreadPoolExecutor(clients) as pool:
-        return sum(pool.map(work, range(clients)))
-
-
 @contextlib.contextmanager
 def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[float]]:
     """Users who pause between requests for `pause` seconds on average, while the block runs.
@@ -117,21 +100,14 @@ def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[fl
     The list of their requests' seconds is complete after the block, which raises what failed in a
     user.
     """
-    stop = threading.Event()
     answered: list[float] = []
 
-    def work(user: int) -> None:
+    def work(user: int, ending: threading.Event) -> None:
         draw = random.Random(1000 * seed + user)
         with way.client() as ask:
-            while not stop.is_set():
+            while not ending.is_set():
                 answered.append(ask())
-                stop.wait(min(draw.expovariate(1 / pause), MOST_PAUSE_SECONDS))
+                ending.wait(min(draw.expovariate(1 / pause), MOST_PAUSE_SECONDS))
 
-    with ThreadPoolExecutor(number) as threads:
-        working = [threads.submit(work, user) for user in range(number)]
-        try:
-            yield answered
-        finally:
-            stop.set()
-        for each in working:
-            each.result()
+    with meanwhile(*(partial(work, user) for user in range(number))):
+        yield answered

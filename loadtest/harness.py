@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -119,6 +121,29 @@ class Server:
     def memory(self) -> int:
         """Bytes of all its processes, shared pages counted once."""
         return memory_of(self.pid)
+
+
+@contextlib.contextmanager
+def meanwhile(*works: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run each work in a thread of its own while the block runs; raise its error after the block.
+
+    A work ends soon after its event is set.
+    """
+    ending = threading.Event()
+    with ThreadPoolExecutor(len(works)) as threads:
+        working = [threads.submit(work, ending) for work in works]
+        try:
+            yield
+        finally:
+            ending.set()
+        for each in working:
+            each.result()
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of one process. Raises OSError after its end."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_of(pid: int) -> int:

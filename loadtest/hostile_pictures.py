@@ -2,17 +2,15 @@
 
     .venv/bin/python loadtest/hostile_pictures.py [--mutants 8000] [--corpus DIR]
 
-The corpus is a directory of pictures whose MANIFEST.json says of each whether it should be decoded.
-Exit code 1: a 5xx but 503 with Retry-After; a picture of the corpus that is not answered as its
-manifest expects; a good picture that does not get the bytes of the calm answer; a process lost; an
-API process that grows over the mutants.
+The corpus is a directory of pictures that its MANIFEST.json names; tests/e2e holds its answers to
+what is said there. Exit code 1: a 5xx but 503 with Retry-After; a good picture that does not get
+the bytes of the calm answer; a process lost; an API process that grows over the mutants.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import random
 import sys
 from collections import Counter
@@ -20,25 +18,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cases import mask_request
-from harness import ROOT, Reply, Server, ask, descendants, running_server
+from harness import ROOT, Reply, Server, ask, descendants, resident_bytes, running_server
 from inputs import draw_picture
 from mutants import mutant
 from soak_traffic import CORPUS, Asked, Traffic
 from tqdm import tqdm
 
-ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
 CLIENTS = 3
+MIB = 1 << 20
 MOST_GROWN_MIB = 15
 ENVIRONMENT = {
     # A machine that is busy with the clients as well is slow; that is not judged here.
     "PADDLEPOOL_CODEC_TIMEOUT_SECONDS": "60",
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
-
-
-def resident_mib(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
-    return pages * mmap.PAGESIZE / (1 << 20)
 
 
 def post(server: Server, body: bytes) -> Reply:
@@ -51,8 +44,8 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    manifest = json.loads((given.corpus / "MANIFEST.json").read_text("utf-8"))
-    files = [(given.corpus / name).read_bytes() for name in manifest]
+    names = json.loads((given.corpus / "MANIFEST.json").read_text("utf-8"))
+    files = [(given.corpus / name).read_bytes() for name in names]
     chance = random.Random(given.seed)
     mutants = [mutant(files[number % len(files)], chance) for number in range(given.mutants)]
     faults: list[str] = []
@@ -62,8 +55,8 @@ def main() -> int:
             server.port, [Asked("good", mask_request(draw_picture(320, 240, seed=1).data))]
         )
         with good.users(1, pause=0.2), ThreadPoolExecutor(CLIENTS) as clients:
-            replies = list(clients.map(lambda body: post(server, body), files))
-            settled = resident_mib(server.pid)
+            list(clients.map(lambda body: post(server, body), files))
+            settled = resident_bytes(server.pid) / MIB
             bar = tqdm(total=len(mutants), unit="mutant", disable=None)
             statuses: Counter[int] = Counter()
             for reply in clients.map(lambda body: post(server, body), mutants):
@@ -72,11 +65,8 @@ def main() -> int:
                 refused = reply.status == 503 and "retry-after" in reply.headers
                 if reply.status >= 500 and not refused:
                     faults.append(f"a mutant got {reply.status}: {reply.body[:200]!r}")
-        grown = resident_mib(server.pid) - settled
+        grown = resident_bytes(server.pid) / MIB - settled
         lost = before - set(descendants(server.pid))
-    for (name, entry), reply in zip(manifest.items(), replies, strict=True):
-        if reply.status not in ACCEPTED[entry["expect"]]:
-            faults.append(f"{name}: {reply.status}, expected {entry['expect']}")
     if grown > MOST_GROWN_MIB:
         faults.append(f"the API process grew by {grown:.0f} MiB")
     if lost:
@@ -84,7 +74,6 @@ def main() -> int:
     faults += good.tally.wrong + [f"a good picture: {each.reason}" for each in good.tally.lost]
     if not good.tally.right:
         faults.append("no good picture was answered")
-    print(f"{len(files)} pictures: {dict(Counter(reply.status for reply in replies))}")
     print(f"{len(mutants)} mutants: {dict(statuses)}")
     beside = f"{good.tally.right} right, {len(good.tally.refused)} refused"
     print(f"good pictures beside: {beside}; {len(lost)} of {len(before)} processes lost")

@@ -1,6 +1,6 @@
 """The same pictures and texts through this server and through its peers, in one table.
 
-    .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--json FILE] [--no-peers]
+    .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
 
 This server is measured as it serves by default, after it has chosen its instance group.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -106,27 +107,29 @@ def served(
     )
 
 
-@contextlib.contextmanager
-def loops(
-    framework: str,
+def bare(
+    stack: contextlib.ExitStack,
+    programs: Sequence[tuple[str, Path, str]],
     task: str,
-    *,
-    model: Path,
     payload: bytes,
+    *,
     threads: int,
     loads: Sequence[str],
-    note: str = "",
 ) -> Iterator[Contender]:
-    """One-thread loops, as many as there are threads; always busy, whatever the load's name."""
-    opening = {"framework": framework, "task": task, "model": str(model)}
+    """Start one-thread loops of each framework, model and note, as many as there are threads.
+
+    They end with the stack; they are always busy, whatever the load's name.
+    """
     limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
     body = {"body": np.frombuffer(payload, np.uint8)}
-    with contextlib.ExitStack() as stack:
+    pool = stack.enter_context(ThreadPoolExecutor(threads))
+
+    def contender(framework: str, model: Path, note: str) -> Contender:
+        opening = {"framework": framework, "task": task, "model": str(model)}
         children = []
         for _ in range(threads):
             child = Child("peer_loops:open_loop", opening, limits=limits)
             children.append(stack.enter_context(contextlib.closing(child)))
-        pool = stack.enter_context(ThreadPoolExecutor(threads))
 
         def one() -> tuple[float, bytes]:
             reply = children[0].call({"times": 1}, body, timeout=60)
@@ -137,13 +140,15 @@ def loops(
             replies = pool.map(lambda c: c.call(call, body, timeout=seconds + 60).meta, children)
             return float(sum(reply["runs"] / reply["seconds"] for reply in replies))
 
-        yield Contender(
+        return Contender(
             name=f"bare {framework} loop{note}",
             threads_each=1,
             one=one,
             busy=dict.fromkeys(loads, busy),
             memory=lambda: sum(memory_of(child.pid) for child in children),
         )
+
+    return itertools.starmap(contender, programs)
 
 
 def as_onnx(files: ModelFiles, directory: Path) -> Path:
@@ -231,17 +236,7 @@ def pictures(
         programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
         if int8 := int8_of(files):
             programs.append(("openvino", int8, ", int8"))
-        for framework, model, note in programs:
-            loop = loops(
-                framework,
-                "picture",
-                model=model,
-                payload=body,
-                threads=threads,
-                loads=[*masks[0].busy],
-                note=note,
-            )
-            masks.append(stack.enter_context(loop))
+        masks += bare(stack, programs, "picture", body, threads=threads, loads=[*masks[0].busy])
         yield [
             Contest(task="masks", contenders=masks, requests=4),
             Contest(task="cut-outs", contenders=cutouts, requests=4),
@@ -263,17 +258,7 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
         contenders = [
             served(name, server.port, server.pid, single, loads, threads_each=threads_each)
         ]
-        for framework, model, note in programs:
-            loop = loops(
-                framework,
-                "text",
-                model=model,
-                payload=TEXT.encode(),
-                threads=threads,
-                loads=[*loads],
-                note=note,
-            )
-            contenders.append(stack.enter_context(loop))
+        contenders += bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=[*loads])
         yield [Contest(task="texts", contenders=contenders, requests=40)]
 
 
@@ -364,10 +349,8 @@ def main() -> None:
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here as well")
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    report: dict[str, Any] = {"cores": cores, "rows": []}
     repository = ModelRepository(arguments.repository)
     with tempfile.TemporaryDirectory() as directory:
         for task in arguments.task or ("pictures", "texts"):
@@ -379,11 +362,7 @@ def main() -> None:
             with taking_part as contests:
                 for contest in contests:
                     measure(contest, seconds=arguments.seconds, rounds=arguments.rounds)
-                    table = rows(contest)
-                    show(table, cores=cores)
-                    report["rows"] += table
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
+                    show(rows(contest), cores=cores)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ import paddle
 
 from app.contracts.tensors import TensorSpec
 from app.making.export.config_text import sentiment_config
-from app.making.export.exporter import export_version
+from app.making.export.exporter import Recipe, export_version
 from app.making.export.publish import Origin
-from app.making.export.recipe import Recipe
 from app.making.programs.derive import add_program, derive_int8, missing_packages
 from app.models.networks import build
 from app.models.networks.bert import BertConfig

@@ -25,11 +25,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import ROOT, Server, ask, descendants, request, running_server
+from harness import (
+    ROOT,
+    Server,
+    ask,
+    descendants,
+    meanwhile,
+    request,
+    resident_bytes,
+    running_server,
+)
 from soak_traffic import Lost, Tally, Traffic, bad_requests, good_requests
 
 SETTLED_SECONDS = 600.0
@@ -86,33 +94,27 @@ def watching(
     server: Server, *, admin_key: str, kill_every: float, reload_every: float, seed: int
 ) -> Iterator[Watched]:
     """Sample, kill and reload while the block runs; intervals in seconds."""
-    watched, ending = Watched(), threading.Event()
+    watched = Watched()
     draw = random.Random(seed)
 
-    def kill() -> None:
+    def kill(ending: threading.Event) -> None:
         while not ending.wait(draw.uniform(0.5, 1.5) * kill_every):
             if killed := _kill_one(server, draw):
                 watched.kills.append(killed)
 
-    def reload() -> None:
+    def reload(ending: threading.Event) -> None:
         number = 0
         while not ending.wait(reload_every):
             watched.reloads.append(_reload(server, MODELS[number % len(MODELS)], admin_key))
             number += 1
 
-    def look() -> None:
+    def look(ending: threading.Event) -> None:
         watched.samples += samples(server)
         while not ending.wait(SAMPLE_SECONDS):
             watched.samples += samples(server)
 
-    with ThreadPoolExecutor() as threads:
-        working = [threads.submit(each) for each in (kill, reload, look)]
-        try:
-            yield watched
-        finally:
-            ending.set()
-        for each in working:
-            each.result()
+    with meanwhile(kill, reload, look):
+        yield watched
 
 
 def samples(server: Server) -> list[Sample]:
@@ -122,10 +124,8 @@ def samples(server: Server) -> list[Sample]:
     for pid in (server.pid, *descendants(server.pid)):
         with contextlib.suppress(OSError):  # it has ended
             if (role := API if pid == server.pid else role_of(pid)) is not None:
-                resident = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
                 descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-                page = os.sysconf("SC_PAGE_SIZE")
-                found.append(Sample(now, role, pid, resident * page, descriptors))
+                found.append(Sample(now, role, pid, resident_bytes(pid), descriptors))
     return found
 
 

@@ -10,13 +10,13 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from cases import form, mask_request
-from harness import HOST, ROOT, Connection, Reply, ask, request
+from harness import HOST, ROOT, Connection, Reply, ask, meanwhile, request
 from inputs import SENTENCES, draw_pictures
 
 CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
@@ -204,17 +204,10 @@ class Traffic:
     @contextlib.contextmanager
     def users(self, count: int, *, pause: float) -> Iterator[None]:
         """So many users while the block runs, who pause for so many seconds on average."""
-        ending = threading.Event()
-        with ThreadPoolExecutor(count) as threads:
-            working = [threads.submit(self._use, ending, pause, n) for n in range(count)]
-            try:
-                yield
-            finally:
-                ending.set()
-            for each in working:
-                each.result()
+        with meanwhile(*(partial(self._use, pause, number) for number in range(count))):
+            yield
 
-    def _use(self, ending: threading.Event, pause: float, number: int) -> None:
+    def _use(self, pause: float, number: int, ending: threading.Event) -> None:
         draw = random.Random(1000 * self._seed + number)
         connection: Connection | None = None
         used = 0.0

@@ -3,14 +3,14 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {api,overload,grpc,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
 with these settings and one without; `group` two instance groups of a model. `api` puts this server
 beside what costs its API process less, and `overload` three times the load beside what fits. The
-others put gRPC, HAProxy, Ray Serve, tracing, an open /compare page and reloads beside the plain
-server. Both sides take turns in every round. A ratio above 1 says that the second side is the
-better one; the interval is that of rounds drawn again (90 %).
+others put HAProxy, Ray Serve, tracing, an open /compare page and
+reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that the
+second side is the better one; the interval is that of rounds drawn again (90 %).
 Exit code 1 when a ratio is below --least.
 """
 
@@ -25,10 +25,8 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,18 +35,25 @@ from typing import Any
 import numpy as np
 from api_cost import beside
 from balanced import INGRESSES, balancer, ray_up
-from cases import Case, mask_request, newest, picture, read_cases, text_request
-from closed_loop import Client, HttpWay, Way, checked, one_client, threaded_rate, users
-from harness import HOST, ROOT, Server, ask, cpu_seconds, free_port, request, running_server
+from cases import Case, mask_request, picture, read_cases, text_request
+from closed_loop import HttpWay, Way, checked, one_client, users
+from harness import (
+    HOST,
+    ROOT,
+    Server,
+    ask,
+    cpu_seconds,
+    meanwhile,
+    request,
+    running_server,
+)
 from open_loop import OverloadedWay
 from tqdm import tqdm
 
-from app.contracts.tensors import Tensors
 from app.models.repository.layout import ModelRepository
 
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
-DATATYPES = {"float32": "FP32", "int64": "INT64"}
 PAGE_SECONDS = 2.0
 """As in app/service/api/static/comparison/feed.js."""
 RAY_SECONDS = 5.0
@@ -194,24 +199,16 @@ def load(port: int, model: str) -> None:
     checked(ask(port, asked, timeout=600))
 
 
-@contextlib.contextmanager
-def repeated(work: Callable[[], None], *, every: float) -> Iterator[None]:
-    """Work in a thread every so many seconds while the block runs; its error is raised after it."""
-    stop = threading.Event()
+def repeated(work: Callable[[], None], *, every: float) -> AbstractContextManager[None]:
+    """Work in a thread every so many seconds while the block runs."""
 
-    def run() -> None:
-        while not stop.is_set():
+    def run(ending: threading.Event) -> None:
+        while not ending.is_set():
             due = time.monotonic() + every
             work()
-            stop.wait(max(0.0, due - time.monotonic()))
+            ending.wait(max(0.0, due - time.monotonic()))
 
-    with ThreadPoolExecutor(1) as thread:
-        working = thread.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-        working.result()
+    return meanwhile(run)
 
 
 def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
@@ -226,8 +223,8 @@ def http_pairs(
     return [
         Pair(
             name=case.name,
-            without=HttpWay(without.port, case.request, case.rows),
-            within=HttpWay(within.port, other.request, other.rows),
+            without=HttpWay(without.port, case.request, case.rows, pid=without.pid),
+            within=HttpWay(within.port, other.request, other.rows, pid=within.pid),
             clients=case.clients,
             model=case.model.name,
         )
@@ -282,57 +279,6 @@ def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
     ]
     with running_server(given.repository, environment=PLAIN) as server:
         yield http_pairs(server, server, *sides)
-
-
-@dataclass(frozen=True, slots=True)
-class TritonWay:
-    """A model's self-test by Triton's client, over HTTP or gRPC."""
-
-    library: Any
-    address: str
-    model: str
-    inputs: Tensors
-    units: int = 1
-
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
-        connected = self.library.InferenceServerClient(self.address)
-        inputs = []
-        for name, array in self.inputs.items():
-            datatype = DATATYPES[array.dtype.name]
-            inputs.append(self.library.InferInput(name, list(array.shape), datatype))
-            inputs[-1].set_data_from_numpy(array)
-
-        def ask() -> float:
-            began = time.perf_counter()
-            connected.infer(self.model, inputs)
-            return time.perf_counter() - began
-
-        with contextlib.closing(connected):
-            yield ask
-
-    def rate(self, *, clients: int, seconds: float) -> float:
-        return threaded_rate(self, clients=clients, seconds=seconds)
-
-
-@contextlib.contextmanager
-def grpc(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """The same tensors over HTTP and over gRPC."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # gevent and its kin, while they are imported
-        import tritonclient.grpc
-        import tritonclient.http
-    repository, port = ModelRepository(given.repository), free_port()
-    with running_server(given.repository, environment={"PADDLEPOOL_GRPC_PORT": str(port)}) as plain:
-        pairs = []
-        for name in given.models:
-            inputs = newest(repository, name).selftest().inputs
-            ways = (
-                TritonWay(tritonclient.http, f"{HOST}:{plain.port}", name, inputs),
-                TritonWay(tritonclient.grpc, f"{HOST}:{port}", name, inputs),
-            )
-            pairs.append(Pair(name=name, without=ways[0], within=ways[1], clients=4))
-        yield pairs
 
 
 def through(direct: int, port: int) -> list[Pair]:
@@ -482,14 +428,6 @@ MODES = {
         },
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
-    "grpc": Mode(
-        grpc,
-        ("one client", "busy"),
-        seconds=2.0,
-        rounds=10,
-        least=0.9,
-        options={"--models": {"nargs": "+", "default": ["mnist", "emotion", "u2netp"]}},
-    ),
     # A request at a time: what the way adds is less than what a busy machine adds in a second.
     "haproxy": Mode(
         haproxy,
@@ -536,7 +474,6 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         each.add_argument("--users", type=int, default=2, help="of the measure `users`")
         each.add_argument("--pause", type=float, default=0.1, help="seconds, on average")
         each.add_argument("--least", type=float, default=mode.least, help="ratio, else exit code 1")
-        each.add_argument("--json", type=Path, metavar="FILE", help="write what was measured here")
     return parser.parse_args(arguments)
 
 
@@ -544,14 +481,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parsed(arguments)
     with MODES[given.mode].open(given) as pairs:
         found = measured(pairs, given)
-    worst = show(found)
-    if given.json:
-        report = [
-            {"name": name, "measure": measure, "without": phases[0], "with": phases[1]}
-            for (name, measure), phases in found.items()
-        ]
-        given.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return 0 if worst >= given.least else 1
+    return 0 if show(found) >= given.least else 1
 
 
 if __name__ == "__main__":

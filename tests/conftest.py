@@ -1,16 +1,22 @@
 """Fixtures that several parts of the tests share."""
 
+from __future__ import annotations
+
 import gc
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from tests.engine.driving import Loop
 from tests.ran import ran
+
+if TYPE_CHECKING:
+    from tests.engine.fakes import FakeFactory, RecordingObserver
 
 ROOT = Path(__file__).parents[1]
 PILLOW_PIXELS = 1024**3 // 4 // 3
@@ -61,6 +67,33 @@ def loop() -> Iterator[Loop]:
     loop = Loop()
     yield loop
     loop.close()
+
+
+@pytest.fixture
+def factory() -> FakeFactory:
+    """Opens fake predictors and remembers them."""
+    from tests.engine.fakes import FakeFactory  # what many tests need not load
+
+    return FakeFactory()
+
+
+@pytest.fixture
+def observer() -> RecordingObserver:
+    from tests.engine.fakes import RecordingObserver
+
+    return RecordingObserver()
+
+
+@pytest.fixture
+def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Any]:
+    """Serves version 1 of `double` (y = 2 x) from `tmp_path`, on fake predictors."""
+    from tests.engine.fakes import open_registry, write_double
+
+    write_double(tmp_path)
+    registry = open_registry(loop, tmp_path, factory)
+    registry.load_all()
+    yield registry
+    registry.close()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.ran import ran
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "app").rglob("*.py"))
@@ -41,7 +42,6 @@ WINGS: dict[str, tuple[str, ...]] = {
         "evidence",
         "service",
         "tasks",
-        "doors",
         "application",
     ),
     "cli": (
@@ -216,7 +216,7 @@ def test_no_module_and_no_room_is_large() -> None:
 def forbidden_to(name: str) -> tuple[str, ...]:
     if name.endswith((".router", ".form")):
         return rows(MAY_NOT_IMPORT, name)[0]
-    if name in ("app.tasks.task", "app.tasks.workers"):
+    if name == "app.tasks.task":
         # FastAPI's types, for endpoints()
         return ("asyncio", "app.service", *FRAMEWORKS, *PICTURES, *TEXTS)
     return tuple(module for row in rows(MAY_NOT_IMPORT, name) for module in row)
@@ -290,25 +290,20 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["app.main", "app.cli.serve", "app.cli"])
-def test_the_api_process_never_imports_paddle_or_a_picture_decoder(module: str) -> None:
+def test_the_api_process_never_imports_paddle_or_a_picture_decoder() -> None:
     """Importing the server, every task's endpoint and pipeline included, loads none of them."""
-    program = f"""
-import importlib, sys
-importlib.import_module({module!r})
+    program = """
+import sys
+import app.cli, app.cli.serve, app.main
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
 tasks = load_tasks(PIPELINES)
 for task in tasks.values():
     task.endpoints(settings_class(tasks.values())())
-decoders = {{"paddle", "cv2", "torch", "onnxruntime", "PIL.JpegImagePlugin", "PIL.PngImagePlugin"}}
+decoders = {"paddle", "cv2", "torch", "onnxruntime", "PIL.JpegImagePlugin", "PIL.PngImagePlugin"}
 print(sorted(decoders & set(sys.modules)))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    assert ran([sys.executable, "-c", program]).stdout.strip() == "[]"
 
 
 def test_the_server_does_not_import_the_client() -> None:
@@ -318,7 +313,8 @@ def test_the_server_does_not_import_the_client() -> None:
 
 def test_the_client_imports_nothing_but_httpx() -> None:
     """Neither `app` nor what the server is made of: it is a distribution of its own. Its commands
-    have progress bars besides; `opentelemetry` is used where the caller has loaded it."""
+    have progress bars besides; `opentelemetry` is used where the caller has loaded it, and
+    `typing_extensions` by type checkers alone."""
     sources = sorted((ROOT / "clients" / "python" / "src").rglob("*.py"))
     assert any(source.parent.name == "commands" for source in sources)
     names = {
@@ -333,7 +329,7 @@ def test_the_client_imports_nothing_but_httpx() -> None:
             else []
         )
     }
-    ours = {"httpx", "opentelemetry", "paddlepool_client", "tqdm"}
+    ours = {"httpx", "opentelemetry", "paddlepool_client", "tqdm", "typing_extensions"}
     assert names - set(sys.stdlib_module_names) == ours
 
 

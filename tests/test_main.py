@@ -10,10 +10,9 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from app.contracts.errors import ConfigError, WorkerCrashed
-from app.contracts.extras import PACKAGES
 from app.contracts.resources import memory_limit
 from app.engine.registry.registry import ModelRegistry
-from app.main import build_workers, create_app
+from app.main import EXTRAS, build_workers, create_app
 from app.observability.metrics import Metrics
 from app.settings.server import Settings
 from app.tasks import PIPELINES
@@ -30,7 +29,7 @@ def write_model(repository: Path, name: str, text: str) -> None:
 def test_grpc_without_its_extra_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PACKAGES, "grpc", ("grpc_of_nobody",))
+    monkeypatch.setitem(EXTRAS, "grpc", ("grpc_of_nobody",))
     with pytest.raises(ConfigError, match=r"grpc_of_nobody not installed: pip install 'paddlepool"):
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
 

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         ):
             broken.append(link)
     assert broken == []
+
+
+def test_links_to_the_repository_itself_lead_somewhere() -> None:
+    """Pages that are read outside the checkout have absolute ones."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    own = re.escape(project["urls"]["Source"]) + r"/(?:blob|raw|tree)/main/([^)#\s\"]+)"
+    files = [*PAGES, ROOT / "pyproject.toml", ROOT / "clients" / "python" / "pyproject.toml"]
+    named = {path for file in files for path in re.findall(own, file.read_text("utf-8"))}
+    assert {"CHANGELOG.md", "clients/python"} <= named
+    assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
 def test_no_page_is_long() -> None:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.application import ACCEPTED, build_application
-from app.doors.opened import DOORS as DOORS_OPEN
+from app.application import DOORS as DOORS_OPEN
 from app.models.repository.config import (
     DynamicBatching,
     InstanceGroup,
@@ -19,7 +19,7 @@ from app.models.repository.config import (
     VersionPolicy,
     Warmup,
 )
-from app.service.api.routing import ROUTING
+from app.service.api.routes import ROUTING
 from app.service.api.uploads import FILE_FIELDS
 from app.service.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.tasks import PIPELINES

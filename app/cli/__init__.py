@@ -12,9 +12,7 @@ from app import __version__
 from app.contracts.errors import PaddlepoolError
 
 CLIENT = "paddlepool_client.commands.main"
-"""Module of the commands that call a server; they belong to the client. The client is a dependency
-group of pyproject.toml instead of a dependency of the package: pip would look for its name in the
-registry, where the name is not ours."""
+"""Module of the commands that call a server, in the distribution of the client."""
 COMMANDS = {
     "serve": ("app.cli.serve", "serve the models of a repository over HTTP"),
     "ray": ("app.cli.ray", "serve with several replicas under Ray Serve"),
@@ -30,17 +28,13 @@ COMMANDS = {
     "graph": ("app.cli.graph", "a model's optimised operators and the time of each"),
     "export": ("app.cli.export", "publish a network with given weights as a static model"),
 }
-"""Name, module and one-line help of each command. Only the chosen command's module is imported."""
 
 BROKEN_PIPE = 141
 """Exit code that a shell reports for a program ended by SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
-
-    A PaddlepoolError or an OSError is printed as one line on stderr.
-    """
+    """Run one command and return its exit code; an error is one line on stderr."""
     listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="paddlepool",
@@ -85,7 +79,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

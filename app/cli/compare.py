@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from app.cli.shared import add_repository_option, open_repository, read_version
@@ -74,23 +73,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.recommend import recommend
-    from app.evidence.comparison.run import Plan, compare
-    from app.evidence.comparison.table import columns, comparison_rows, reasons
-    from app.tasks import PIPELINES
-    from app.tasks.task import comparison_of, load_tasks
+    from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
+    from app.evidence.comparison.run import compare
+    from app.tasks.task import comparison_of
 
     files = read_version(open_repository(args.repository), args.model, args.version)
     found = compare(
-        Plan(
-            files=files,
-            groups=tuple(name for name in args.groups.split(",") if name),
-            inputs=tuple(args.inputs),
-            requests=args.requests or REQUESTS,
-            concurrent=not args.alone,
-        ),
+        files,
+        groups=tuple(name for name in args.groups.split(",") if name),
+        inputs=tuple(args.inputs),
+        requests=args.requests or REQUESTS,
+        concurrent=not args.alone,
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+        comparison_of=comparison_of,
     )
     print(f"{found.model}@{found.version} on {found.machine}")
     print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")
@@ -115,7 +110,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _claims(args: argparse.Namespace) -> int:
-    """Run the benchmark of the checkout that contains this package; return its exit code."""
+    """Run the benchmark of the checkout that contains this package."""
     from app.contracts.errors import ConfigError
 
     script = Path(__file__).parents[2] / "loadtest" / "claims.py"

@@ -13,7 +13,7 @@ SAMPLES = {
     "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
     "sentiment": ("training/emotion/*.jsonl",),
 }
-"""Public domain and CC0 files of a checkout; elsewhere, the task's own samples are used."""
+"""Files of a checkout; elsewhere, the task's own samples are used."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Derive each model's program. Returns 1 if one fails; the others are still derived."""
+    """Returns 1 if one fails; the others are still derived."""
     repository = open_repository(args.repository)
     failed = 0
     for name in args.models or repository.names():
@@ -35,10 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def derive_program(root: Path, name: str) -> str:
-    """Derive, check and publish the int8 program of a model's newest version; return a summary.
-
-    Raises BackendError or ExportError if the program cannot be converted or fails its check.
-    """
+    """Derive, check and publish the int8 program of a model's newest version; return a summary."""
     from app.making.programs.derive import (
         FILE,
         INT8,
@@ -64,12 +61,11 @@ def derive_program(root: Path, name: str) -> str:
         return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
 
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.tasks import choose_samples
-    from app.making.programs.check import checked
-    from app.tasks import PIPELINES
-    from app.tasks.task import comparison_of, load_tasks
+    from app.evidence.comparison.measure import choose_samples
+    from app.making.programs.derive import checked
+    from app.tasks.task import comparison_of
 
-    task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
+    task = comparison_of(files.info())
     patterns = SAMPLES.get(files.config.pipeline or "", ())
     data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
     selftest = files.selftest()

@@ -39,8 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     silence()
     # Paddle takes seconds to import; `paddlepool --help` must not.
-    from app.making.export.exporter import export_version
-    from app.making.export.recipe import read_recipe
+    from app.making.export.exporter import export_version, read_recipe
 
     directory = export_version(
         read_recipe(args.network, args.weights),

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from app.contracts.errors import ConfigError
     from app.evidence.comparison.graph import draw, profile_graph
-    from app.evidence.comparison.table import columns
+    from app.evidence.comparison.result import columns
 
     files = read_version(open_repository(args.repository), args.model, args.version)
     name = args.group or files.config.default_group
@@ -54,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
     for place in places:
         each = graph.operators[place]
         time = each.milliseconds or 0.0
-        shape = "×".join("?" if size == -1 else str(size) for size in each.shape)
-        rows.append([str(place + 1), each.label, shape, f"{time:.3f}", f"{time / total:.1%}"])
+        rows.append([str(place + 1), each.label, each.size, f"{time:.3f}", f"{time / total:.1%}"])
     print("\n" + columns(rows))
     if args.svg is not None:
         args.svg.write_text(draw(graph), "utf-8")

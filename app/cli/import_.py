@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     silence()
     from app.making.export.exporter import import_u2net
-    from app.making.export.weights.release import RELEASES
+    from app.making.export.release import RELEASES
 
     origin = Origin(args.origin, source=args.source, licence=args.licence) if args.origin else None
     repository = repository_root(args.repository)

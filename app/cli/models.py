@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -12,14 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.models_quality import add_quality_options, check_quality_options, verify_quality
-from app.cli.shared import (
-    add_repository_option,
-    open_repository,
-    print_table,
-    read_version,
-    repository_root,
-)
+from app.cli.shared import add_repository_option, open_repository, read_version, repository_root
 
 if TYPE_CHECKING:
     from app.contracts.tensors import TensorSpec
@@ -69,8 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
-
-    from app.contracts.errors import PaddlepoolError
+    from app.contracts.errors import ManifestError, PaddlepoolError
     from app.engine.registry.load_history import UNSEALED
     from app.models.repository.manifest import read_manifest
 
@@ -78,10 +71,9 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
     for name in repository.names():
         unsealed, served = repository.unsealed(name), _served(repository, name)
         for version in sorted((*repository.versions(name), *unsealed), reverse=True):
-            if version in unsealed:
-                rows.append((name, str(version), "no", "-", "-", f"unsealed: {UNSEALED}", "-"))
-                continue
             try:
+                if version in unsealed:
+                    raise ManifestError(f"unsealed: {UNSEALED}")
                 manifest = read_manifest(repository.root / name / str(version))
                 pipeline = repository.config(name).pipeline or "-"
             except PaddlepoolError as error:
@@ -93,15 +85,12 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
             preview = " (preview)" if manifest.weights.get("preview") else ""
             yes = "yes" if version in served else "no"
             rows.append((name, str(version), yes, _size(size), network, origin + preview, pipeline))
-    print_table(rows)
+    _print_table(rows)
     return 0
 
 
 def _served(repository: ModelRepository, name: str) -> set[int]:
-    """Return the versions that a server of this repository would serve, judging by their manifests.
-
-    If the manifest of a newer version cannot be read, an older version takes its place.
-    """
+    """The versions that a server of this repository would serve, judging by their manifests."""
     from app.contracts.errors import PaddlepoolError
     from app.models.repository.manifest import read_manifest
 
@@ -144,7 +133,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
                 result = f"FAILED: {error.message}"
                 faults += 1
             rows.append((name, str(version), result))
-    print_table(rows)
+    _print_table(rows)
     if faults or not args.quality:
         return 1 if faults else 0
     newest = [read_version(repository, name, None) for name in args.names or repository.names()]
@@ -163,20 +152,18 @@ async def _self_test(files: ModelFiles) -> str:
 
 def _open(files: ModelFiles) -> ServedModel:
     import time
-    from functools import partial
 
     from app.engine.backends.process import ProcessBackend
     from app.engine.pool.context import EngineContext
     from app.engine.registry.model import ServedModel
-    from app.tasks import PIPELINES
-    from app.tasks.task import agreement_of, load_tasks
+    from app.tasks.task import agreement_of
 
     context = EngineContext(
         open_predictor=ProcessBackend(),
         observer=_Unobserved(),
         clock=time.monotonic,
         max_resident_bytes=2 << 30,
-        agreement_of=partial(agreement_of, tasks=load_tasks(PIPELINES)),
+        agreement_of=agreement_of,
     )
     return ServedModel(files, context=context)
 
@@ -208,7 +195,7 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
         f"waits {batching.max_queue_delay_ms:g} ms, "
         f"queue of {batching.max_queue_size} per instance",
     }
-    print_table([(f"{label}:", value) for label, value in facts.items()])
+    _print_table([(f"{label}:", value) for label, value in facts.items()])
     print()
     _print_tensors(manifest.inputs, manifest.outputs)
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
@@ -225,8 +212,14 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
             )
         )
     print()
-    print_table(groups)
+    _print_table(groups)
     return 0
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    from app.evidence.comparison.result import columns
+
+    print(columns(rows))
 
 
 def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -235,7 +228,7 @@ def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) 
         for spec in specs:
             sizes = ("any" if size == -1 else str(size) for size in spec.shape)
             rows.append((kind, spec.name, spec.dtype, " × ".join(sizes) or "scalar"))
-    print_table(rows)
+    _print_table(rows)
 
 
 def _pairs(values: Mapping[str, object]) -> str:
@@ -273,28 +266,29 @@ def run_seal(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
     from app.making.export.seal import seal
 
-    sealed = seal(
+    inputs, trial, config = seal(
         args.directory.resolve(),
         open_predictor=ProcessBackend(),
         source=args.source,
         licence=args.licence,
     )
-    _print_tensors(sealed.inputs, sealed.outputs)
+    _print_tensors(inputs, trial.specs)
     print()
     facts = {
         "rows": {
             True: "independent: requests may share a run",
             False: "not independent: each request runs alone",
             None: "none: the first axis is fixed",
-        }[sealed.independent],
-        "onednn": sealed.onednn or "equals the native kernels",
-        "config.toml": "written" if sealed.config else "left as it is",
+        }[trial.independent],
+        "onednn": trial.onednn or "equals the native kernels",
+        "config.toml": "written" if config else "left as it is",
     }
-    if sealed.unproven:
+    unproven = [name for name, array in trial.outputs.items() if not array.size]
+    if unproven:
         facts["self-test"] = (
-            f"knows only dtype and shape of {', '.join(sealed.unproven)}: empty for random input"
+            f"knows only dtype and shape of {', '.join(unproven)}: empty for random input"
         )
-    print_table([(f"{label}:", value) for label, value in facts.items()])
+    _print_table([(f"{label}:", value) for label, value in facts.items()])
     return 0
 
 
@@ -312,8 +306,7 @@ def add_sync(actions: Actions) -> None:
 
 
 def run_sync(args: argparse.Namespace) -> int:
-    """Copy models. The exit code is 0 even if some versions are refused: those are listed and are
-    not served."""
+    """The exit code is 0 even if some versions are refused: those are listed and are not served."""
     from app.models.sources.remote import Source
     from app.models.sources.sync import lines_of, sync
 
@@ -332,3 +325,138 @@ def _end_with_input() -> None:
         pass
     # Signal the main thread: it may hang in a call that only a signal to it interrupts.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+if TYPE_CHECKING:
+    from app.evidence.quality.ports import TaskQuality
+    from app.evidence.quality.report import Report
+    from app.models.repository.layout import ModelFiles
+
+DATA = Path("../shared/data")
+SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
+
+
+def add_quality_options(parser: argparse.ArgumentParser) -> None:
+    options = parser.add_argument_group("quality")
+    options.add_argument(
+        "--quality",
+        action="store_true",
+        help="also measure the newest version of each model on data, and compare its model card",
+    )
+    options.add_argument("--data", type=Path, metavar="DIR", help=f"default: {DATA}")
+    options.add_argument(
+        "--smoke",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help=f"everyday sentences with labels; default: {', '.join(map(str, SMOKE))}",
+    )
+    options.add_argument(
+        "--limit", type=int, metavar="N", help="a quick look at the first N of each set"
+    )
+    options.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="this instance group instead of the default one, and what it loses against that",
+    )
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
+    options.add_argument(
+        "--write-cards",
+        action="store_true",
+        help="write the figures into each MODEL_CARD.md instead of comparing them",
+    )
+
+
+def check_quality_options(args: argparse.Namespace) -> None:
+    """Raise ConfigError for options that cannot be combined, before anything runs."""
+    from app.contracts.errors import ConfigError
+
+    given = [
+        option
+        for option in ("data", "smoke", "limit", "group", "json", "write_cards")
+        if getattr(args, option) not in (None, False)
+    ]
+    if given and not args.quality:
+        raise ConfigError(f"--{given[0].replace('_', '-')} belongs to --quality")
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError("--limit must be at least 1", received=args.limit)
+    if args.group is not None and args.write_cards:
+        raise ConfigError("--write-cards is for the default group: leave --group out")
+    if args.limit is not None and args.write_cards:
+        raise ConfigError("--write-cards needs all the data: leave --limit out")
+
+
+def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> int:
+    """Print the figures; return 1 if a model card has different ones."""
+    from app.contracts.errors import ConfigError
+    from app.evidence.quality.ports import Source
+    from app.evidence.quality.report import CARD, read_card, write_card
+    from app.evidence.quality.run import task_quality
+    from app.tasks.task import load_tasks
+
+    source = Source(
+        data=args.data or DATA,
+        smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),
+        limit=args.limit,
+    )
+    known = load_tasks()
+    declared = {name: task.quality for name, task in known.items()}
+    tasks = [(files, task_quality(files, source, declared)) for files in models]
+    for files, task in tasks:
+        if task is None and files.name in args.names:
+            raise ConfigError(f"{files.name}: nothing is defined to measure its quality by")
+        if task is not None and args.write_cards:
+            read_card(files.directory.parent / CARD)
+    reports: list[Report] = []
+    differ = 0
+    for files, task in tasks:
+        if task is None:
+            print(f"\n{files.name}: nothing is defined to measure its quality by")
+            continue
+        report = _measured(files, task, args)
+        reports.append(report)
+        print(f"\n{report.as_text()}", flush=True)
+        card = files.directory.parent / CARD
+        if args.write_cards:
+            write_card(card, report)
+            print(f"\n{files.name}/{CARD}: figures written")
+        elif args.limit is None and args.group is None:
+            differ += _compare(card, report)
+    if args.json is not None:
+        values = {report.model: report.as_json() for report in reports}
+        args.json.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    return 1 if differ else 0
+
+
+def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) -> Report:
+    from app.engine.backends.process import ProcessBackend
+    from app.evidence.quality.run import measure_model
+    from app.tasks.task import agreement_of
+
+    groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
+    # Progress bars appear only on terminals; elsewhere, minutes of silence would look like a hang.
+    print(
+        f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",
+        flush=True,
+    )
+    agreement = agreement_of(files.info())
+    return measure_model(
+        files,
+        task,
+        group=args.group,
+        agreement=agreement,
+        open_predictor=ProcessBackend(),
+        limit=args.limit,
+    )
+
+
+def _compare(card: Path, report: Report) -> int:
+    from app.evidence.quality.report import compare_card
+
+    label = f"{card.parent.name}/{card.name}"
+    if not card.exists():
+        print(f"\n{label}: there is no card")
+        return 0
+    found = compare_card(card, report)
+    print(f"\n{label}: " + ("the figures are the same" if found is None else found.sentence))
+    return 1 if found is not None and found.wrong else 0

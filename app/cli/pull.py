@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--if-possible",
         action="store_true",
-        help="where the weights cannot be had, say so in one line and succeed",
+        help="if the weights are unavailable, print one line and exit with 0",
     )
 
 
@@ -51,15 +51,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace, repository: Path) -> str:
-    from app.making.export.publish import published_version
-    from app.making.export.weights.release import U2NETP_RELEASE, sha256_of
+    from app.making.export.publish import published_version, sha256_of
+    from app.making.export.release import U2NETP_RELEASE
 
     release = U2NETP_RELEASE
     if existing := published_version(repository / args.model, release.sha256):
         return f"{existing} already holds the official release"
     file = (args.cache or default_cache()) / f"{args.model}-{release.sha256[:12]}.onnx"
     if not file.exists() or sha256_of(file) != release.sha256:
-        from app.making.export.weights.download import download
+        from app.making.export.release import download
 
         download(release, file, timeout=args.timeout)
     silence()

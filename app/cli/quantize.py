@@ -18,8 +18,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""Factor from the loss budget to the group's budget: int8 may change the golden input, a single
-sample, more than most."""
+"""Factor from the loss budget to the group's budget, which is judged on a single sample."""
 
 GROUP = """
 [[instance_group]]
@@ -62,8 +61,14 @@ def run(args: argparse.Namespace) -> int:
     import onnx
 
     from app.contracts.errors import ExportError
-    from app.making.programs.check import Differences
-    from app.making.programs.derive import FILE, INT8, Derived, named_graph, publish_with
+    from app.making.programs.derive import (
+        FILE,
+        INT8,
+        Derived,
+        Differences,
+        named_graph,
+        publish_with,
+    )
     from app.making.programs.qdq import quantised
     from app.making.programs.search import (
         FloatLayers,
@@ -149,10 +154,9 @@ def _check(args: argparse.Namespace) -> None:
 
 def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:
     from app.contracts.errors import ConfigError
-    from app.tasks import PIPELINES
-    from app.tasks.task import comparison_of, load_tasks
+    from app.tasks.task import comparison_of
 
-    task = comparison_of(files.info(), tasks=load_tasks(PIPELINES))
+    task = comparison_of(files.info())
     if task is None:
         raise ConfigError(f"{files.name} has no pipeline that could read data")
     return [inputs for _, inputs in task.samples(paths)]

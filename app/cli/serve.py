@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 EXIT_BAD_CONFIGURATION = 3
 
 COLLECTED_OBJECTS = 20_000
-"""Threshold of Python's garbage collector. Eight simultaneous requests reach its default of 700 new
-objects. A scan of everything in progress (160 requests) then takes up to 40 ms in which no request
-is answered. It finds nothing, because requests hold no cycles. 20,000 new objects accumulate only
-if some outlive their requests."""
+"""Threshold of Python's garbage collector. A scan of 160 requests in progress takes up to 40 ms in
+which none is answered, and finds nothing: requests hold no cycles."""
 
 SWITCH_SECONDS = 0.0005
-"""Python's thread switch interval. A request crosses threads four times; with Python's default of
-0.005 seconds, it would wait that long each time for a thread that is busy, such as one that loads a
-model."""
+"""Python's thread switch interval. A request crosses threads four times; with the default of 0.005
+seconds, it would wait that long each time for a thread that is busy."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare options, which override the environment. docs/configuration.md has all settings."""
     parser.add_argument("--host", help="address to listen on")
     parser.add_argument("--port", help="port to listen on, 0 for a free one")
     parser.add_argument(
-        "--model-repository", type=Path, metavar="DIR", help="directory of the models"
+        "--model-repository",
+        "--repository",
+        type=Path,
+        metavar="DIR",
+        help="directory of the models; default: ./model_repo if it is there, otherwise one below"
+        " the user's data directory, which the first start fills",
     )
     parser.add_argument("--log-level", help="debug, info, warning or error")
 
@@ -46,23 +47,26 @@ def run(args: argparse.Namespace) -> int:
     from pydantic import ValidationError
 
     from app.application import body_memory
+    from app.cli.first_start import repository
     from app.contracts.errors import ConfigError
     from app.contracts.resources import use_one_heap
     from app.main import create_app
-    from app.models.sources.refresh import first_refresh
+    from app.models.sources.sync import first_refresh
     from app.observability.log import configure
     from app.service.api.services import Lifecycle
     from app.service.server import run as server
-    from app.service.server.supervisor import passed_listener
-    from app.service.server.system_limits import require_descriptors, require_room_for_children
+    from app.service.server.system import (
+        passed_listener,
+        require_descriptors,
+        require_room_for_children,
+    )
     from app.settings.server import explain, unknown_variables
-    from app.tasks import PIPELINES
     from app.tasks.task import load_tasks, settings_class
 
     use_one_heap()
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    all_settings = settings_class(load_tasks(PIPELINES).values())
+    all_settings = settings_class(load_tasks().values())
     try:
         if passed := passed_listener():
             given |= zip(("host", "port"), passed.getsockname(), strict=False)
@@ -84,6 +88,10 @@ def run(args: argparse.Namespace) -> int:
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
         return _refuse(f"cannot listen on {settings.host}:{port}: {error.strerror}")
+    try:
+        settings = settings.model_copy(update={"model_repository": repository(settings)})
+    except ConfigError as error:
+        return _refuse(error.message)
     if settings.model_source:  # before anything is read; a failure is logged
         polled = settings.repository_poll_seconds > 0
         first_refresh(settings.model_source, settings.model_repository, polled=polled)

@@ -1,11 +1,10 @@
-"""Helpers of several commands: the model repository, tables, and a quiet Paddle."""
+"""Helpers of several commands: the model repository, and a quiet Paddle."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,45 +17,46 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
         "--repository",
         type=Path,
         metavar="DIR",
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, or ./model_repo",
+        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, ./model_repo, or where there is no"
+        " such directory, the one that `paddlepool serve` has made for this user",
     )
 
 
 def repository_root(given: Path | None) -> Path:
-    """Return the given directory, or the one that the settings name. Raises ConfigError."""
+    """The given directory, the one that the settings name, or the user's own.
+
+    Raises ConfigError.
+    """
     from pydantic import ValidationError
 
     from app.contracts.errors import ConfigError
+    from app.models.repository.shipped import located
     from app.settings.server import Settings, explain
 
+    if given:
+        return given
     try:
-        return given or Settings().model_repository
+        settings = Settings()
     except ValidationError as error:
         raise ConfigError(explain(error)) from error
+    chosen = "model_repository" in settings.model_fields_set
+    return located(settings.model_repository, chosen=chosen)
 
 
 def open_repository(given: Path | None) -> ModelRepository:
-    """Open the repository at `given`, or the one that the settings name. Raises ConfigError."""
     from app.models.repository.layout import ModelRepository
 
     return ModelRepository(repository_root(given))
 
 
 def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
-    """Read and verify a version, by default the newest. Raises ManifestError if there is none."""
+    """Read and verify a version, by default the newest. Raises ManifestError."""
     from app.contracts.errors import ManifestError
 
     versions = repository.versions(name)
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")
     return repository.read(name, versions[0] if version is None else version)
-
-
-def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
 
 
 def silence() -> None:

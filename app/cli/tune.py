@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 
 from app.cli.shared import add_repository_option, open_repository, read_version
 
@@ -38,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Returns 1 and leaves config.toml unchanged if nothing is fast enough."""
+    """Returns 1 and leaves config.toml unchanged if nothing is fast enough."""
     from app.contracts.errors import ConfigError
 
     for name in ("p95", "seconds"):
@@ -56,20 +55,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _choose_group(args: argparse.Namespace) -> int:
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.recommend import recommend
-    from app.evidence.comparison.run import Plan, compare
-    from app.evidence.comparison.table import columns, comparison_rows, reasons
-    from app.evidence.comparison.tuning import write_default_group
-    from app.tasks import PIPELINES
-    from app.tasks.task import comparison_of, load_tasks
+    from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
+    from app.evidence.comparison.run import compare
+    from app.evidence.comparison.search import write_default_group
+    from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
     names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
     found = compare(
-        Plan(files=files, groups=names, requests=REQUESTS),
+        files,
+        groups=names,
+        requests=REQUESTS,
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+        comparison_of=comparison_of,
     )
     print(columns(comparison_rows(found)) + "\n")
     print("\n".join(reasons(found)))
@@ -111,11 +110,9 @@ def _tune(args: argparse.Namespace) -> int:
 
     from app.contracts.resources import available_cores
     from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.search import Search, most_ticks
-    from app.evidence.comparison.table import columns
-    from app.evidence.comparison.tuning import explain, write_group
-    from app.tasks import PIPELINES
-    from app.tasks.task import comparison_of, load_tasks
+    from app.evidence.comparison.result import columns
+    from app.evidence.comparison.search import Search, explain, most_ticks, write_group
+    from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
@@ -128,7 +125,7 @@ def _tune(args: argparse.Namespace) -> int:
             cores=cores,
             seconds=args.seconds,
             open_predictor=ProcessBackend(nice=0),
-            comparison_of=partial(comparison_of, tasks=load_tasks(PIPELINES)),
+            comparison_of=comparison_of,
             tick=bar.update,
             say=lambda text: bar.write(text, file=sys.stderr),
         )

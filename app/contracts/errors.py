@@ -234,33 +234,27 @@ class ModelOutputInvalid(PaddlepoolError):
 
 
 class OperatorError(PaddlepoolError):
-    code = "operator_error"
-    title = "Installation error"
+    """Base class of the installation's errors. A client sees `internal_error` in their place."""
 
 
 class ConfigError(OperatorError):
-    code = "config_error"
-    title = "Invalid configuration"
+    """The configuration is invalid."""
 
 
 class ManifestError(OperatorError):
-    code = "manifest_error"
-    title = "The model's files do not match their manifest"
+    """The model's files do not match their manifest."""
 
 
 class ExportError(OperatorError):
-    code = "export_error"
-    title = "The model cannot be exported"
+    """The model cannot be exported."""
 
 
 class DownloadError(OperatorError):
-    code = "download_error"
-    title = "The download failed"
+    """The download failed."""
 
 
 class BackendError(OperatorError):
-    code = "backend_error"
-    title = "The backend refused the model"
+    """The backend refused the model."""
 
 
 class BackendUnavailable(BackendError):
@@ -272,6 +266,3 @@ class RunRefused(BackendError):
 
     The fault lies with the source of the tensors: the server's own pipeline, or a client.
     """
-
-    code = "run_refused"
-    title = "The model cannot be run on these tensors"

@@ -63,10 +63,9 @@ def available_memory(
 
 
 def use_one_heap() -> None:
-    """Make all threads of this process allocate from one heap. Call it before threads start.
+    """Make all threads allocate from one heap. Call it before threads start.
 
-    By default, glibc gives each thread its own heap, up to eight for each core. Memory freed in one
-    heap is not reused by another, so a process with many threads grows for hours.
+    By default glibc gives each thread its own, and memory freed in one is not reused by another.
     """
     with contextlib.suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

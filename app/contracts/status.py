@@ -68,10 +68,7 @@ UNKNOWN_EFFECT = Effect(None, "not measured yet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """Current state of one instance group.
-
-    `live` of its `count` instances accept batches; queue sizes are in jobs.
-    """
+    """Current state of one instance group; queue sizes are in jobs."""
 
     name: str
     backend: str

@@ -1,10 +1,11 @@
-"""Named arrays, and the specification of a model's inputs and outputs."""
+"""Named arrays, the specification of a model's inputs and outputs, and tasks as tensor models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +60,7 @@ def largest_difference(found: Tensors, expected: Tensors) -> float:
 
 
 def mean_difference(found: Tensors, expected: Tensors) -> float:
-    """Return the largest mean absolute difference of an output, which is what budgets limit.
-
-    Infinite if shapes differ or a difference is NaN.
-    """
+    """Return the largest mean absolute difference of an output, which is what budgets limit."""
     return _worst(found, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
 
 
@@ -78,3 +76,38 @@ def _worst(
         measured = float(measure(absolute_differences(array, reference)))
         worst = max(worst, math.inf if math.isnan(measured) else measured)
     return worst
+
+
+STRINGS = "object"
+"""The dtype of a tensor of byte strings of any length: an array of `bytes`."""
+
+
+def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
+    """Return an array of these objects as they are; NumPy might convert them."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTensors:
+    """A whole pipeline as a model under /v2; Triton calls this an ensemble.
+
+    `read` builds the pipeline's payload from the inputs and the task's own `parameters`, which are
+    strings, integers, floats and booleans; it raises InputError. `write` builds the outputs from
+    the pipeline's value and the same parameters.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parameters: tuple[str, ...]
+    read: Callable[[Tensors, Mapping[str, Any]], Any]
+    write: Callable[[Any, Mapping[str, Any]], Tensors]
+    max_bytes: int
+    """Maximum bytes of a whole request, as at the task's own endpoint."""
+    optional: frozenset[str] = frozenset()
+    """Inputs that may be omitted."""
+    opaque: frozenset[str] = frozenset()
+    """Outputs whose strings are binary data, which JSON cannot represent."""
+    padding: Callable[[Any], int] = lambda _value: 0
+    """Padding tokens that were needed for the value, for /metrics."""

@@ -35,11 +35,7 @@ def task_route(
     reply: Mapping[str, Any],
     body: Mapping[str, Any] | None = None,
 ) -> APIRouter:
-    """Build a router with one POST route that runs a task.
-
-    `reply` and `body` describe the reply and the body in the OpenAPI document. Pass `body` only if
-    the endpoint reads the body itself.
-    """
+    """Build a router with one POST route. Pass `body` only if the endpoint reads it itself."""
     router = APIRouter(tags=[TAG], route_class=TaskRoute)
     router.add_api_route(
         path,
@@ -123,10 +119,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def picture_in_base64(value: object, name: str) -> bytes:
-    """Decode a picture from base64, with or without a `data:` prefix.
-
-    Raises FileMissing and InvalidParameter.
-    """
+    """Decode base64, with or without a `data:` prefix. Raises FileMissing and InvalidParameter."""
     if value is None or value in ("", b""):
         raise FileMissing(f"{name} is missing: the picture, base64")
     if not isinstance(value, str | bytes):

@@ -21,15 +21,12 @@ from pydantic.config import JsonDict
 
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
-from app.service.api.offload import base64_parts, beside_the_loop
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routes import read_body
-from app.service.api.routing import RoutingDep, answer_headers
-from app.service.api.services import ServicesDep
+from app.service.api.routes import RoutingDep, answer_headers, read_body
+from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
 from app.tasks.sentiment.router import Text, Texts, classify
 from app.tasks.sentiment.texts import SentimentSettings
 
@@ -213,10 +210,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """Translate the body to the task's request and the minimum score of a segment.
-
-    Raises FileMissing and InvalidParameter, which name the field.
-    """
+    """Return the request and a segment's least score. Raises FileMissing and InvalidParameter."""
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     asked = document.get("parameters")

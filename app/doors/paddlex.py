@@ -24,17 +24,16 @@ from app.doors.door import (
     refused,
     task_route,
 )
-from app.service.api.offload import base64_parts, beside_the_loop
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routing import RoutingDep, answer_headers
-from app.service.api.services import ServicesDep
+from app.service.api.routes import RoutingDep, answer_headers
+from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.settings.server import Settings
 from app.tasks.segment.request import (
     SegmentRequest,
     SegmentResult,
+    SegmentSettings,
     read_options,
 )
-from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
 PART_LABELS = 256 * 1024
@@ -90,11 +89,7 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, bool]:
-    """Translate the body to the task's request, and whether the reply includes a picture.
-
-    Unknown fields are ignored, as in PaddleX. Raises FileMissing and InvalidParameter, which name
-    the field.
-    """
+    """Return the request, and whether the reply has a picture. Unknown fields are ignored."""
     document = json_object(body)
     if document.get("targetSize") is not None:
         raise refused("targetSize", "the size a network sees belongs to the model; leave it out")

@@ -14,12 +14,11 @@ from pydantic import BaseModel, Field
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.door import NOT_FETCHED, Door, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep
 from app.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import SegmentRequest, SegmentSettings, read_options
 
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")
@@ -110,10 +109,7 @@ async def remove_by_address(
 def translate(
     body: bytes, fields: Mapping[str, str], *, bgc: str | None, extras: str | None
 ) -> SegmentRequest:
-    """Translate rembg's fields to the task's request.
-
-    Unknown fields are ignored, as in rembg. Raises InvalidParameter, which names the field.
-    """
+    """Translate rembg's fields. Unknown ones are ignored. Raises InvalidParameter."""
     if extras is not None and extras.strip() not in ("", "{}"):
         raise refused("extras", "a session's own options are not offered; choose a model by name")
     if _flag(fields, "vm"):

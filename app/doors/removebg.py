@@ -27,16 +27,14 @@ from app.doors.door import (
     refused,
     task_route,
 )
-from app.service.api.offload import base64_parts, beside_the_loop
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routing import RoutingDep, answer_headers
-from app.service.api.services import Services, ServicesDep
+from app.service.api.routes import RoutingDep, answer_headers
+from app.service.api.services import Services, ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import FORM, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
 from app.tasks.segment.router import read_accept, result_headers
-from app.tasks.segment.settings import SegmentSettings
 
 JSON = "application/json"
 URLENCODED = "application/x-www-form-urlencoded"
@@ -141,10 +139,7 @@ async def account(services: ServicesDep) -> dict[str, Any]:
 
 
 async def _given(request: Request, services: Services) -> Any:
-    """Receive the body, and return a function that reads the picture's source and the fields.
-
-    Call the function when the request has a place in the queue.
-    """
+    """Receive the body. The returned function reads it, when the request has a place."""
     kind = media_type(request)
     cap = services.settings.of(SegmentSettings).segment_max_bytes
     most = max(services.settings.form_max_fields, MAX_FIELDS)
@@ -306,10 +301,7 @@ class Source:
 def read_source(
     fields: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> tuple[Source, dict[str, str]]:
-    """Return the picture's source, and every other field that is not empty, as text.
-
-    Raises FileMissing and InvalidParameter.
-    """
+    """Return the picture's source, and every other field that is not empty. Raises InputError."""
     for name in ("image_url", "bg_image_url"):
         if fields.get(name):
             raise refused(name, NOT_FETCHED)
@@ -347,11 +339,7 @@ def _word(value: object) -> str:
 
 
 def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
-    """Translate the fields to the task's request.
-
-    Fields that remove.bg's documentation does not list are ignored, as at remove.bg. Raises
-    FileMissing and InvalidParameter, which name the field.
-    """
+    """Translate the fields. Undocumented ones are ignored. Raises InputError, with the field."""
     body = source.file or picture_in_base64(source.base64, "image_file_b64")
     _one_of(fields, "type", TYPES)  # a hint without effect
     _one_of(fields, "type_level", LEVELS)

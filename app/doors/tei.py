@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from app.contracts.errors import InvalidParameter, ModelNotFound, ModelNotReady, TextEmpty
 from app.doors.door import Door, add_health, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 from app.tasks.sentiment.router import classify
@@ -110,10 +110,7 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
-    """Return the texts, and whether the input is a single text instead of a batch.
-
-    Raises InvalidParameter and TextEmpty.
-    """
+    """Return the texts, and whether it is one text. Raises InvalidParameter and TextEmpty."""
     if isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], str):
         inputs = inputs[0]  # TEI reads a pair without its second text as a single text
     if isinstance(inputs, str):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -18,17 +21,36 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.contracts.errors import ConfigError
-from app.settings.door import LOOPBACK, DoorSettings, Keys, Seconds, Words, is_loopback
-from app.settings.door import Bytes as Bytes  # re-exported for the settings of tasks
 
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
 KIB, MIB = 1024, 1024 * 1024
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
+
+DoorName = Literal["rembg", "removebg", "tei", "huggingface", "paddlex"]
+DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
+
+
+def split_words(value: Any) -> Any:
+    """Split a comma-separated list from the environment. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    items = tuple(item.strip() for item in value.split(",") if item.strip())
+    if value.strip() and not items:
+        raise ValueError("expected words separated by commas")
+    return items
+
+
+Bytes = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_words)]
+Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
 
 T = TypeVar("T", bound=BaseModel)
 
 
-class Settings(BaseSettings, DoorSettings):
+class Settings(BaseSettings):
     """Settings from environment variables: `PADDLEPOOL_` and the field's name in capitals.
 
     Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
@@ -36,93 +58,178 @@ class Settings(BaseSettings, DoorSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
+    grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description="Port for the Open Inference Protocol over gRPC (extra `grpc`). 0 picks a "
+        "free port and logs it. Unset: no gRPC.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Whether requests are traced with OpenTelemetry (extra `otel`). The standard "
+        "OTEL_* variables configure the exporter and the sampling.",
+    )
+    header_timeout_seconds: Seconds = Field(
+        10.0, description="Maximum time to send a request's headers, else 408."
+    )
+    header_max_bytes: Bytes = Field(
+        32 * KIB, description="Maximum bytes of a request line and its headers, else 431."
+    )
+    receive_timeout_seconds: Seconds = Field(
+        30.0, description="Maximum time to send a whole request, else 408."
+    )
+    keep_alive_seconds: Seconds = Field(
+        5.0, description="How long an idle connection is kept open for the next request."
+    )
+    send_stall_seconds: Seconds = Field(
+        30.0,
+        description="Time in which a client must read 64 KiB of its reply, else the connection "
+        "is closed.",
+    )
+    backlog: int = Field(
+        2048,
+        ge=1,
+        le=65_535,
+        description="Connections that the system may queue before they are accepted.",
+    )
+    max_connections: int = Field(
+        1_000,
+        ge=1,
+        description="Maximum open connections. 16 more get 503; further ones are closed at once. "
+        "The server does not start if the limit of open files is too low for them.",
+    )
+    body_memory_bytes: int = Field(
+        0,
+        ge=0,
+        description="Maximum bytes of all request bodies together, and of all unread replies "
+        "together. 0: a quarter of the memory of the machine or the container.",
+    )
+    allowed_hosts: Words = Field(
+        (),
+        description="Accepted Host names, such as `api.example` or `*.example`, else 400. `*` "
+        "accepts every name. Unset: loopback names if the server listens on a loopback address, "
+        "else every name.",
+    )
+
+    doors: Annotated[tuple[DoorName, ...], NoDecode, BeforeValidator(split_words)] = Field(
+        DOOR_NAMES,
+        description="Formats of other servers that this server also answers: `rembg`, "
+        "`removebg`, `tei`, `huggingface`, `paddlex`. Empty: none.",
+    )
+    trusted_proxies: Words = Field(
+        (),
+        description="Addresses or networks of proxies, such as `10.0.0.0/8`, whose "
+        "X-Forwarded-For is trusted for the client's address.",
+    )
+    quota_requests_per_minute: int = Field(
+        0,
+        ge=0,
+        description="Requests per minute for each key, or each address without keys. 0: unlimited.",
+    )
+    quota_pixels_per_minute: int = Field(
+        0,
+        ge=0,
+        description="Pixels of uploaded pictures per minute, counted likewise. 0: unlimited.",
+    )
+    quota_texts_per_minute: int = Field(
+        0, ge=0, description="Texts per minute, counted likewise. 0: unlimited."
+    )
+    quota_concurrent_requests: int = Field(
+        0, ge=0, description="Concurrent requests, counted likewise. 0: unlimited."
+    )
+
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(
-        8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it."
+        8000, ge=0, le=65_535, description="Port to listen on. 0 picks a free port and logs it."
     )
     model_repository: Path = Field(
-        Path("model_repo"), description="Directory that holds one directory for each model."
+        Path("model_repo"),
+        description="Directory with one directory for each model. If it is unset and the default "
+        "does not exist, `paddlepool serve` makes `paddlepool/model_repo` below `$XDG_DATA_HOME` "
+        "or `~/.local/share`, and the other commands use that one.",
     )
     default_models: Annotated[dict[str, str], NoDecode] = Field(
         {},
-        description="Model that answers a task when a request names none, as `segment=u2netp`;"
-        " a task left out uses the model with `default = true` in its config.toml, or the first,"
-        " by name, that has the task.",
+        description="Model for requests that name none, such as `segment=u2netp`. Other tasks "
+        "use the model with `default = true` in its config.toml, else the first by name that has "
+        "the task.",
     )
     model_source: str = Field(
         "",
-        description="Where the models come from, as `s3://bucket/prefix`; copied before the start"
-        " and with each look through the repository, verified. Without it the directory is all.",
+        description="Source of the models, such as `s3://bucket/prefix`. They are copied and "
+        "verified before the start and at each poll of the repository. Unset: the directory "
+        "alone.",
     )
     repository_poll_seconds: float = Field(
         0.0,
         ge=0,
         le=86_400,
-        description="How often the model repository is looked through for changes to load;"
-        " 0 leaves that to the model control endpoints.",
+        description="Seconds between two polls of the model repository for changes. 0: only the "
+        "model control endpoints load models.",
     )
     replica: str = Field(
         "",
         pattern="^[A-Za-z0-9._-]{0,253}$",
-        description="Name of this server among its replicas: on every JSON log line, and in"
-        " `X-Replica` of every reply. Without one, log lines have the host's name.",
+        description="Name of this server among its replicas, in every JSON log line and in "
+        "`X-Replica` of every reply. Unset: log lines have the host's name.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
-        description="Least severe log lines that are written: `debug`, `info`, `warning` or"
-        " `error`.",
+        description="Lowest level of the log lines: `debug`, `info`, `warning` or `error`.",
     )
     log_format: Literal["auto", "json", "text"] = Field(
         "auto",
-        description="`auto`: lines for people on a terminal, JSON anywhere else; `text` and `json`:"
-        " always that.",
+        description="`text` is for people, `json` for programs. `auto`: text on a terminal, JSON "
+        "elsewhere.",
     )
 
     infer_max_bytes: Bytes = Field(
-        64 * MIB, description="Largest request body of /v2/models/…/infer, in bytes."
+        64 * MIB, description="Maximum request body of /v2/models/…/infer, in bytes."
     )
     infer_json_max_bytes: Bytes = Field(
         8 * MIB,
-        description="Largest JSON part of such a body, in bytes; raw tensors come on top.",
+        description="Maximum JSON part of such a body, in bytes. Raw tensors are not counted.",
     )
     body_max_bytes: Bytes = Field(
         16 * KIB,
-        description="Largest request body of an endpoint without a limit of its own, in bytes.",
+        description="Maximum request body of an endpoint without a limit of its own, in bytes.",
     )
     image_max_pixels: int = Field(
-        50_000_000, ge=1, description="Most pixels of an uploaded picture, read from its header."
+        50_000_000, ge=1, description="Maximum pixels of an uploaded picture, read from its header."
     )
     image_max_side: int = Field(
-        16_384, ge=1, le=65_535, description="Longest side of an uploaded picture, in pixels."
+        16_384,
+        ge=1,
+        le=65_535,
+        description="Maximum width or height of an uploaded picture, in pixels.",
     )
     picture_formats: Words = Field(
         (),
-        description="Formats of pictures that are accepted, as `jpeg,png,heic`; without any, all.",
+        description="Accepted picture formats, such as `jpeg,png,heic`. Empty: all.",
     )
     jpeg_max_scans: int = Field(
-        100, ge=1, description="Most scans of a JPEG; more are a decompression bomb."
+        100, ge=1, description="Maximum scans of a JPEG; a file with more is a decompression bomb."
     )
-    png_max_pixels: int = Field(
-        25_000_000, ge=1, description="Most pixels of a PNG that is sent back."
-    )
+    png_max_pixels: int = Field(25_000_000, ge=1, description="Maximum pixels of a PNG in a reply.")
     form_max_fields: int = Field(
-        16, ge=1, le=1_000, description="Most fields of a multipart form besides its file."
+        16, ge=1, le=1_000, description="Maximum fields of a multipart form besides its file."
     )
     timeout_default_ms: int = Field(
         10_000, ge=1, description="Deadline of a request that names none, in milliseconds."
     )
     timeout_max_ms: int = Field(
-        30_000, ge=1, description="Longest deadline a request may name, in milliseconds."
+        30_000, ge=1, description="Maximum deadline that a request may name, in milliseconds."
     )
 
     drain_delay_seconds: float = Field(
         5.0,
         ge=0,
         le=600,
-        description="After SIGTERM, time to go on serving while readiness already answers 503.",
+        description="Time to go on serving after SIGTERM, while readiness answers 503.",
     )
     drain_timeout_seconds: Seconds = Field(
-        20.0, description="After the drain delay, time for requests in flight to finish."
+        20.0, description="Time for requests in flight to finish after the drain delay."
     )
 
     codec_processes: int = Field(
@@ -132,85 +239,89 @@ class Settings(BaseSettings, DoorSettings):
         1_536 * MIB, ge=256 * MIB, description="Address space of one codec process, in bytes."
     )
     codec_timeout_seconds: Seconds = Field(
-        5.0, description="Time to decode the largest picture; smaller ones have two fifths or more."
+        5.0,
+        description="Maximum time to decode the largest picture. A smaller picture has at least "
+        "two fifths of it.",
     )
     codec_queue_size: int = Field(
-        32, ge=1, le=10_000, description="Pictures that may wait to be opened, else 503."
+        32, ge=1, le=10_000, description="Maximum pictures waiting for a codec process, else 503."
     )
     picture_memory_bytes: int = Field(
-        1_024 * MIB, ge=64 * MIB, description="Memory that decoded pictures may hold at one time."
+        1_024 * MIB, ge=64 * MIB, description="Maximum bytes of all decoded pictures together."
     )
     text_threads: int = Field(2, ge=1, le=64, description="Threads that tokenise texts.")
 
     predictor_memory_bytes: int = Field(
         2 << 30,
         ge=1,
-        description="Resident memory at which a predictor process is replaced by a fresh one, in"
-        " bytes; at least half as much again as it has when it is opened.",
+        description="Resident bytes at which a predictor process is replaced by a fresh one; at "
+        "least 1.5 times its size after opening.",
     )
     on_demand_groups: int = Field(
         3,
         ge=1,
         le=64,
-        description="Instance groups that start on demand and may live at one time; the one not"
-        " used for the longest makes room for the next.",
+        description="Maximum instance groups that were started on demand. The least recently "
+        "used one is stopped for the next.",
     )
     on_demand_memory_bytes: int = Field(
         0,
         ge=0,
-        description="Resident memory of such groups at which no other is started, in bytes; 0 takes"
-        " a quarter of the machine's or the container's.",
+        description="Resident bytes of such groups from which no further one starts. 0: a "
+        "quarter of the memory of the machine or the container.",
     )
     shadow_fraction: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the answered requests that is run again, in idle moments, on the"
-        " model's other instance groups, to compare their times and outputs.",
+        description="Share of answered requests that run again on the model's other instance "
+        "groups, in idle moments, to compare times and outputs.",
     )
     shadow_groups: Words = Field(
         (),
-        description="Instance groups to run them on, in every model that has them; without any,"
-        " all that are started.",
+        description="Instance groups for these runs, in every model that has them. Empty: all "
+        "that are started.",
     )
     shadow_max_predictors: int = Field(
-        4, ge=1, le=64, description="Most predictor processes that are kept open for this."
+        4, ge=1, le=64, description="Maximum predictor processes that are kept open for these runs."
     )
     prove_groups: Literal["off", "started", "all"] = Field(
         "started",
-        description="Instance groups whose effect is measured in idle moments; `all` opens each"
-        " group of each model once, for a moment, also those that start on demand.",
+        description="Instance groups whose effect is measured in idle moments. `all` opens each "
+        "group of each model once, for a moment, also those that start on demand.",
     )
 
     precision: Literal["auto", "exact"] = Field(
         "auto",
-        description="`exact` chooses no default group beyond 0.0001 of the first one's output.",
+        description="`exact` chooses no default group whose outputs differ by more than 0.0001 "
+        "from the first group's.",
     )
     state_file: Path | None = Field(
-        None, description="File that keeps chosen default groups for the next start; or `off`."
+        None, description="File that keeps chosen default groups for the next start, or `off`."
     )
 
     api_keys: Keys = Field(
-        (), description="Keys of which a request must carry one; none means open to all."
+        (), description="API keys; a request must carry one of them. Empty: no key is needed."
     )
     api_keys_file: Path | None = Field(
         None,
-        description="File with further keys, one on each line and at least one; read at start.",
+        description="File with further API keys, one on each line, read at start. It must have "
+        "at least one.",
     )
     start_group_keys: Keys = Field(
         (),
-        description="Keys that alone may start an instance group by naming it; they open what other"
-        " keys open. Without any, every client may.",
+        description="API keys that may also start an instance group by naming it. Empty: every "
+        "client may.",
     )
     admin_key: SecretStr | None = Field(
-        None, description="Key for everything under /v2/repository, which is off without one."
+        None, description="Key for everything under /v2/repository. Unset: these endpoints are off."
     )
     health_needs_key: bool = Field(
-        False, description="Whether health and readiness endpoints ask for a key, too."
+        False, description="Whether health and readiness endpoints need a key."
     )
-    metrics_needs_key: bool = Field(False, description="Whether /metrics asks for a key, too.")
+    metrics_needs_key: bool = Field(False, description="Whether /metrics needs a key.")
     cors_origins: Words = Field(
-        (), description="Web origins that may call the server from a browser; none by default."
+        (), description="Web origins that may call the server from a browser. Empty: none."
     )
 
     @field_validator("default_models", mode="before")
@@ -239,6 +350,31 @@ class Settings(BaseSettings, DoorSettings):
             raise ValueError(f"must be at least timeout_default_ms, which is {default}")
         return value
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies_are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            ipaddress.ip_network(network)  # raises ValueError
+        return value
+
+    def proxies(self) -> list[str]:
+        """The trusted proxies; IPv4 networks also as a dual-stack socket reports them (mapped)."""
+        found = [ipaddress.ip_network(network) for network in self.trusted_proxies]
+        mapped = (
+            f"::ffff:{network.network_address}/{96 + network.prefixlen}"
+            for network in found
+            if network.version == 4
+        )
+        return [*self.trusted_proxies, *mapped]
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _hosts_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = tuple(name.lower().removeprefix("[").removesuffix("]") for name in value)
+        if not all(HOST.fullmatch(name) for name in names):
+            raise ValueError("each is a host name, *.name, an address or *, without a port")
+        return names
+
     def hosts(self) -> tuple[str, ...]:
         """The names that a request's Host header may have; `*` accepts every name."""
         if self.allowed_hosts:
@@ -246,10 +382,7 @@ class Settings(BaseSettings, DoorSettings):
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
-        """Return these settings, typed as the model in which a task declares its own.
-
-        Raises TypeError if they do not include it.
-        """
+        """Return these settings, typed as the model in which a task declares its own."""
         if not isinstance(self, part):
             raise TypeError(f"settings without {part.__name__}: this is a bug")
         return self
@@ -266,6 +399,14 @@ class Settings(BaseSettings, DoorSettings):
         return tuple(key.encode() for key in keys)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _keys_in(file: Path) -> list[str]:
     try:
         keys = file.read_text("utf-8").split()
@@ -274,7 +415,7 @@ def _keys_in(file: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{KEYS_FILE}: {file} is not UTF-8 from byte {error.start}") from None
     if not keys:
-        raise ConfigError(f"{KEYS_FILE}: there is no key in {file}, at least one is needed")
+        raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
     return keys
 
 

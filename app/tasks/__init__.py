@@ -1,7 +1,4 @@
-"""The tasks of this server: one line each, with the module whose `TASK` declares it.
-
-Nothing else in `app` refers to a task by name. docs/new-task.md shows how to add one.
-"""
+"""The tasks of this server, with the module whose `TASK` declares each (docs/new-task.md)."""
 
 from __future__ import annotations
 

@@ -9,33 +9,46 @@ from typing import TYPE_CHECKING, Any
 
 from app.contracts.errors import ConfigError
 from app.settings.server import Settings, settings_with
+from app.tasks import PIPELINES
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     from fastapi import APIRouter
     from pydantic import BaseModel
 
     from app.contracts.ports import Pipeline, ServedModelInfo
-    from app.contracts.task_tensors import TaskTensors
-    from app.contracts.tensors import Tensors
-    from app.evidence.comparison.tasks import TaskComparison
+    from app.contracts.tensors import TaskTensors, Tensors
+    from app.evidence.comparison.measure import TaskComparison
     from app.evidence.quality.ports import Source, TaskQuality
-    from app.tasks.workers import Workers
+    from app.tasks.codecs.pool import Codecs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The executors of all pipelines: processes that open pictures, and threads that tokenise."""
+
+    codec: Codecs
+    text: ThreadPoolExecutor
+
+    async def close(self) -> None:
+        await self.codec.pool.close()
+        self.text.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Everything the server knows about one task.
 
-    `build` is called once for each model version and raises ConfigError if the model does not fit
-    the task. `endpoints` is called once at startup; a route that accepts bodies larger than
-    PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`, in bytes.
+    `build` is called for each model version and raises ConfigError if the model does not fit. A
+    route of `endpoints` that accepts more than PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`, in
+    bytes.
     """
 
     build: Callable[[ServedModelInfo, Workers], Pipeline]
     endpoints: Callable[[Settings], APIRouter]
     settings: type[BaseModel] | None = None
-    """The task's own settings, read with the server's, under the same prefix. `/info` shows them
-    under `limits`, and `Settings.of` returns them. Field names are unique across all settings."""
+    """The task's own settings, read with the server's, under the same prefix; /info shows them."""
     headers: tuple[str, ...] = ()
     """The task's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     card: tuple[str, ...] = ()
@@ -47,8 +60,7 @@ class Task:
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
     """The measure alone, for the API process: agreement of two outputs, from 0 to 1."""
     warm_ups: tuple[str, ...] = ()
-    """Functions ("module:name") that each codec process runs once, as `function({}, {}, ())`,
-    before a model of this task is served."""
+    """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
     """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
 
@@ -59,9 +71,9 @@ def first_route(task: Task, settings: Settings) -> str:
 
 
 def offline(name: str) -> Callable[..., Any]:
-    """A function that imports `module:attribute` and calls it.
+    """A function for commands that imports `module:attribute` and calls it.
 
-    Only commands call it. The server process must not load picture decoders.
+    The server process must not load picture decoders.
     """
 
     def call(*arguments: Any) -> Any:
@@ -71,20 +83,20 @@ def offline(name: str) -> Callable[..., Any]:
     return call
 
 
-def load_tasks(pipelines: Mapping[str, str]) -> dict[str, Task]:
-    """The declaration of each task by name; `pipelines` maps names to modules."""
+def load_tasks(pipelines: Mapping[str, str] = PIPELINES) -> dict[str, Task]:
+    """The declaration of each task by name."""
     return {name: importlib.import_module(module).TASK for name, module in pipelines.items()}
 
 
 def settings_class(tasks: Iterable[Task]) -> type[Settings]:
-    """One model with the settings of the server and of these tasks."""
     return settings_with(*(task.settings for task in tasks if task.settings is not None))
 
 
-def task_of(info: ServedModelInfo, tasks: Mapping[str, Task]) -> Task | None:
-    """The task of a model; None for most models. Raises ConfigError if the task is unknown."""
+def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
+    """The model's task, if it has one. Raises ConfigError if it is unknown."""
     if info.pipeline is None:
         return None
+    tasks = load_tasks() if tasks is None else tasks
     if info.pipeline not in tasks:
         raise ConfigError(
             f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}",
@@ -102,14 +114,14 @@ def build_pipeline(
 
 
 def agreement_of(
-    info: ServedModelInfo, *, tasks: Mapping[str, Task]
+    info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors, Tensors], float] | None:
-    """The measure of the model's task; None for a model without a task or a task without one."""
+    """The measure of the model's task, if there are both."""
     task = task_of(info, tasks)
     return None if task is None or task.agreement is None else task.agreement(info)
 
 
-def comparison_of(info: ServedModelInfo, *, tasks: Mapping[str, Task]) -> TaskComparison | None:
-    """The comparison of the model's task; None in the same cases as agreement_of()."""
-    task = task_of(info, tasks)
+def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
+    """The comparison of the model's task, if there are both."""
+    task = task_of(info)
     return None if task is None or task.comparison is None else task.comparison(info)

@@ -35,26 +35,27 @@ def as_json(value: Any, status: int = 200) -> Reply:
     return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
 
+def load_script(path: str) -> ModuleType:
+    """Import a file of the project that is no part of the package, by its path."""
+    file = ROOT / path
+    sys.path.insert(0, str(file.parent))
+    spec = importlib.util.spec_from_file_location(f"script_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent))
+    return module
+
+
 @pytest.fixture
 def script() -> Iterator[Callable[[str], ModuleType]]:
-    """Import a file of the project that is no part of the package, by its path."""
+    """`load_script`, whose modules are forgotten after the test."""
     before = set(sys.modules)
-
-    def load(path: str) -> ModuleType:
-        file = ROOT / path
-        sys.path.insert(0, str(file.parent))
-        spec = importlib.util.spec_from_file_location(f"script_{file.stem}", file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        try:
-            spec.loader.exec_module(module)
-        finally:
-            sys.path.remove(str(file.parent))
-        return module
-
-    yield load
+    yield load_script
     for name in set(sys.modules) - before:
         origin = getattr(sys.modules[name], "__file__", None)
         if origin and Path(origin).is_relative_to(ROOT / "deploy"):

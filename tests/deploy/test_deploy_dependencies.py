@@ -63,7 +63,7 @@ def test_what_the_client_needs_is_declared_by_the_server_too() -> None:
     needed = [*its["dependencies"], *its["optional-dependencies"]["commands"]]
     assert {Requirement(each).name for each in needed} == {"httpx", "tqdm"}
     assert set(needed) <= set(mine["dependencies"])
-    assert its["requires-python"] == ">=3.11"
+    assert its["requires-python"] == ">=3.10"
     assert (ROOT / "clients/python/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 

@@ -122,7 +122,7 @@ def test_every_alert_leads_to_its_page(without_targets: str, alert: str) -> None
     url = ALERTS[alert]["annotations"]["runbook_url"]
     page = opened(url.replace("{{ $externalURL }}", without_targets))
     assert page.startswith(f"# {alert}\n")
-    assert re.findall("(?m)^## (.*)$", page) == ["Look at", "Do"]
+    assert re.findall("(?m)^## (.*)$", page) == ["Check", "Fix"]
 
 
 def opened(url: str) -> str:

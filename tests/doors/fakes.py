@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import httpx
 
-from app.application import build_application
+from app.application import build_application, open_doors
 from app.contracts.errors import PaddlepoolError
-from app.doors.opened import open_doors
 from app.engine.dataplane import Answer, DataPlane
 from app.tasks import PIPELINES
-from app.tasks.segment.request import Box, SegmentRequest, SegmentResult
+from app.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
 from app.tasks.sentiment.pipeline import Score, TextScores
 from app.tasks.task import load_tasks
 from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
@@ -37,7 +36,7 @@ class FakePlane:
         self.before_reading: PaddlepoolError | None = None
         self.image = b"encoded"
         self.scores: tuple[Score, ...] = SCORES
-        self.box = Box(top=1, left=2, width=3, height=4)
+        self.box = ForegroundBox(top=1, left=2, width=3, height=4)
 
     async def run(self, task: str, payload: Any, **options: Any) -> Answer:
         if self.before_reading is not None:

@@ -15,8 +15,7 @@ from app.contracts.errors import (
     UnsupportedMediaType,
 )
 from app.doors.removebg import FIELDS, UNLIMITED_CALLS, document
-from app.tasks.segment.request import Box
-from app.tasks.segment.scene_request import Scene
+from app.tasks.segment.request import ForegroundBox, Scene
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors
 
 PATH = "/v1.0/removebg"
@@ -187,7 +186,7 @@ def test_as_json(doors: Doors) -> None:
 
 
 def test_without_a_foreground(doors: Doors) -> None:
-    doors.plane.box = Box(top=0, left=0, width=0, height=0)
+    doors.plane.box = ForegroundBox(top=0, left=0, width=0, height=0)
     assert refusal(doors.form(PATH, "image_file"))["code"] == "unknown_foreground"
 
 

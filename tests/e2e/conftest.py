@@ -52,7 +52,8 @@ PATIENT = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
 
 @pytest.fixture(scope="session")
 def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with every model of the repository. Shared: leave it as it was."""
+    """A server with every model of the repository. Shared: leave it as it was, but for groups that
+    are started on demand."""
     directory = tmp_path_factory.mktemp("full_server")
     with running(ROOT / "model_repo", directory, settings=PATIENT) as server:
         server.wait_loaded()
@@ -75,14 +76,11 @@ def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def protocol_server(
     tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """The models `tiny` and `other`, a copy of it that may be changed, and our own models."""
+    """The model `tiny`, and our own models."""
     root = tmp_path_factory.mktemp("protocol")
-    tiny, ours = tiny_model_repository / "tiny", ROOT / "model_repo"
-    copies = {"tiny": tiny, "other": tiny}
-    copies |= {name: ours / name for name in ("emotion", "mnist", "u2netp")}
-    for name, source in copies.items():
-        shutil.copytree(source, root / "repository" / name)
-    settings = {
+    shutil.copytree(ROOT / "model_repo", root / "repository")
+    shutil.copytree(tiny_model_repository / "tiny", root / "repository" / "tiny")
+    settings = PATIENT | {
         "admin_key": "admin",
         "grpc_port": 0,
         "segment_max_bytes": 200_000,
@@ -100,14 +98,6 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
 
     with chromium(request.module.__doc__.partition(":")[0]) as browser:
         yield browser
-
-
-@pytest.fixture(scope="module")
-def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with every model for the pages of one module."""
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
-        server.wait_loaded()
-        yield server
 
 
 @pytest.fixture

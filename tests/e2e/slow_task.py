@@ -6,8 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.settings.server import Settings
-from app.tasks.task import Task
-from app.tasks.workers import Workers
+from app.tasks.task import Task, Workers
 
 COUNTS = {"started": 0, "cancelled": 0, "answered": 0}
 

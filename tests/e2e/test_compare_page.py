@@ -31,6 +31,14 @@ OURS = [
 KEY = "schlüssel-钥匙"
 
 
+@pytest.fixture(scope="module")
+def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with every model, whose groups on demand nobody has started yet."""
+    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
+        server.wait_loaded()
+        yield server
+
+
 @pytest.fixture
 def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
     with opened(browser, complaints) as page:
@@ -211,8 +219,7 @@ HEIGHTS = "all => new Set(all.map(each => each.offsetHeight)).size"
 CUT = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.outerHTML)"
 
 
-@pytest.mark.parametrize("language", ["en-US", "zh-CN"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("language", "scheme"), [("en-US", "light"), ("zh-CN", "dark")])
 def test_everybody_can_use_it(
     browser: Browser, served: Server, language: str, scheme: Any, complaints: list[str]
 ) -> None:
@@ -266,7 +273,7 @@ def test_whatever_is_written_anywhere_is_text(
 ) -> None:
     """Names, reasons and options of hostile strings, and each of them as the text to classify."""
     known = json.loads(BLNS.read_text("utf-8")) if BLNS.exists() else []
-    strings = list(dict.fromkeys(OURS + known))
+    strings = list(dict.fromkeys(OURS + known[::3]))
 
     def hostile(route: Route) -> None:
         answer = route.fetch()

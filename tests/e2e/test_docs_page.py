@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,23 +9,23 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page
 
 from tests.e2e.browser import PHONE, violations
-from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.e2e.conftest import KEY
+from tests.e2e.process import PATIENCE, ROOT, Server
 from tests.tasks.codecs import pictures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
 SEGMENT, SENTIMENT = "#operations-segment-segmentImage", "#operations-sentiment-classifySentiment"
-KEY = "one-of-the-keys"
 
 
 @pytest.fixture
-def page(browser: Browser, served: Server, complaints: list[str]) -> Iterator[Page]:
+def page(browser: Browser, full_server: Server, complaints: list[str]) -> Iterator[Page]:
     page = browser.new_page()
     page.set_default_timeout(1000 * PATIENCE)
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(f"{served.url}/docs")
+    page.goto(f"{full_server.url}/docs")
     yield page
     page.close()
 
@@ -135,25 +134,25 @@ def test_what_stands_there_is_200(page: Page, small: Path) -> None:
     assert len(statuses) > 20
 
 
-def test_errors_are_one_row_with_a_way_to_their_table(page: Page, served: Server) -> None:
+def test_errors_are_one_row_with_a_way_to_their_table(page: Page, full_server: Server) -> None:
     """And the table opens at the code that is looked for."""
     operation = opened(page, SENTIMENT)
     rows = operation.locator("tr.response[data-code]")
     assert [row.get_attribute("data-code") for row in rows.all()] == ["200", "default"]
     assert rows.last.locator("a[href='/docs/errors']").count() == 1
-    page.goto(f"{served.url}/docs/errors#text_empty")
+    page.goto(f"{full_server.url}/docs/errors#text_empty")
     row = page.locator("tr:target")
     assert "No text, or one without a visible character." in row.inner_text()
     assert row.evaluate("e => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
 
 
-def test_the_pages_follow_the_browser(browser: Browser, served: Server) -> None:
+def test_the_pages_follow_the_browser(browser: Browser, full_server: Server) -> None:
     """Dark where it is, and on a phone nothing of the table has to be scrolled for."""
     context = browser.new_context(color_scheme="dark", viewport=PHONE)
     page = context.new_page()
-    page.goto(f"{served.url}/docs")
+    page.goto(f"{full_server.url}/docs")
     page.wait_for_selector("html.dark-mode .swagger-ui .info")
-    page.goto(f"{served.url}/docs/errors")
+    page.goto(f"{full_server.url}/docs/errors")
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     table = "(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.scroll'))"
     assert page.evaluate(table)
@@ -161,21 +160,15 @@ def test_the_pages_follow_the_browser(browser: Browser, served: Server) -> None:
     context.close()
 
 
-def test_a_key_is_given_once(
-    browser: Browser, served: Server, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_key_is_given_once(browser: Browser, keyed_server: Server) -> None:
     """Where the server wants one: the page has a button for it, and then Execute works."""
-    directory = tmp_path_factory.mktemp("keys")
-    shutil.copytree(ROOT / "model_repo" / "emotion", directory / "models" / "emotion")
-    with running(directory / "models", directory, settings={"api_keys": KEY}) as server:
-        server.wait_loaded()
-        page = browser.new_page()
-        page.set_default_timeout(1000 * PATIENCE)
-        page.goto(f"{server.url}/docs")
-        page.locator("button.authorize").first.click()
-        page.locator(".auth-container input").fill(KEY)
-        page.locator(".auth-container button.authorize").click()
-        page.locator(".auth-container button.btn-done").click()
-        operation = opened(page, SENTIMENT)
-        assert executed(page, operation) == 200
-        page.close()
+    page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(f"{keyed_server.url}/docs")
+    page.locator("button.authorize").first.click()
+    page.locator(".auth-container input").fill(KEY)
+    page.locator(".auth-container button.authorize").click()
+    page.locator(".auth-container button.btn-done").click()
+    operation = opened(page, SENTIMENT)
+    assert executed(page, operation) == 200
+    page.close()

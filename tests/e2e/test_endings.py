@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.service.server.system_limits import OWN_DESCRIPTORS
+from app.service.server.system import OWN_DESCRIPTORS
 from tests.e2e.process import Server, read_all, running, status_of
 from tests.ran import ran
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from app.making.export.publish import published_version
-from app.making.export.weights.release import U2NETP_RELEASE
+from app.making.export.release import U2NETP_RELEASE
 from tests.e2e.process import ROOT, Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]

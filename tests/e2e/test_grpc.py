@@ -227,17 +227,3 @@ def test_a_draining_server_says_so_and_serves_on(
                 assert not client.is_server_ready()
                 assert client.infer("tiny", [image()]).as_numpy("scores").shape == (2, 2)
         assert server.stop() == 1
-
-
-def test_a_drained_server_ends_with_open_channels(
-    tiny_model_repository: Path, tmp_path: Path
-) -> None:
-    with running(tiny_model_repository, tmp_path, settings={"grpc_port": 0}) as server:
-        server.wait_loaded()
-        with triton.InferenceServerClient(address(server)) as client:
-            assert client.infer("tiny", [image()]).as_numpy("scores").shape == (2, 2)
-            assert server.stop() == 0
-            with pytest.raises(triton.InferenceServerException) as caught:
-                client.infer("tiny", [image()])
-            assert caught.value.status() == "StatusCode.UNAVAILABLE"
-    assert server.log()[-1]["event"] == "stopped"

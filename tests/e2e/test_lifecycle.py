@@ -85,6 +85,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
         before = len(clients.answers)
         clients.join()
         assert server.process.wait(PATIENCE) == 0
+        assert time.monotonic() - started > 3.9, "it did not wait for balancers"
         assert len(clients.answers) > before, "it did not go on serving"
         assert set(clients.answers) == {200}
         assert clients.dropped == [], "connections were dropped while others were served"
@@ -96,10 +97,12 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
 @pytest.mark.paddle
 def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
     """Jobs that are queued when the drain begins are run, all of them."""
-    with running(ROOT / "model_repo", tmp_path, settings={"prove_groups": "off"}) as server:
+    shutil.copytree(ROOT / "model_repo" / "emotion", tmp_path / "models" / "emotion")
+    settings = {"timeout_default_ms": 30_000}  # the machine may be busy
+    with running(tmp_path / "models", tmp_path, settings=settings) as server:
         server.wait_loaded()
         text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"
-        clients = Clients(server, 8, "/sentiment", {"inputs": [text] * 32})
+        clients = Clients(server, 4, "/sentiment", {"inputs": [text] * 16})
         wait_until(lambda: len(clients.answers) >= 16)
         server.process.send_signal(signal.SIGTERM)
         clients.join()

@@ -116,7 +116,7 @@ def test_a_server_follows_its_source(
         assert version_served(server) == "2"
 
         store.stop()
-        wait_until(lambda: "what is here stays served" in server.text())
+        wait_until(lambda: "the local copy stays in service" in server.text())
         assert version_served(server) == "2"
 
         store.start()

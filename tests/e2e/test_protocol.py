@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -47,16 +48,30 @@ def timed(server: Server, first: bytes, drip: bytes = b"") -> tuple[bytes, float
         return received, time.monotonic() - started
 
 
-@pytest.mark.parametrize(
-    ("first", "drip"),
-    [(b"", b""), (b"GET / HTTP/1.1\r\nHost:", b""), (b"GET / HTTP/1.1\r\n", b"A: b\r\n")],
-    ids=["silent", "half-a-header", "dripping-header"],
-)
-def test_slow_headers_get_408(strict_server: Server, first: bytes, drip: bytes) -> None:
-    reply, seconds = timed(strict_server, first, drip)
-    assert status_of(reply) == 408
-    assert b'"code": "request_timeout"' in reply
-    assert 0.95 * SHORT["header_timeout_seconds"] <= seconds < HUNG
+SLOW_BODY = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n"
+SLOW: dict[str, tuple[bytes, bytes, str]] = {
+    "silent": (b"", b"", "header_timeout_seconds"),
+    "half a header": (b"GET / HTTP/1.1\r\nHost:", b"", "header_timeout_seconds"),
+    "dripping header": (b"GET / HTTP/1.1\r\n", b"A: b\r\n", "header_timeout_seconds"),
+    # The parser passes over empty lines; they must not end the time between two requests.
+    "empty lines": (LIVE, b"\r\n", "keep_alive_seconds"),
+    "silent body": (SLOW_BODY, b"", "receive_timeout_seconds"),
+    "dripping body": (SLOW_BODY, b"x", "receive_timeout_seconds"),
+}
+"""What is sent at once and then again and again, and the setting that ends it."""
+
+
+def test_slow_requests_get_408(strict_server: Server) -> None:
+    with ThreadPoolExecutor(len(SLOW)) as clients:
+        asked = [
+            clients.submit(timed, strict_server, first, drip) for first, drip, _ in SLOW.values()
+        ]
+    for (name, (_, _, setting)), client in zip(SLOW.items(), asked, strict=True):
+        received, seconds = client.result()
+        reply = received[received.rindex(b"HTTP/1.1 ") :]
+        assert status_of(reply) == 408, name
+        assert b'"code": "request_timeout"' in reply, name
+        assert 0.95 * SHORT[setting] <= seconds < HUNG, name
 
 
 def test_head_is_get_without_its_body(server: Server) -> None:
@@ -78,35 +93,6 @@ def test_head_is_get_without_its_body(server: Server) -> None:
     assert status_of(missing) == 404
     line = server.wait_logged(method="HEAD", status=404)
     assert line["replica"] == socket.gethostname()
-
-
-@pytest.mark.parametrize("drip", [b"", b"\r\n"], ids=["once", "again and again"])
-def test_an_empty_line_keeps_no_connection_open(strict_server: Server, drip: bytes) -> None:
-    """The parser passes over it without a word; it must not end the time between two requests."""
-    with strict_server.connect() as connection:
-        connection.sendall(LIVE)
-        assert status_of(read_reply(connection)) == 200
-        connection.sendall(b"\r\n")
-        started, received = time.monotonic(), b""
-        connection.settimeout(0.2)
-        while time.monotonic() - started < HUNG:
-            try:
-                received += (data := connection.recv(65_536))
-            except TimeoutError:
-                connection.sendall(drip)
-                continue
-            if not data:
-                break
-        assert status_of(received) == 408
-        assert time.monotonic() - started < HUNG
-
-
-@pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "dripping"])
-def test_a_slow_body_gets_408(strict_server: Server, drip: bytes) -> None:
-    head = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n"
-    reply, seconds = timed(strict_server, head, drip)
-    assert status_of(reply) == 408
-    assert 0.95 * SHORT["receive_timeout_seconds"] <= seconds < HUNG
 
 
 def test_a_client_that_does_not_read_is_cut_off(strict_server: Server) -> None:

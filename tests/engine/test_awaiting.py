@@ -5,8 +5,6 @@ import errno
 import gc
 import os
 import threading
-import weakref
-from functools import partial
 from typing import Any
 
 import pytest
@@ -118,28 +116,6 @@ def test_a_task_and_its_futures_are_cancelled_together(count: int, first: str) -
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("others", [0, 1])
-def test_an_error_does_not_keep_its_future(others: int) -> None:
-    """It is raised through frames that have let go of the future by then."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in range(1 + others)]
-        watched = [weakref.ref(each) for each in futures]
-        loop.call_soon(futures[0].set_exception, ValueError("no number"))
-        with pytest.raises(ValueError, match="no number") as raised:
-            await results_of(futures)
-        await asyncio.sleep(0)  # the loop lets go of its callback
-        assert [future() for future in watched] == [None] * (1 + others)
-        del raised
-
-    gc.disable()
-    try:
-        asyncio.run(main())
-    finally:
-        gc.enable()
-
-
 def test_a_second_failure_is_not_complained_of(caplog: pytest.LogCaptureFixture) -> None:
     """The request has failed already, and nobody else hears of the second."""
 
@@ -157,30 +133,3 @@ def test_a_second_failure_is_not_complained_of(caplog: pytest.LogCaptureFixture)
     asyncio.run(main())
     gc.collect()
     assert caplog.messages == []
-
-
-def test_what_work_held_goes_with_its_error() -> None:
-    """Without a collection: a copy that fails has tensors in its frames."""
-
-    class Held:
-        pass
-
-    def work(held: Held) -> None:
-        raise ValueError("no room")
-
-    async def main() -> weakref.ref[Held]:
-        held = Held()
-        known = weakref.ref(held)
-        with pytest.raises(ValueError, match="no room"):
-            await in_thread("work", partial(work, held))
-        for thread in threading.enumerate():
-            if thread.name == "work":  # its last step holds what it was given
-                thread.join(PATIENCE)
-        return known
-
-    gc.disable()
-    try:
-        known = asyncio.run(main())
-        assert known() is None
-    finally:
-        gc.enable()

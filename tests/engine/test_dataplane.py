@@ -85,11 +85,6 @@ def pipeline() -> OneJobEach:
 
 
 @pytest.fixture
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture
 def registry(
     loop: Loop, tmp_path: Path, factory: FakeFactory, pipeline: OneJobEach
 ) -> Iterator[Any]:

@@ -331,7 +331,7 @@ class Scheduler(RuleBasedStateMachine):
 
 TestScheduler = pytest.mark.slow(Scheduler.TestCase)
 TestScheduler.settings = settings(
-    max_examples=60,
+    max_examples=25,
     stateful_step_count=30,
     derandomize=True,
     deadline=None,

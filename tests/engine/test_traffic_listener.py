@@ -1,7 +1,6 @@
 """What the data plane tells those who stand by: every request's coming and going, every answer."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from tests.engine.fakes import (
     FakeFactory,
     Gate,
     doubled,
-    open_registry,
     row,
     wait_until,
-    write_double,
 )
 
 
@@ -40,20 +37,6 @@ class RecordingListener:
     ) -> None:
         self.told.append(f"answered by {served.name} {group}")
         self.outputs += outputs
-
-
-@pytest.fixture
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture
-def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Any]:
-    write_double(tmp_path)
-    registry = open_registry(loop, tmp_path, factory)
-    registry.load_all()
-    yield registry
-    registry.close()
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.contracts.errors import ConfigError, InputError, ManifestError
-from app.contracts.task_tensors import STRINGS
-from app.contracts.tensors import DTYPES, Array, TensorSpec
+from app.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec
 from app.engine.process.answers import Answer, read_answer
 from app.engine.process.shared_arrays import SharedArrays
 from app.models.repository.config import load_config
@@ -28,9 +27,8 @@ from app.service.api.uploads import read_upload
 from app.service.api.v2.bodies import parse_request, write_reply
 from app.service.api.v2.documents import Expected, ReplyForm
 from app.settings.server import Settings
-from app.tasks.codecs.headers import check_scans
-from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.sniff import sniff
+from app.tasks.codecs.decode import check_scans
+from app.tasks.codecs.limits import PictureLimits, sniff
 from tests.fuzz import seeds
 from tests.fuzz.http_door import PIECE_BYTES, http
 

@@ -2,7 +2,6 @@
 
 import random
 import re
-import time
 import tomllib
 from dataclasses import replace
 from itertools import pairwise
@@ -149,7 +148,7 @@ def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> 
     }
 
 
-def test_an_idle_scrape_is_small_and_cheap(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_idle_scrape_is_small() -> None:
     metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"})
     gauges = []
     for path in (ROOT / "model_repo").glob("*/config.toml"):
@@ -167,17 +166,10 @@ def test_an_idle_scrape_is_small_and_cheap(capsys: pytest.CaptureFixture[str]) -
             )
         )
     metrics.watch(lambda: gauges)
-    times = []
-    for _ in range(9):
-        began = time.thread_time()
-        text, _ = metrics.render()
-        times.append(time.thread_time() - began)
-    with capsys.disabled():
-        print(f" {len(samples(metrics))} series, {len(text)} bytes, {min(times) * 1000:.1f} ms ")
+    text, _ = metrics.render()
     assert len(gauges) >= 2
     assert len(samples(metrics)) <= 1_500
     assert len(text) <= 150_000
-    assert min(times) <= 0.020
 
 
 def test_a_scrape_is_negotiated(metrics: Metrics) -> None:

@@ -20,8 +20,7 @@ from app.contracts.errors import ConfigError
 from app.contracts.ports import InferResult
 from app.observability.log import extras
 from app.observability.metrics import Metrics
-from app.observability.span_export import Delivery, open_tracing
-from app.observability.tracing import Tracing, add_trace_id
+from app.observability.tracing import Delivery, Tracing, add_trace_id, open_tracing
 from tests.engine.fakes import ManualClock, infer_result
 
 TRACE, PARENT = "ab" * 16, "cd" * 8

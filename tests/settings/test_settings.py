@@ -7,8 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.contracts.errors import ConfigError
-from app.settings.door import DOOR_NAMES
-from app.settings.server import PREFIX, Settings, explain, unknown_variables
+from app.settings.server import DOOR_NAMES, PREFIX, Settings, explain, unknown_variables
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
 

@@ -8,18 +8,16 @@ import pytest
 
 from app.contracts.errors import ConfigError, ImageUnreadable
 from app.contracts.tensors import Tensors
-from app.evidence.comparison.tasks import TaskComparison
+from app.evidence.comparison.measure import TaskComparison
 from app.models.repository.layout import ModelRepository
-from app.tasks import PIPELINES
-from app.tasks.task import comparison_of, load_tasks
+from app.tasks.task import comparison_of
 
 MODELS = Path(__file__).parents[2] / "model_repo"
-TASKS = load_tasks(PIPELINES)
 
 
 def task_of(model: str) -> TaskComparison:
     repository = ModelRepository(MODELS)
-    task = comparison_of(repository.read(model, repository.versions(model)[0]).info(), tasks=TASKS)
+    task = comparison_of(repository.read(model, repository.versions(model)[0]).info())
     assert task is not None
     return task
 

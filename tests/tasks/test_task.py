@@ -12,8 +12,7 @@ from pydantic import BaseModel
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.tasks import PIPELINES
-from app.tasks.task import build_pipeline, load_tasks, settings_class
-from app.tasks.workers import Workers
+from app.tasks.task import Workers, build_pipeline, load_tasks, settings_class
 from tests.ran import ran
 
 TASK = load_tasks(PIPELINES)["segment"]

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import torch
 
-from app.evidence.quality.masks import Map, Quality, measure
+from app.tasks.segment.evaluation import Map, MaskScores, measure
 from training.u2netp.data import SIDE, Corpus, Pixels, normalise, read
 from training.u2netp.network import U2Netp
 
@@ -84,7 +84,7 @@ def _onnx_maps(path: Path, pictures: Pixels, *, threads: int) -> list[Map]:
     return [session.run(None, {name: normalise(p)[None]})[0][0, 0] for p in pictures]
 
 
-def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str, Quality]:
+def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str, MaskScores]:
     """Quality of the raw and of the min-max normalised fused map on the validation pairs."""
     rows = corpus.validation
     maps = network_maps(network, corpus.pictures[rows], bf16=bf16)
@@ -97,7 +97,7 @@ def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    from app.evidence.quality.masks import BASELINES
+    from app.tasks.segment.evaluation import BASELINES
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder or packed .npz")

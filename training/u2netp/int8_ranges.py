@@ -19,7 +19,6 @@ import openvino
 from numpy.typing import NDArray
 
 from app.engine.backends.handler import onnx_bytes
-from app.evidence.quality import masks
 from app.making.programs.onnx_graph import simplified
 from app.making.programs.qdq import DIRECTORY, PARSER, ShippedRanges, quantised
 from app.making.programs.search import (
@@ -33,7 +32,7 @@ from app.making.programs.search import (
 from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss, read_manifest
 from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
-from app.tasks.segment import matte
+from app.tasks.segment import evaluation, matte
 
 SIDE = 320
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -101,14 +100,14 @@ def loss(
         core.compile_model(core.read_model(each.SerializeToString()), "CPU", options)
         for each in (reference, small)
     ]
-    found: list[list[masks.Map]] = [[], []]
+    found: list[list[evaluation.Map]] = [[], []]
     for path in files:
         for run, kept in zip(runs, found, strict=True):
             kept.append(matte.normalise(run(network_input(path))[0][0, 0].copy()))
     wanted = [
         cv2.resize(cv2.imread(str(truths / f"{path.stem}.png"), 0), (SIDE, SIDE)) for path in files
     ]
-    before, after = (masks.measure(each, wanted) for each in found)
+    before, after = (evaluation.measure(each, wanted) for each in found)
     moved = [float(np.abs(a - b).mean()) for a, b in zip(*found, strict=True)]
     figures = {
         "IoU loss": before.iou - after.iou,

@@ -55,8 +55,8 @@ class OnDemand:
     def _full(self) -> Overloaded | None:
         if len(self._started) >= self._limit:
             return Overloaded(
-                f"{self._limit} instance groups that start on demand are at work, "
-                "as many as may at a time",
+                f"{self._limit} instance groups that start on demand are running, "
+                "which is the limit",
                 retry_after=1.0,
                 limit=self._limit,
                 received=self._limit + 1,
@@ -65,8 +65,8 @@ class OnDemand:
         if held < self._max_bytes:
             return None
         return Overloaded(
-            f"the instance groups that start on demand and are at work hold {held} bytes, "
-            f"no other starts from {self._max_bytes} on",
+            f"the running instance groups that start on demand hold {held} bytes; "
+            f"no other starts from {self._max_bytes} bytes on",
             retry_after=1.0,
             limit=self._max_bytes,
             received=held,

@@ -75,7 +75,7 @@ def _error(described: object, *, opening: bool) -> Exception:
     if not isinstance(described, dict):
         raise ValueError("an error is an object")
     if opening and type(number := described.get("errno")) is int and 0 < number < 4096:
-        return OSError(number, "the system had nothing to give for a child process")
+        return OSError(number, "the system lacked resources for a child process")
     name, message = described.get("kind"), described.get("message")
     if not isinstance(name, str) or not isinstance(message, str):
         raise ValueError("an error has a kind and a message")

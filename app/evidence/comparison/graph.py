@@ -19,7 +19,7 @@ PROFILE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator; `sources` are the positions of the operators whose results it reads."""
+    """One operator; `sources` are the places of the operators whose results it reads."""
 
     name: str
     fused: tuple[str, ...]
@@ -31,14 +31,14 @@ class Operator:
     def label(self) -> str:
         return " + ".join((self.name.rpartition(".")[2], *self.fused))
 
+    @property
+    def size(self) -> str:
+        return "×".join("?" if size == -1 else str(size) for size in self.shape)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A profiled graph.
-
-    `before` counts the exported operators; `added` has names and times of those that the executor
-    adds.
-    """
+    """A profiled graph: `before` counts exported operators, `added` are those of the executor."""
 
     model: str
     group: str
@@ -53,7 +53,7 @@ class Graph:
         return own + sum(time for _, time in self.added)
 
     def by_kind(self) -> list[tuple[str, int, float]]:
-        """Return label, count and milliseconds of each kind, the costliest first."""
+        """Label, count and milliseconds of each kind, the costliest first."""
         counts: defaultdict[str, int] = defaultdict(int)
         times: defaultdict[str, float] = defaultdict(float)
         for each in self.operators:
@@ -70,7 +70,7 @@ class Graph:
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
-    """Profile a run of the self-test's input in a short-lived process. Raises BackendError."""
+    """Profile a run of the self-test's input in a process. Raises BackendError."""
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":
         raise BackendError("only a Paddle program has a graph to show; this one is ONNX")
@@ -100,7 +100,6 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
 
 
 def _linked(operators: list[Mapping[str, Any]]) -> tuple[Operator, ...]:
-    """Turn numbered values into links between positions in the list."""
     makers: dict[int, int] = {}
     linked = []
     for place, each in enumerate(operators):
@@ -124,7 +123,7 @@ COLOURS = ("#1f6feb", "#d9a441", "#2da44e", "#a371f7", "#cf5b4a", "#57a0a8", "#8
 
 
 def draw(graph: Graph) -> str:
-    """Return the SVG file. Wide arcs are skip connections; hovering shows shapes and times."""
+    """The SVG file. Wide arcs are skip connections; hovering shows shapes and times."""
     operators = graph.operators
     names = list(dict.fromkeys(kind for kind, _, _ in graph.by_kind()))
     colour = {name: COLOURS[min(place, len(COLOURS) - 1)] for place, name in enumerate(names)}
@@ -170,14 +169,13 @@ def _arc(source: int, target: int) -> str:
 
 def _row(place: int, each: Operator, colour: str, share: float) -> str:
     y, middle = TOP + ROW * place, _middle(place)
-    shape = "×".join("?" if size == -1 else str(size) for size in each.shape)
     time = "not timed" if each.milliseconds is None else f"{each.milliseconds:.3g} ms"
     bar = ARCS + LABEL
     return (
-        f"<g><title>{place + 1}. {escape(each.name)} {escape(shape)}: {time}</title>"
+        f"<g><title>{place + 1}. {escape(each.name)} {each.size}: {time}</title>"
         f'<circle cx="{ARCS - 4}" cy="{middle}" r="3" fill="{colour}"/>'
         f'<text x="{ARCS + 6}" y="{middle + 4}">{escape(each.label)}'
-        f'<tspan fill="#8c8f94"> {escape(shape)}</tspan></text>'
+        f'<tspan fill="#8c8f94"> {each.size}</tspan></text>'
         f'<rect x="{bar}" y="{y + 3}" width="{max(1.0, BAR * share):.1f}" height="{ROW - 6}" '
         f'fill="{colour}"/>'
         f'<text x="{bar + BAR * share + 6:.1f}" y="{middle + 4}" fill="#57606a">{time}</text></g>'

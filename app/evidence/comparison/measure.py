@@ -8,23 +8,67 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
-from app.contracts.errors import PaddlepoolError
-from app.contracts.ports import Clock, Predictor, PredictorFactory
+from app.contracts.errors import ConfigError, PaddlepoolError
+from app.contracts.ports import Clock, Predictor, PredictorFactory, ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.evidence.comparison.tasks import Sample
-from app.evidence.verdict.sampling import Runs, Timed, interleave
+from app.evidence.verdict.proof import Runs, Timed, interleave
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles
 from app.models.repository.selftest import SelfTest
+
+Sample = tuple[str, Tensors]
+"""A name to show, and one row of inputs."""
+
+
+class TaskComparison(Protocol):
+    """Result of a task's `comparison`."""
+
+    agreement_name: str
+    least_agreement: float
+    """Minimum agreement of a derived program, on average over some samples."""
+
+    def samples(self, files: Sequence[Path]) -> list[Sample]: ...
+
+    def default_samples(self) -> list[Sample]: ...
+
+    def agreement(self, found: Tensors, expected: Tensors) -> float:
+        """How well the meanings of two sets of outputs agree, from 0 to 1."""
+
+
+ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
+"""Finds the comparison of a model's task; None for a model without one."""
+
+
+def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
+    """A version's self-test with the task's measure. Raises ManifestError."""
+    return files.selftest(None if task is None else task.agreement)
+
+
+def choose_samples(
+    task: TaskComparison | None, files: Sequence[Path], selftest: SelfTest
+) -> list[Sample]:
+    """Samples from the files if given, else the task's own, else the self-test's input.
+
+    Raises ConfigError if the files cannot be read or hold no input.
+    """
+    if files and task is None:
+        raise ConfigError("--input needs a model with a pipeline; this one takes raw tensors")
+    if files and task is not None:
+        samples = task.samples(files)
+        if not samples:
+            raise ConfigError("the files given with --input hold no input")
+        return samples
+    return (task.default_samples() if task is not None else []) or [("self-test", selftest.inputs)]
+
 
 FIRST_RUN_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Opened predictors by group, and why the others were refused."""
-
     predictors: dict[str, list[Predictor]]
     refused: dict[str, str]
 
@@ -67,7 +111,7 @@ def open_groups(
 
 RUN_SECONDS = 120.0
 SLICES = 3
-"""Slices of each group's concurrent runs. The slices of all groups are interleaved."""
+"""Slices of each group's concurrent runs; those of all groups are interleaved."""
 
 
 @dataclass(slots=True)
@@ -141,7 +185,7 @@ def _busy(
     requests: int,
     tick: Callable[[], None],
 ) -> list[float]:
-    """Return the times of `requests` runs, shared by all predictors, each in its own thread."""
+    """Times of `requests` runs, shared by all predictors, each in its own thread."""
     lock, numbers = threading.Lock(), iter(range(requests))
     seconds: list[float] = []
 

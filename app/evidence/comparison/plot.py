@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from app.contracts.errors import ConfigError
-from app.evidence.comparison.result import Comparison
-from app.evidence.comparison.table import seconds
+from app.evidence.comparison.result import Comparison, seconds
 
 SUFFIXES = (".png", ".svg")
 DEFAULT, OTHER, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#d9a441"
 
 
 def check_plot(file: Path) -> None:
-    """Raise ConfigError for another suffix or without matplotlib, before anything is measured."""
+    """Raise ConfigError for another suffix or without matplotlib."""
     if file.suffix not in SUFFIXES:
         raise ConfigError(
             f"--plot writes {' and '.join(SUFFIXES)} files", received=file.suffix or "no suffix"
@@ -24,7 +23,7 @@ def check_plot(file: Path) -> None:
 
 
 def plot_comparison(found: Comparison, file: Path) -> None:
-    """Plot times of a single request with whiskers to the 95th percentile, and the busy rate."""
+    """Times of a single request with whiskers to the 95th percentile, and the busy rate."""
     concurrent = [each.concurrent_per_second for each in found.groups]
     panels = 2 if any(rate is not None for rate in concurrent) else 1
     height = 1.6 + 0.42 * len(found.groups)
@@ -86,7 +85,6 @@ def _label(axis: Any, ends: Sequence[float], labels: Sequence[str]) -> None:
 
 
 def annotate(axis: Any, end: float, place: float, label: str) -> None:
-    """Put a label just to the right of its bar's end."""
     axis.annotate(label, (end, place), (5, 0), textcoords="offset points", va="center", fontsize=8)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -13,50 +13,46 @@ from app.contracts.ports import Predictor, PredictorFactory
 from app.contracts.resources import available_cores, available_memory
 from app.evidence.comparison.measure import (
     SLICES,
+    ComparisonOf,
     Load,
     Opened,
+    choose_samples,
+    golden_test,
     measure_concurrent,
     measure_single,
     open_groups,
 )
 from app.evidence.comparison.result import Comparison, group_results
-from app.evidence.comparison.tasks import ComparisonOf, choose_samples, golden_test
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.models.repository.layout import ModelFiles
 from app.models.repository.selftest import SelfTest
 from app.observability.build_info import describe_machine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to compare; empty `groups` means all.
+def compare(
+    files: ModelFiles,
+    *,
+    open_predictor: PredictorFactory,
+    comparison_of: ComparisonOf,
+    groups: Sequence[str] = (),
+    inputs: Sequence[Path] = (),
+    requests: int = 20,
+    concurrent: bool = True,
+) -> Comparison:
+    """Compare the named groups, or all.
 
     The baseline is the default group, or the first named group if the default group is not named.
+    Raises ConfigError for unknown groups or inputs, BackendError if the baseline is refused.
     """
-
-    files: ModelFiles
-    groups: tuple[str, ...] = ()
-    inputs: tuple[Path, ...] = ()
-    requests: int = 20
-    concurrent: bool = True
-
-
-def compare(
-    plan: Plan, *, open_predictor: PredictorFactory, comparison_of: ComparisonOf
-) -> Comparison:
-    """Run a comparison.
-
-    Raises ConfigError for unknown groups or inputs, BackendError if the baseline group is refused.
-    """
-    files, config = plan.files, plan.files.config
-    if plan.groups and config.default_group not in plan.groups:
-        config = config.model_copy(update={"default_group": plan.groups[0]})
-    chosen = choose_groups(config, plan.groups)
+    config = files.config
+    if groups and config.default_group not in groups:
+        config = config.model_copy(update={"default_group": groups[0]})
+    chosen = choose_groups(config, groups)
     task = comparison_of(files.info())
     selftest = golden_test(files, task)
-    samples = choose_samples(task, plan.inputs, selftest)
+    samples = choose_samples(task, inputs, selftest)
     cores = available_cores()
-    with tqdm(total=len(chosen), desc="opening", unit="group", leave=False, disable=None) as bar:
+    with _progress(len(chosen), "opening", "group") as bar:
         opened = open_groups(
             files, chosen, open_predictor=open_predictor, selftest=selftest, opened_one=bar.update
         )
@@ -66,15 +62,13 @@ def compare(
             kind = "default" if config is files.config else "first"
             raise BackendError(f"the {kind} group {config.default_group} cannot run: {reason}")
         alone = {name: several[0] for name, several in opened.predictors.items()}
-        with tqdm(
-            total=len(alone) * plan.requests, desc="alone", unit="run", leave=False, disable=None
-        ) as bar:
-            runs = measure_single(alone, samples, requests=plan.requests, tick=bar.update)
+        with _progress(len(alone) * requests, "alone", "run") as bar:
+            runs = measure_single(alone, samples, requests=requests, tick=bar.update)
         resident = {name: predictor.resident_bytes() for name, predictor in alone.items()}
         loads: dict[str, Load] = {}
         not_busy: Mapping[str, str] = {}
-        if plan.concurrent:
-            extra = _open_for_all_cores(plan, opened, resident, cores, open_predictor, selftest)
+        if concurrent:
+            extra = _open_for_all_cores(files, opened, resident, cores, open_predictor, selftest)
             not_busy = extra.refused
             try:
                 busy: dict[str, list[Predictor]] = {
@@ -83,15 +77,11 @@ def compare(
                     if name not in extra.refused
                 }
                 total = sum(
-                    SLICES * -(-plan.requests // (SLICES * len(several))) * len(several)
+                    SLICES * -(-requests // (SLICES * len(several))) * len(several)
                     for several in busy.values()
                 )
-                with tqdm(
-                    total=total, desc="all cores", unit="run", leave=False, disable=None
-                ) as bar:
-                    loads = measure_concurrent(
-                        busy, samples, requests=plan.requests, tick=bar.update
-                    )
+                with _progress(total, "all cores", "run") as bar:
+                    loads = measure_concurrent(busy, samples, requests=requests, tick=bar.update)
             finally:
                 extra.close()
     finally:
@@ -118,8 +108,12 @@ def compare(
     )
 
 
+def _progress(total: int, what: str, unit: str) -> tqdm[Any]:
+    return tqdm(total=total, desc=what, unit=unit, leave=False, disable=None)
+
+
 def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGroup]:
-    """Return the named groups, or all. Raises ConfigError for an unknown name."""
+    """The named groups, or all. Raises ConfigError for an unknown name."""
     known = [group.name for group in config.instance_group]
     for name in names:
         if name not in known:
@@ -130,18 +124,14 @@ def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGro
 
 
 def _open_for_all_cores(
-    plan: Plan,
+    files: ModelFiles,
     opened: Opened,
     resident: Mapping[str, int],
     cores: float,
     open_predictor: PredictorFactory,
     selftest: SelfTest,
 ) -> Opened:
-    """Open more predictors of each group until every core has a thread.
-
-    All of them together may take half of the free memory; a group that does not fit is refused.
-    """
-    files = plan.files
+    """Open more predictors until every core has a thread, in half of the free memory."""
     groups = [files.config.group(name) for name in opened.predictors]
     more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}
     room = available_memory() // 2
@@ -154,7 +144,7 @@ def _open_for_all_cores(
         room -= needed
         fitting.append(group)
     total = sum(more[group.name] for group in fitting)
-    with tqdm(total=total, desc="opening", unit="process", leave=False, disable=None) as bar:
+    with _progress(total, "opening", "process") as bar:
         found = open_groups(
             files,
             fitting,

@@ -1,27 +1,368 @@
-"""The search of `paddlepool tune`: threads and predictors first, then batches, then buckets."""
+"""The search of `paddlepool tune`: threads and predictors first, then batches, then buckets.
+
+Candidates are under synthetic load through the server's own engine, measured by its metrics.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from app.contracts.ports import PredictorFactory
+from app.contracts.errors import ConfigError
+from app.contracts.ports import Agreement, PredictorFactory
 from app.contracts.resources import available_memory
-from app.evidence.comparison.load import CandidateUnderLoad, open_candidate
-from app.evidence.comparison.tasks import ComparisonOf, Sample, choose_samples, golden_test
-from app.evidence.comparison.tuning import (
-    Candidate,
-    Outcome,
-    batch_candidates,
-    bucket_candidates,
-    choose,
-    thread_candidates,
-)
+from app.engine.pool.context import EngineContext
+from app.engine.registry.model import ServedModel
+from app.evidence.comparison.measure import ComparisonOf, Sample, choose_samples, golden_test
+from app.evidence.verdict.proof import fastest_of
+from app.models.repository.config import AUTO, DynamicBatching, ModelConfig, Warmup, load_config
 from app.models.repository.layout import ModelFiles
+from app.observability.history import quantiles
+from app.observability.metrics import Metrics
+
+EQUAL = 1.10
+"""Candidates within this of the best count as equally fast; the simplest of them wins."""
+
+BATCHES = (2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """`count` predictors of `threads` threads, batches of up to `batch`, texts in `buckets`."""
+
+    batch: int
+    threads: int
+    count: int
+    buckets: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        predictors = "predictor" if self.count == 1 else "predictors"
+        threads = "thread" if self.threads == 1 else "threads"
+        text = f"{self.count} {predictors} × {self.threads} {threads}"
+        text += ", no batching" if self.batch == 1 else f", batches up to {self.batch}"
+        return text + (f", buckets {list(self.buckets)}" if self.buckets else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A candidate's figures under load, from the server's own histogram."""
+
+    candidate: Candidate
+    clients: int
+    per_second: float
+    p95_seconds: float
+    resident_bytes: int
+
+
+def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
+    """Splits of the cores into equal predictors, by powers of two; some leave cores idle."""
+    powers = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
+    sizes = sorted({*powers, cores})
+    return [
+        Candidate(batch=1, threads=threads, count=count, buckets=buckets)
+        for threads in sizes
+        for count in sizes
+        if threads * count <= cores
+    ]
+
+
+def batch_candidates(best: Candidate) -> list[Candidate]:
+    return [Candidate(batch, best.threads, best.count, best.buckets) for batch in BATCHES]
+
+
+def bucket_candidates(best: Candidate) -> list[Candidate]:
+    """Other sets of length buckets with the same maximum: one, half and twice as many."""
+    if not best.buckets:
+        return []
+    lengths = best.buckets
+    between = [(low + high) // 2 for low, high in pairwise(lengths)]
+    every_other = lengths[::-1][::2][::-1]
+    found = {lengths[-1:], every_other, tuple(sorted({*lengths, *between}))} - {lengths}
+    return [Candidate(best.batch, best.threads, best.count, each) for each in sorted(found)]
+
+
+def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None:
+    """The outcome with the most requests per second within the latency limit, or None.
+
+    Ties go to the simplest: no batches, few threads (a crash or a slow request then holds up less),
+    few buckets, little memory.
+    """
+    fit = [each for each in outcomes if each.p95_seconds <= p95_seconds]
+    return min(
+        fastest_of(fit, rate=lambda each: each.per_second, within=EQUAL),
+        key=lambda each: (
+            each.candidate.batch,
+            each.candidate.threads,
+            len(each.candidate.buckets),
+            each.resident_bytes,
+        ),
+        default=None,
+    )
+
+
+def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
+    own = chosen.candidate
+    lines = [f"{own}: {chosen.per_second:.2f} requests per second, p95 {chosen.p95_seconds:.3f} s"]
+    for kind, because, rivals in _rivals(own, outcomes):
+        if not rivals:
+            continue
+        rival = max(rivals, key=lambda each: each.per_second)
+        gain = rival.per_second / chosen.per_second - 1
+        if rival.p95_seconds > p95_seconds and gain > 0:
+            because = "but its p95 is beyond what was asked for"
+        elif gain > 0:
+            because = "which counts as equal, and it is not as simple"
+        lines.append(
+            f"{kind} ({rival.candidate}): {gain:+.0%} requests per second, "
+            f"p95 {rival.p95_seconds:.3f} s; {because}"
+        )
+    return lines
+
+
+def _rivals(
+    own: Candidate, outcomes: Sequence[Outcome]
+) -> Iterator[tuple[str, str, list[Outcome]]]:
+    """Each kind of alternative, the reason why it serves less, and its outcomes."""
+    others = [(each.candidate, each) for each in outcomes if each.candidate != own]
+    plain = [(c, each) for c, each in others if c.batch == own.batch]
+    yield (
+        "more threads in a predictor",
+        "threads of one predictor wait for each other, predictors do not",
+        [each for c, each in plain if c.threads > own.threads],
+    )
+    yield (
+        "fewer predictors",
+        "cores are left idle",
+        [each for c, each in plain if c.count < own.count and c.threads == own.threads],
+    )
+    yield (
+        "more predictors",
+        "they wait for each other",
+        [each for c, each in plain if c.count > own.count],
+    )
+    yield (
+        "batching",
+        "a batch costs as much as its rows one by one",
+        [each for c, each in others if c.batch > own.batch],
+    )
+    yield (
+        "smaller batches",
+        "a batch costs less than its rows one by one",
+        [each for c, each in others if c.batch < own.batch and c.threads == own.threads],
+    )
+    yield (
+        "other buckets",
+        "more padding, or more shapes than pay",
+        [each for c, each in plain if c.buckets != own.buckets and c.count == own.count],
+    )
+
+
+if TYPE_CHECKING:
+    import tomlkit
+
+
+def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[int, ...]]) -> None:
+    """Set the default group's count and threads, the batch size and, for texts, the buckets.
+
+    `lengths` maps each input of the warm-up shapes to its leading sizes, without the bucket. Raises
+    ConfigError.
+    """
+    config, document = load_config(path), _parsed(path)
+    import tomlkit
+
+    for group in document.get("instance_group", []):
+        if group["name"] == config.default_group:
+            group["count"], group["threads"] = candidate.count, candidate.threads
+            break
+    else:
+        raise ConfigError(f"{path.parent.name}/config.toml lists no group {config.default_group!r}")
+    document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = candidate.batch
+    if candidate.buckets and candidate.buckets != tuple(config.parameters.get("buckets", ())):
+        document["parameters"]["buckets"] = list(candidate.buckets)
+        warmups = tomlkit.aot()
+        for bucket in candidate.buckets:
+            shapes = tomlkit.inline_table()
+            shapes.update({name: [*leading, bucket] for name, leading in lengths.items()})
+            table = tomlkit.table()
+            table["shapes"] = shapes
+            warmups.append(table)
+        document["warmup"] = warmups
+    _write(path, document)
+
+
+def write_default_group(path: Path, name: str) -> None:
+    """Make `name` the default group; it starts with the server, the old one on demand.
+
+    It gets as many instances as fit into the old group's threads. Raises ConfigError.
+    """
+    config, document = load_config(path), _parsed(path)
+    old = config.default_group
+    tables = {str(group["name"]): group for group in document.get("instance_group", [])}
+    if name not in tables:
+        raise ConfigError(f"{path.parent.name}/config.toml lists no group {name!r}")
+    if document.get("default_group") == AUTO:  # replace its comment, which explains "auto"
+        document["default_group"].comment("by paddlepool tune; was auto")
+    document["default_group"] = name
+    chosen = tables[name]
+    chosen.pop("start", None)
+    if old in tables and old != name:
+        budget = config.group(old).count * config.group(old).threads
+        chosen["count"] = max(1, budget // config.group(name).threads)
+        tables[old]["start"] = "on_demand"
+    _write(path, document)
+
+
+def _parsed(path: Path) -> tomlkit.TOMLDocument:
+    try:
+        import tomlkit
+    except ImportError as error:
+        raise ConfigError(
+            "writing config.toml needs the package tomlkit (extra compare)"
+        ) from error
+    try:
+        return tomlkit.parse(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path.parent.name} has no config.toml to write to") from error
+
+
+def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
+    import tomlkit
+
+    staged = path.with_name(".config.toml.new")
+    staged.write_text(tomlkit.dumps(document), "utf-8")
+    load_config(staged)
+    staged.replace(path)
+
+
+ROUTE = "/tune"
+REQUEST_SECONDS = 120.0
+
+
+def _parameters(config: ModelConfig, candidate: Candidate) -> dict[str, Any]:
+    buckets = {"buckets": list(candidate.buckets)} if candidate.buckets else {}
+    return {**config.parameters, **buckets}
+
+
+def candidate_files(
+    files: ModelFiles, candidate: Candidate, samples: Sequence[Sample]
+) -> ModelFiles:
+    """The version as `candidate` would serve it, with the default group only."""
+    config = files.config
+    group = config.group(config.default_group).model_copy(
+        update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
+    )
+    shapes = {tuple((name, a.shape) for name, a in inputs.items()) for _, inputs in samples}
+    return replace(
+        files,
+        config=config.model_copy(
+            update={
+                "instance_group": (group,),
+                "dynamic_batching": DynamicBatching(
+                    max_batch_size=candidate.batch, max_queue_size=64
+                ),
+                "warmup": tuple(Warmup(shapes=dict(each)) for each in sorted(shapes)),
+                "parameters": _parameters(config, candidate),
+            }
+        ),
+    )
+
+
+@dataclass(slots=True)
+class CandidateUnderLoad:
+    candidate: Candidate
+    clients: int
+    samples: Sequence[Sample]
+    model: ServedModel
+    metrics: Metrics
+    seconds: float = 0.0
+    _turn: int = field(default=0)
+
+    async def run(self, seconds: float) -> None:
+        ends = time.perf_counter() + seconds
+
+        async def client() -> None:
+            while time.perf_counter() < ends:
+                self._turn += 1
+                inputs = self.samples[self._turn % len(self.samples)][1]
+                began = time.monotonic()
+                await self.model.submit(inputs, deadline=began + REQUEST_SECONDS)
+                self.metrics.request_done(
+                    route=ROUTE, method="POST", status=200, seconds=time.monotonic() - began
+                )
+
+        began = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(self.clients)))
+        self.seconds += time.perf_counter() - began
+
+    def outcome(self) -> Outcome:
+        bounds, buckets = request_buckets(self.metrics)
+        [p95_seconds] = quantiles(bounds, buckets, [0.95]) or [0.0]
+        return Outcome(
+            candidate=self.candidate,
+            clients=self.clients,
+            per_second=sum(buckets) / self.seconds,
+            p95_seconds=p95_seconds,
+            resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
+        )
+
+    async def close(self) -> None:
+        await self.model.close()
+
+
+async def open_candidate(
+    files: ModelFiles,
+    candidate: Candidate,
+    samples: Sequence[Sample],
+    *,
+    cores: int,
+    open_predictor: PredictorFactory,
+    agreement: Agreement | None = None,
+) -> CandidateUnderLoad:
+    """Start serving a candidate; every predictor is warm and has passed its self-test then."""
+    metrics = Metrics(build={})
+    metrics.expect_model(files.name, [files.config.default_group])
+    metrics.expect_route(ROUTE)
+    model = ServedModel(
+        candidate_files(files, candidate, samples),
+        context=EngineContext(
+            open_predictor=open_predictor,
+            observer=metrics,
+            clock=time.monotonic,
+            max_resident_bytes=1 << 40,
+            agreement_of=lambda _info: agreement,
+        ),
+    )
+    try:
+        await model.start()
+    except BaseException:
+        await model.close()
+        raise
+    clients = max(cores, candidate.count * candidate.batch)
+    return CandidateUnderLoad(
+        candidate=candidate, clients=clients, samples=samples, model=model, metrics=metrics
+    )
+
+
+def request_buckets(metrics: Metrics) -> tuple[list[float], list[int]]:
+    """The bounds of the request histogram and the number of requests in each bucket."""
+    below = sorted(
+        (float(point.labels["le"]), int(point.value))
+        for family in metrics.registry.collect()
+        if family.name == "paddlepool_request_duration_seconds"
+        for point in family.samples
+        if point.name.endswith("_bucket") and point.labels["route"] == ROUTE
+    )
+    bounds, counts = zip(*below, strict=True)
+    return list(bounds[:-1]), [after - before for before, after in pairwise((0, *counts))]
+
 
 ROUNDS = 3
-"""Slices of each candidate's time. The slices of all candidates are interleaved: a busy machine
-slows all of them."""
+"""Slices of each candidate's time; those of all candidates are interleaved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +379,7 @@ class Search:
     say: Callable[[str], None] = lambda _: None
 
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
-        """Return the choice (None if nothing is fast enough) and everything that was measured."""
+        """The choice (None if nothing is fast enough) and everything that was measured."""
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
         outcomes = await self._stage(thread_candidates(self.cores, buckets=buckets), known=[])
         for follow in (batch_candidates, bucket_candidates):
@@ -89,11 +430,9 @@ class Search:
         return candidate.count * each <= available_memory() // 2
 
     def _samples(self, candidate: Candidate) -> list[Sample]:
-        files = self.files
-        if candidate.buckets:
-            parameters = dict(files.config.parameters) | {"buckets": list(candidate.buckets)}
-            config = files.config.model_copy(update={"parameters": parameters})
-            files = replace(files, config=config)
+        config = self.files.config
+        config = config.model_copy(update={"parameters": _parameters(config, candidate)})
+        files = replace(self.files, config=config)
         task = self.comparison_of(files.info())
         samples = choose_samples(task, (), golden_test(files, task))
         # A job has one row; a batch is made of jobs.
@@ -103,6 +442,6 @@ class Search:
 
 
 def most_ticks(cores: int, *, buckets: bool) -> int:
-    """Return the maximum number of ticks of a search, for a progress bar."""
+    """Maximum number of ticks of a search, for a progress bar."""
     stages = len(thread_candidates(cores, buckets=())) + 3 + (3 if buckets else 0)
     return ROUNDS * stages

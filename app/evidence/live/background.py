@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from app.contracts.ports import AgreementOf, Clock, PredictorFactory
 from app.contracts.status import Choice
 from app.contracts.tensors import Tensors
 from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
 from app.evidence.live.chooser import Chooser, Choosing, Precision
-from app.evidence.live.idle_gate import Closed, IdleGate
 from app.evidence.live.prover import Prover, Which
 from app.evidence.live.shadow import Shadow
-from app.evidence.live.shadow_predictor import LiveObserver, Served, ShadowPredictors
+from app.evidence.live.shadow_predictor import (
+    Closed,
+    FromThread,
+    IdleGate,
+    LiveObserver,
+    ShadowPredictors,
+)
 from app.models.repository.layout import ModelFiles
 
 LOOK_SECONDS = 1.0
-"""Interval of checks for newly loaded models and newly started instance groups."""
 
 START_SECONDS = 10.0
 """No group is measured in the first seconds of the server: its first requests need them."""
 
 AFTER_FAILURE_SECONDS = 60.0
-"""Pause after an unforeseen failure, such as a system that cannot start another process."""
+"""Pause after a failure, such as a system that cannot start another process."""
 
 CLOSING_SECONDS = 1.0
 
@@ -60,7 +63,6 @@ class Background:
         self._thread = threading.Thread(target=self._live, name="background", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; called on the event loop that answers requests."""
         self._started()
         self._thread.start()
 
@@ -105,37 +107,8 @@ class Background:
             self._thread.join(CLOSING_SECONDS)
 
 
-class Registry(Served, Protocol):
-    """The part of the registry that is needed here; it belongs to the event loop."""
-
-    async def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
-
-
-class FromThread:
-    """Adapter by which the background thread calls the registry; an `Adopting`."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def bind(self) -> None:
-        """Use the running event loop for calls of the registry."""
-        self._loop = asyncio.get_running_loop()
-
-    def served(self) -> tuple[ServedModel, ...]:
-        return self._registry.served()
-
-    def adopt(self, served: ServedModel, choice: Choice) -> bool:
-        """Adopt a choice in the event loop, and block until that is done."""
-        if self._loop is None:
-            raise RuntimeError("this is a bug: no event loop was bound")
-        return asyncio.run_coroutine_threadsafe(
-            self._registry.adopt(served, choice), self._loop
-        ).result()
-
-
 def open_background(
-    registry: Registry,
+    registry: ModelRegistry,
     *,
     backend: Callable[[Suspension], PredictorFactory],
     observer: LiveObserver,

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from app.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock
@@ -20,7 +20,7 @@ from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.live.race import Race
-from app.evidence.live.shadow_predictor import Refusals, Served, ShadowPredictors
+from app.evidence.live.shadow_predictor import FromThread, Refusals, ShadowPredictors
 from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of, in_one_line
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
@@ -29,8 +29,7 @@ Precision = Literal["auto", "exact"]
 Choosing = Literal["off", "auto", "exact"]
 
 RETRY_SECONDS = 120.0
-"""Pause before candidates are measured again because their runs were interrupted or too noisy, or
-because a process died once."""
+"""Pause before candidates are measured again: runs were interrupted or noisy, or a process died."""
 
 MORE_ROUNDS = 3
 """Limit of further rounds for undecided candidates once another candidate serves."""
@@ -41,18 +40,9 @@ ROOM = 1.25
 log = logging.getLogger(__name__)
 
 
-class Adopting(Served, Protocol):
-    """The part of the registry that is needed here."""
-
-    def adopt(self, served: ServedModel, choice: Choice) -> bool: ...
-
-
 @dataclass(slots=True)
 class _Search:
-    """Results for one model version's candidates, and the candidates still to be tried.
-
-    `process_bytes` is the largest memory seen for a process of the first group.
-    """
+    """Results for one model version's candidates, and the candidates still to be tried."""
 
     waiting: list[str]
     found: dict[str, Candidate] = field(default_factory=dict)
@@ -67,7 +57,7 @@ class Chooser:
 
     def __init__(
         self,
-        registry: Adopting,
+        registry: FromThread,
         shadow_predictors: ShadowPredictors,
         *,
         precision: Choosing,
@@ -88,10 +78,8 @@ class Chooser:
         self._crashed: dict[tuple[str, str, str], str] = {}
 
     def choose_one(self) -> bool:
-        """Try one candidate or settle one choice; False if there is nothing to do. Raises Closed.
-
-        Blocks for the seconds that this takes.
-        """
+        """Try one candidate or settle one choice, blocking; False if there is nothing to do. Raises
+        Closed."""
         if self._precision == "off":
             return False
         models = self._registry.served()
@@ -162,10 +150,8 @@ class Chooser:
         return lap.candidate, lap.decided
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
-        """Return how many processes of each group a race may open in free memory; 0 for none.
-
-        This protects the server: a system that runs out of memory may kill it.
-        """
+        """How many processes of each group a race may open in free memory, so that the server
+        survives."""
         config = served.files.config
         first = config.default_group
         for status in served.groups():
@@ -242,7 +228,8 @@ class Chooser:
     def _give_up_crashing(self, served: ServedModel) -> bool:
         """Return to the first group if the chosen one keeps crashing; True if that was done."""
         first, chosen = served.files.config.first_group, served.config.default_group
-        if first is None or chosen == first or not _crashing(served, chosen):
+        states = {each.name: each.reason for each in served.groups()}
+        if first is None or chosen == first or states.get(chosen) != CRASH_LOOP:
             return False
         why = f"{chosen} was the default group and kept crashing"
         self._crashed[_key(served, chosen)] = why
@@ -252,10 +239,6 @@ class Chooser:
         except ModelNotReady:
             return False
         return True
-
-
-def _crashing(served: ServedModel, group: str) -> bool:
-    return any(each.name == group and each.reason == CRASH_LOOP for each in served.groups())
 
 
 def _key(served: ServedModel, group: str) -> tuple[str, str, str]:

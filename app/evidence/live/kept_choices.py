@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +13,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.contracts.status import Candidate, Choice
+from app.models.repository.files import staging_name
 from app.models.repository.layout import ModelFiles
 
-MAX_BYTES = 4 << 20
 MAX_CHOICES = 64
-"""Beyond this, the oldest are dropped: those of versions no longer served or of other machines."""
 
 OFF = Path("off")
 
@@ -53,7 +50,6 @@ class _Kept(BaseModel):
         return self.same_version(other) and not self.differences(other)
 
     def differences(self, other: _Kept) -> list[str]:
-        """Return the names of the conditions that differ between the two choices."""
         named = [name for name in ("config", "precision") if vars(self)[name] != vars(other)[name]]
         keys = self.machine.keys() | other.machine.keys()
         return named + sorted(
@@ -69,7 +65,7 @@ class _File(BaseModel):
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the default path, below $XDG_STATE_HOME or ~/.local/state; None without a home."""
+    """Below $XDG_STATE_HOME or ~/.local/state; None without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     if state.startswith("/"):
         return Path(state) / "paddlepool" / "choices.json"
@@ -82,8 +78,7 @@ def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
 class KeptChoices:
     """Choices kept in a file; thread-safe.
 
-    Without a file, or if it cannot be written, choices last as long as the process. A damaged file
-    counts as empty and is overwritten. The first such problem is logged.
+    Without a usable file they last as long as the process. The first problem is logged.
     """
 
     def __init__(self, path: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
@@ -148,38 +143,25 @@ class KeptChoices:
             return []
         try:
             _check_plain(self._path)
-            with self._path.open("rb") as file:
-                text = file.read(MAX_BYTES + 1)
-            if len(text) > MAX_BYTES:
-                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-            return list(_File.model_validate_json(text).choices)
+            return list(_File.model_validate_json(self._path.read_bytes()).choices)
         except FileNotFoundError:
             return []
         except OSError as error:
             self._warn(f"cannot be read: {error.strerror or error}")
         except ValidationError as error:
             self._warn(f"is ignored: {error.errors(include_url=False)[0]['msg']}")
-        except ValueError as error:
-            self._warn(f"is ignored: {error}")
         return []
 
     def _write(self) -> None:
-        """Write the file atomically; a failure is logged."""
         if self._path is None:
             return
         text = _File(format=1, choices=tuple(self._choices)).model_dump_json(indent=1)
         try:
             _check_plain(self._path)
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=".choices-", dir=self._path.parent)
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    file.write(text + "\n")
-                Path(name).replace(self._path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
-                raise
+            with staging_name(self._path.parent) as staged:
+                staged.write_text(text + "\n", "utf-8")
+                staged.replace(self._path)
         except OSError as error:
             self._warn(f"cannot be written: {error.strerror or error}")
 
@@ -202,6 +184,5 @@ def _is_group(files: ModelFiles, name: str) -> bool:
 def open_kept_choices(
     setting: Path | None, *, precision: str, machine: Mapping[str, str]
 ) -> KeptChoices:
-    """Open the file that the setting names, no file for `off`, or the usual one by default."""
     path = None if setting == OFF else setting or default_place()
     return KeptChoices(path, precision=precision, machine=machine)

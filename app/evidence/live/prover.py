@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -14,21 +13,19 @@ from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow_predictor import Refusals, Served, ShadowPredictor, ShadowPredictors
-from app.evidence.verdict.proof import MIN_PAIRS, Verdict, judge
-from app.evidence.verdict.sampling import Runs, evidence, interleave
+from app.evidence.live.shadow_predictor import FromThread, Refusals, ShadowPredictors
+from app.evidence.verdict.proof import MIN_PAIRS, Runner, Runs, Verdict, interleave, judge
 
 Which = Literal["off", "started", "all"]
 
 MAX_PAIRS = 24
 MAX_ROUNDS = 72
-"""Limit of rounds; larger than MAX_PAIRS because pairs with an interrupted run do not count."""
+"""More than MAX_PAIRS, because pairs with an interrupted run do not count."""
 
 OWN, BASE = "own", "base"
 
 RETRY_SECONDS = 600.0
-"""Pause before a group is measured again because its runs failed or were too noisy, or because its
-process died once."""
+"""Pause before a group is measured again: runs failed or were noisy, or its process died once."""
 
 NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
 
@@ -36,14 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class Prover:
-    """Proves one group at a time with two predictors of its own, closed afterwards.
-
-    `which` selects the groups to prove: none, those that are started, or all of config.toml.
-    """
+    """Proves one group at a time; `which` selects those that are started, or all of config.toml."""
 
     def __init__(
         self,
-        registry: Served,
+        registry: FromThread,
         shadow_predictors: ShadowPredictors,
         *,
         which: Which,
@@ -93,37 +87,32 @@ class Prover:
         base = served.config.base_of(group)
         if base is None:
             return NOTHING_TO_COMPARE, False
+        runners: dict[str, Runner] = {}
         with ExitStack() as opened:
-            shadow_predictors: dict[str, ShadowPredictor] = {}
-            for name in (group, base):
+            for role, name in ((OWN, group), (BASE, base)):
                 try:
-                    shadow_predictors[name] = opened.enter_context(
-                        contextlib.closing(self._shadow_predictors.open(served, name))
-                    )
+                    shadow = self._shadow_predictors.open(served, name)
                 except PaddlepoolError as error:
-                    who = "" if name == group else f"its base {name} "
+                    who = "" if role == OWN else f"its base {name} "
                     again = not self._refusals.final(error, served, group)
                     return Effect(None, f"{who}{CANNOT_START}{error.message}"), again
+                opened.callback(shadow.close)
+                runners[role] = shadow.run
             try:
-                verdict = _compare(
-                    served.selftest.inputs, shadow_predictors[group], shadow_predictors[base], base
-                )
+                verdict = _compare(served.selftest.inputs, runners, base)
             except PaddlepoolError as error:
                 return Effect(None, f"its runs failed: {error.message}"), True
         return Effect(verdict.effective, verdict.reason), verdict.effective is None
 
 
-def _compare(
-    inputs: Tensors, shadow: ShadowPredictor, base_shadow: ShadowPredictor, base: str
-) -> Verdict:
+def _compare(inputs: Tensors, runners: Mapping[str, Runner], base: str) -> Verdict:
+    def judged(runs: Mapping[str, Runs]) -> Verdict:
+        return judge(runs[OWN], runs[BASE], base=base)
+
     def known(runs: Mapping[str, Runs]) -> bool:
         pairs = len(runs[OWN].seconds)
         if pairs < MIN_PAIRS:
             return False
         return pairs >= MAX_PAIRS or judged(runs).effective is not None
 
-    def judged(runs: Mapping[str, Runs]) -> Verdict:
-        return judge(evidence(runs[OWN], runs[BASE], base=base))
-
-    runners = {OWN: shadow.run, BASE: base_shadow.run}
     return judged(interleave(runners, [inputs], rounds=MAX_ROUNDS, enough=known))

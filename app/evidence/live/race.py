@@ -14,13 +14,16 @@ from app.evidence.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 from app.evidence.verdict.proof import (
     HIDDEN_EFFECT,
     MIN_PAIRS,
+    Runner,
+    Runs,
+    Timed,
     Verdict,
     clearly_faster,
+    interleave,
     judge,
     ratio_interval,
     undecided,
 )
-from app.evidence.verdict.sampling import Runner, Runs, Timed, evidence, interleave
 from app.models.repository.config import TOGETHER
 from app.models.repository.selftest import Quality
 
@@ -31,7 +34,7 @@ QUICK_PAIRS = 3
 
 MAX_PAIRS = 24
 MAX_ROUNDS = 100
-"""Limit of rounds; larger than MAX_PAIRS because pairs with an interrupted run do not count."""
+"""More than MAX_PAIRS, because pairs with an interrupted run do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,9 @@ class Race:
         ]
 
     def run(self, *, most_difference: float) -> Lap:
-        """Run the race; the answers to the golden input may differ by `most_difference`.
+        """Run the race. The reference is the first group's answer to the golden input.
 
-        The reference is the first group's answer: the stored golden output may have fewer digits.
+        The stored golden output may have fewer digits.
         """
         golden = self._served.selftest
         outputs = run_together(self._own[:1], golden.inputs).outputs
@@ -125,7 +128,7 @@ class Race:
         if pairs < MIN_PAIRS:
             reason = f"requests left time for {pairs} of the {MIN_PAIRS} pairs of runs it takes"
             return Lap(candidate=replace(unfit, reason=reason), decided=False)
-        verdict = judge(evidence(own, theirs, base=self._first))
+        verdict = judge(own, theirs, base=self._first)
         gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
         noisy = "too noisy to tell: " if undecided(low, high) else ""
         reason = (
@@ -145,18 +148,14 @@ class Race:
         return Lap(candidate=candidate, decided=not noisy, verdict=verdict)
 
     def _alone(self) -> float | None:
-        """Return the seconds of a run while nothing else runs; None if requests left no time."""
+        """Seconds of a run while nothing else runs; None if requests left no time."""
         inputs = _shapes(self._served)[0]
         ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
         seconds = [each for each in ran if each is not None]
         return statistics.median(seconds) if seconds else None
 
     def _runner(self, group: str) -> Runner:
-        """Run all predictors of the group at once.
-
-        The seconds are the cost of one run to the machine: the mean time of the predictors, divided
-        by the group's number of processes.
-        """
+        """Runs all predictors at once; seconds are the cost of one run to the machine."""
         predictors = self._own if group == self._group else self._theirs
 
         def run(inputs: Tensors) -> Timed:
@@ -192,6 +191,5 @@ def _lost_all(own: Runs, theirs: Runs) -> bool:
 
 
 def _shapes(served: ServedModel) -> Sequence[Tensors]:
-    """Return one input of each warm-up shape, or the self-test's input."""
     inputs = served.warmups or (served.selftest.inputs,)
     return list({shape_key(each): each for each in inputs}.values())

@@ -13,16 +13,16 @@ from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
 from app.evidence.live.shadow_predictor import (
+    FromThread,
     LiveObserver,
     Refusals,
-    Served,
     ShadowPredictor,
     ShadowPredictors,
 )
 from app.models.repository.config import ModelConfig
 
 MAX_RESIDENT_BYTES = 2 << 30
-"""A shadow that grows beyond this is closed, and opened again for the next replay."""
+"""Memory at which a shadow is closed, to be opened again."""
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,6 @@ Key = tuple[ServedModel, str]
 
 @dataclass(frozen=True, slots=True)
 class AnsweredJob:
-    """One job of a request that the default group answered, and its outputs."""
-
     served: ServedModel
     inputs: Tensors
     outputs: Tensors
@@ -41,15 +39,14 @@ class AnsweredJob:
 class Shadow:
     """Samples answered jobs and replays them on other groups.
 
-    offer() is called from the event loop, replay_one() from the thread that owns the predictors.
-
-    Memory is bounded: at most one job per model waits, and further ones are dropped. At most
-    `max_predictors` are open; the least recently used one is closed first.
+    offer() is called from the event loop, replay_one() from the thread that owns the predictors. At
+    most one job per model waits; at most `max_predictors` are open, least recently used ones closed
+    first.
     """
 
     def __init__(
         self,
-        registry: Served,
+        registry: FromThread,
         shadow_predictors: ShadowPredictors,
         *,
         fraction: float,
@@ -75,10 +72,7 @@ class Shadow:
     def offer(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> bool:
-        """Sample a share of the requests that the default group answered; True if taken.
-
-        If a request has several jobs, one is drawn at random.
-        """
+        """Sample a share of the requests that the default group answered; True if taken."""
         if group != served.config.default_group or self._draw() >= self._fraction:
             return False
         if served.name in self._waiting:
@@ -92,10 +86,7 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Run the job that waits longest on each of its groups; False if none waits.
-
-        Raises Closed.
-        """
+        """Run the job that waits longest on its groups; False if none waits. Raises Closed."""
         waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
             return False
@@ -116,7 +107,6 @@ class Shadow:
         return True
 
     def _groups_of(self, served: ServedModel) -> list[str]:
-        """Return this model's named groups, or all that are ready if none is named."""
         others = [g for g in served.groups() if g.name != served.config.default_group]
         names = [g.name for g in others if g.name in self._groups or (not self._groups and g.ready)]
         return [name for name in names if (served, name) not in self._refused]
@@ -170,7 +160,6 @@ class Shadow:
             self._open[key] = shadow
 
     def _forget_gone(self) -> None:
-        """Close the predictors of versions that are no longer served."""
         served = self._registry.served()
         for key in [key for key in self._open if key[0] not in served]:
             self._open.pop(key).close()

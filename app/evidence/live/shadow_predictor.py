@@ -2,21 +2,98 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from app.contracts.errors import PaddlepoolError, WorkerCrashed
-from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.ports import Clock, Predictor, PredictorFactory
 from app.contracts.reasons import ShadowOutcome
+from app.contracts.status import Choice
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.process.suspension import Suspension
 from app.engine.queue.job import ShapeKey
 from app.engine.registry.model import ServedModel
-from app.evidence.live.idle_gate import IdleGate
-from app.evidence.verdict.sampling import Timed
+from app.engine.registry.registry import ModelRegistry
+from app.evidence.verdict.proof import Timed
+
+SETTLE_SECONDS = 0.02
+"""Pause after the last answer, so that its bytes are sent before a run begins."""
+
+
+class Closed(Exception):
+    """The server is shutting down."""
+
+
+class IdleGate:
+    """Lets background work run only while no request is being answered; thread-safe.
+
+    **Invariant**: between began() and ended() every process of the suspension is stopped.
+    """
+
+    def __init__(self, suspension: Suspension, *, clock: Clock = time.monotonic) -> None:
+        self._suspension = suspension
+        self._clock = clock
+        self._requests = 0
+        self._since = clock()
+        self._closed = False
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # Separate from _changed: only threads with work to do wait here. A thread that wakes at the
+        # end of every request would take the interpreter from the next one.
+        self._idle = threading.Condition(lock)
+
+    def began(self) -> None:
+        with self._changed:
+            self._requests += 1
+            if self._requests == 1:
+                self._suspension.hold()
+
+    def ended(self) -> None:
+        with self._changed:
+            self._requests -= 1
+            if self._requests == 0:
+                self._since = self._clock()
+                self._suspension.release()
+                self._idle.notify_all()
+
+    def wait(self) -> None:
+        """Block until no request is being answered. Raises Closed."""
+        with self._changed:
+            while not self._closed:
+                settled = self._since + SETTLE_SECONDS - self._clock()
+                if self._requests == 0 and settled <= 0:
+                    return
+                self._idle.wait(settled if self._requests == 0 else None)
+        raise Closed
+
+    def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
+        """Block for `seconds` or until `unless()`, which wake() checks again. Raises Closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or unless(), seconds)
+            if self._closed:
+                raise Closed
+
+    def check(self) -> None:
+        """Raise Closed after close(), the likely cause of a failure."""
+        if self._closed:
+            raise Closed
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._idle.notify_all()
+        self._suspension.end()
 
 
 class LiveObserver(Protocol):
@@ -33,14 +110,29 @@ class LiveObserver(Protocol):
         """Record that one sampled request is finished."""
 
 
-class Served(Protocol):
-    """The part of the registry that is needed here: what is served now."""
+class FromThread:
+    """Adapter by which the background thread calls the registry."""
 
-    def served(self) -> tuple[ServedModel, ...]: ...
+    def __init__(self, registry: ModelRegistry) -> None:
+        self._registry = registry
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def served(self) -> tuple[ServedModel, ...]:
+        return self._registry.served()
+
+    def adopt(self, served: ServedModel, choice: Choice) -> bool:
+        if self._loop is None:
+            raise RuntimeError("this is a bug: no event loop was bound")
+        return asyncio.run_coroutine_threadsafe(
+            self._registry.adopt(served, choice), self._loop
+        ).result()
 
 
 RUN_SECONDS = 120.0
-"""Timeout of a run; time during which the process is stopped does not count."""
+"""Timeout of a run, without the time that the process is stopped."""
 
 
 class ShadowPredictor:
@@ -73,9 +165,9 @@ class ShadowPredictor:
 
 
 def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
-    """Run all predictors at the same time; return the first one's outputs and the mean seconds.
+    """Run all predictors at the same time; the first one's outputs and the mean seconds.
 
-    Raises the same errors as ShadowPredictor.run(); runs in the other predictors then go on.
+    Raises as ShadowPredictor.run(); runs in the other predictors then go on.
     """
     idle_gate, suspension = predictors[0]._idle_gate, predictors[0]._suspension
     try:
@@ -98,17 +190,14 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPredictors:
-    """Opens shadow predictors. `open_predictor` must open processes that belong to `suspension`."""
+    """Opens shadow predictors, in processes that belong to `suspension`."""
 
     open_predictor: PredictorFactory
     suspension: Suspension
     idle_gate: IdleGate
 
     def open(self, served: ServedModel, group: str) -> ShadowPredictor:
-        """Wait until no request is being answered, then open a predictor.
-
-        Raises Closed, and the same errors as ServedModel.open_shadow.
-        """
+        """Wait for an idle moment, then open. Raises Closed, and as ServedModel.open_shadow."""
         self.idle_gate.wait()
         try:
             predictor = served.open_shadow(group, self.open_predictor)
@@ -119,9 +208,9 @@ class ShadowPredictors:
 
 
 class Refusals:
-    """Decides which failures of a group are final; owned by one thread.
+    """Decides which failures of a group are final.
 
-    A group's first crash is not final: the system may have killed the process for lack of memory.
+    The first crash is not: the system may have killed the process for lack of memory.
     """
 
     def __init__(self) -> None:

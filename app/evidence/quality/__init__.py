@@ -1,6 +1,5 @@
 """Quality of the served models: figures measured on data, for `models verify --quality`.
 
-`masks` and `labels` define the figures; training uses them too. `run` runs a served predictor. The
-`quality` function of a task defines what to run and how to read the results. `report` formats the
-figures and writes them into model cards.
+A task defines what to run and how to judge the results; `run` runs a served predictor, `report`
+formats the figures and writes them into model cards.
 """

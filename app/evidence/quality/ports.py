@@ -17,10 +17,8 @@ Value = float | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Location of the data. `limit` keeps only the first items of each set, for a quick look.
-
-    `smoke` lists files of labelled sentences; each file is judged on its own.
-    """
+    """Location of the data. `limit` keeps the first items of each set; `smoke` are labelled
+    sentences."""
 
     data: Path
     smoke: tuple[Path, ...] = ()
@@ -29,10 +27,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Figures under one title; a row has a name and one value per column. `key` names it in JSON.
-
-    Whole numbers are counts; all others lie within 0 … 1 and are shown with four digits.
-    """
+    """Figures under one title, by name and column. Whole numbers are counts, others fractions."""
 
     key: str
     title: str
@@ -42,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """All results for one model; `notes` are sentences, such as a list of what it gets wrong."""
+    """All results for one model; `notes` are sentences."""
 
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
@@ -52,7 +47,7 @@ class Bench(Protocol):
     """A served predictor with a progress bar."""
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
-        """Return the outputs of each one-row job, in order; jobs of equal shape share a batch."""
+        """Outputs of each one-row job, in order; jobs of equal shape share a batch."""
 
     def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
         """Yield the items and show progress."""
@@ -65,14 +60,12 @@ class TaskQuality(Protocol):
 
 
 def folder(path: Path) -> Path:
-    """Return `path`. Raises ConfigError if it is not a directory."""
     if not path.is_dir():
         raise ConfigError(f"data absent: there is no folder {path} (--data names the data folder)")
     return path
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file. Raises ConfigError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,7 +1,4 @@
-"""The figures of one model: as text, as JSON, and between two markers of its model card.
-
-Each version has its own figures and markers: a card may describe a preview and its successor.
-"""
+"""The figures of one model version: as text, as JSON, and between two markers of its model card."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from app.evidence.quality.ports import Findings, Table, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Figures of one instance group of a model version.
-
-    `fingerprint` is a sha256 that identifies the weights; `limit` is as in Source.
-    """
+    """Figures of one instance group. `fingerprint` is a sha256 that identifies the weights."""
 
     model: str
     version: int
@@ -42,7 +36,7 @@ class Report:
         return "\n".join(lines)
 
     def as_markdown(self) -> str:
-        """Return the text for the card; equal figures on one machine give equal bytes."""
+        """The text for the card; equal figures on one machine give equal bytes."""
         lines = [
             f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
             f"instance group `{self.group}`, printed by",
@@ -112,8 +106,7 @@ BEGIN = "<!-- written by paddlepool models verify --quality --write-cards; do no
 END = "<!-- end of the measured figures -->"
 
 TOLERANCE = 0.005
-"""Allowed difference of fractions: another processor rounds differently, which can change the label
-of a borderline text. Counts of items must be equal."""
+"""Allowed difference of fractions: another processor rounds differently."""
 
 _MARKER = re.compile(f"{re.escape(BEGIN)}|{re.escape(END)}")
 _BLOCK = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
@@ -122,14 +115,14 @@ _NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between card and report; `wrong` is False if the card has no such figures."""
+    """`wrong` is False if the card has no such figures."""
 
     sentence: str
     wrong: bool = True
 
 
 def read_card(path: Path) -> str:
-    """Return the card's text. Raises ConfigError if it is missing or its markers do not pair."""
+    """The card's text. Raises ConfigError if it is missing or its markers do not pair."""
     label = f"{path.parent.name}/{path.name}"
     try:
         text = path.read_text("utf-8")
@@ -144,10 +137,9 @@ def read_card(path: Path) -> str:
 
 
 def write_card(path: Path, report: Report) -> None:
-    """Replace this version's figures in the card, or add them after those of other versions.
+    """Write the figures over this version's, behind other versions', or below the heading.
 
-    If the card has no markers yet, the figures go below its heading "Measured quality"; a missing
-    heading is added at the end. Raises ConfigError like read_card, and for a quick look.
+    Raises ConfigError like read_card, and for a quick look.
     """
     if report.limit is not None:
         raise ConfigError("the figures of a quick look (--limit) do not belong in a card")
@@ -168,10 +160,9 @@ def write_card(path: Path, report: Report) -> None:
 
 
 def compare_card(path: Path, report: Report) -> Difference | None:
-    """Return the first difference between the card's figures and the report's, or None.
+    """The first difference between the card's figures and the report's, or None.
 
-    Fractions may differ by TOLERANCE. The card may hold more figures, because this machine may lack
-    some data. Raises ConfigError like read_card.
+    The card may hold more figures, because this machine may lack some data.
     """
     text = read_card(path)
     own = _block_of(text, report.version)
@@ -194,7 +185,7 @@ def _block_of(text: str, version: int) -> re.Match[str] | None:
 
 
 def _figures(block: str) -> list[str]:
-    """Return the lines that must agree: the one with version and weights, and the tables."""
+    """The lines that must agree: the one with version and weights, and the tables."""
     return [line for line in block.splitlines() if line.startswith(("Version", "|"))]
 
 

@@ -1,21 +1,96 @@
-"""Measures one model version: tests its predictor, runs its task's data, and reports."""
+"""Measures one model version on its task's data, or on MNIST's held-out digits."""
 
 from __future__ import annotations
 
+import gzip
+import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
+from app.contracts.errors import ConfigError
 from app.contracts.ports import Agreement, Predictor, PredictorFactory, ServedModelInfo
 from app.contracts.tensors import Tensors, mean_difference, shape_key
-from app.evidence.quality.digits import DigitQuality
-from app.evidence.quality.ports import Findings, Source, Table, TaskQuality, Value
+from app.evidence.quality.ports import (
+    Bench,
+    Findings,
+    Source,
+    Table,
+    TaskQuality,
+    Value,
+    read_bytes,
+)
 from app.evidence.quality.report import Report
 from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import Manifest
+
+TRAIN_SHARE = 8_000
+"""Number of pictures at the start of the t10k file that train the committed model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Pictures and their classes: `images` float32 [N,784] in -1..1, `labels` int64 [N]."""
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+
+def read_digits(directory: Path, *, part: str) -> Digits:
+    """Read one part, "t10k" or "train". Raises ConfigError."""
+    pixels = _idx(directory / f"{part}-images-idx3-ubyte.gz", axes=3)
+    labels = _idx(directory / f"{part}-labels-idx1-ubyte.gz", axes=1)
+    images = pixels.reshape(len(pixels), 784).astype(np.float32) / np.float32(127.5) - 1
+    return Digits(images, labels.astype(np.int64))
+
+
+class DigitQuality:
+    """The share of held-out digits whose largest logit is the right one."""
+
+    def __init__(self, info: ServedModelInfo, source: Source) -> None:
+        self._input, self._output = info.inputs[0].name, info.outputs[0].name
+        everything = read_digits(source.data / "mnist", part="t10k")
+        end = None if source.limit is None else TRAIN_SHARE + source.limit
+        self._digits = Digits(
+            everything.images[TRAIN_SHARE:end], everything.labels[TRAIN_SHARE:end]
+        )
+
+    def measure(self, bench: Bench) -> Findings:
+        jobs = [{self._input: image[None]} for image in self._digits.images]
+        outputs = bench.run(jobs, what="digits")
+        logits = np.concatenate([np.asarray(o[self._output], np.float32) for o in outputs])
+        right = logits.argmax(axis=1) == self._digits.labels
+        rows: tuple[tuple[str, tuple[int, float]], ...] = (
+            ("held-out digits", (len(right), float(right.mean()))),
+        )
+        table = Table(
+            key="held_out",
+            title=f"The digits of MNIST's t10k file after the first {TRAIN_SHARE:,}",
+            columns=("digits", "accuracy"),
+            rows=rows,
+        )
+        return Findings(tables=(table,))
+
+
+def _idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
+    try:
+        raw = gzip.decompress(read_bytes(path))
+        (magic,) = struct.unpack_from(">I", raw)
+        if magic != 0x0800 + axes:
+            raise ConfigError(f"{path}: magic number {magic:#x}, expected {0x0800 + axes:#x}")
+        shape = struct.unpack_from(f">{axes}I", raw, 4)
+        array: NDArray[Any] = np.frombuffer(raw, np.uint8, offset=4 * (1 + axes)).reshape(shape)
+    except (gzip.BadGzipFile, EOFError, struct.error, ValueError, zlib.error) as error:
+        raise ConfigError(f"{path} is not a gzipped idx file") from error
+    return array
+
 
 FIRST_RUN_SECONDS = 120.0
 
@@ -28,10 +103,7 @@ NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
 def task_quality(
     files: ModelFiles, source: Source, tasks: Mapping[str, Measure | None]
 ) -> TaskQuality | None:
-    """Return the model's measure of quality with its data loaded, or None if none is defined.
-
-    Raises ConfigError if the data are missing or unfit.
-    """
+    """The model's measure of quality with its data loaded, if any. Raises ConfigError."""
     network = str((files.manifest.network or {}).get("name"))
     name = files.config.pipeline
     build = NETWORKS.get(network) if name is None else tasks.get(name)
@@ -43,37 +115,29 @@ def measure_model(
     task: TaskQuality,
     *,
     open_predictor: PredictorFactory,
+    group: str | None = None,
     agreement: Agreement | None = None,
     limit: int | None = None,
 ) -> Report:
     """Run the task's data through one predictor of the default group, after its self-test.
 
-    `agreement` is the measure of the model's task; the group's budget may require it.
-    """
-    group = files.config.default_group
-    findings, _ = _findings(files, task, group, agreement, open_predictor)
-    return _report(files, group, findings, limit)
-
-
-def measure_loss(
-    files: ModelFiles,
-    task: TaskQuality,
-    group: str,
-    *,
-    agreement: Agreement | None,
-    open_predictor: PredictorFactory,
-    limit: int | None = None,
-) -> Report:
-    """Report the figures of `group` and their differences from the default group's.
-
-    A positive difference is a loss for MAE and ECE, and a gain for all other figures.
+    With `group`, report the figures of that group and their differences from the default group's.
     """
     base = files.config.default_group
-    before, expected = _findings(files, task, base, agreement, open_predictor)
-    after, found = _findings(files, task, group, agreement, open_predictor)
-    tables = (*after.tables, *differences(before, after, base=base))
-    compared = compare_outputs(found, expected, agreement=agreement, base=base)
-    return _report(files, group, Findings(tables=(*tables, compared), notes=after.notes), limit)
+    findings, expected = _findings(files, task, base, agreement, open_predictor)
+    if group is not None:
+        after, found = _findings(files, task, group, agreement, open_predictor)
+        compared = compare_outputs(found, expected, agreement=agreement, base=base)
+        tables = (*after.tables, *differences(findings, after, base=base), compared)
+        findings = Findings(tables=tables, notes=after.notes)
+    return Report(
+        model=files.name,
+        version=files.version,
+        group=group or base,
+        fingerprint=_fingerprint(files.manifest),
+        findings=findings,
+        limit=limit,
+    )
 
 
 def _findings(
@@ -83,7 +147,7 @@ def _findings(
     agreement: Agreement | None,
     open_predictor: PredictorFactory,
 ) -> tuple[Findings, list[Tensors]]:
-    """Return the task's findings, and the outputs of every job in order."""
+    """The task's findings, and the outputs of every job in order."""
     group = files.config.group(name)
     test = files.selftest(agreement).judging(group)
     predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
@@ -98,29 +162,17 @@ def _findings(
         predictor.close()
 
 
-def _report(files: ModelFiles, group: str, findings: Findings, limit: int | None) -> Report:
-    return Report(
-        model=files.name,
-        version=files.version,
-        group=group,
-        fingerprint=_fingerprint(files.manifest),
-        findings=findings,
-        limit=limit,
-    )
-
-
 def _fingerprint(manifest: Manifest) -> str:
-    """Return the version's sha256, or for an official release that of the released file.
+    """The version's sha256, or that of the released file.
 
-    Each machine exports an official release itself, and its processor's rounding affects the golden
-    output.
+    Each machine exports an official release itself.
     """
     official = manifest.weights.get("origin") == "official release"
     return str(manifest.weights["sha256"]) if official else manifest.sha256()
 
 
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
-    """Return one table of differences per table of figures; equal counts stay as they are."""
+    """One table of differences per table of figures; equal counts stay as they are."""
     known = {table.key: dict(table.rows) for table in before.tables}
     return [
         Table(
@@ -166,10 +218,7 @@ RUN_SECONDS = 120.0
 
 
 class PredictorBench:
-    """Implements `app.evidence.quality.ports.Bench`; progress bars begin with `label`.
-
-    `outputs` holds the outputs of every job so far.
-    """
+    """A Bench; `outputs` holds the outputs of every job so far."""
 
     def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:
         self._predictor = predictor

@@ -1,17 +1,16 @@
 """Decides whether a configuration takes effect, and which of several is best.
 
-Paddle's switches can report "enabled" and change nothing (`enable_openvino_engine`, int8 on a float
-program), so verdicts rest on measurements, never on getters. A group is *effective* if its outputs
-or its times differ from those of its base (the whole interval of the ratio lies beyond 5 %). It is
-*ineffective* if its outputs are bitwise equal and its times differ by no more than the noise of the
-interleaved runs. It is *unproven* while there are too few runs or they are too noisy.
+Paddle's switches can report "enabled" and change nothing, so verdicts rest on measurements. A group
+is *effective* if its outputs or its times differ from those of its base (the whole interval of the
+ratio lies beyond 5 %). It is *ineffective* if its outputs are bitwise equal and its times differ by
+no more than noise. It is *unproven* while there are too few runs or they are too noisy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -20,17 +19,72 @@ from numpy.typing import NDArray
 from app.contracts.status import Candidate
 from app.contracts.tensors import Tensors
 
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run's outputs; `seconds` is None when requests interrupted it."""
+
+    outputs: Tensors
+    seconds: float | None
+
+
+Runner = Callable[[Tensors], Timed]
+
+
+@dataclass(slots=True)
+class Runs:
+    """One group's runs: seconds in the order of the rounds, and the first outputs per input.
+
+    `repeatable`: one input gives equal outputs from run to run.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    outputs: list[Tensors] = field(default_factory=list)
+    repeatable: bool = True
+
+    def keep(self, index: int, outputs: Tensors) -> None:
+        if index == len(self.outputs):
+            self.outputs.append(outputs)
+        elif self.repeatable:
+            self.repeatable = bitwise_equal(outputs, self.outputs[index])
+
+
+def interleave(
+    runners: Mapping[str, Runner],
+    inputs: Sequence[Tensors],
+    *,
+    rounds: int,
+    enough: Callable[[Mapping[str, Runs]], bool] = lambda _runs: False,
+) -> dict[str, Runs]:
+    """Run every group once per round, cycling through the inputs, until `enough`.
+
+    Each round begins with the next group. Its times count only if none of its runs was interrupted.
+    """
+    runs = {name: Runs() for name in runners}
+    names = list(runners)
+    for number in range(rounds):
+        index, start = number % len(inputs), number % len(names)
+        timed = {name: runners[name](inputs[index]) for name in names[start:] + names[:start]}
+        seconds = {name: t.seconds for name, t in timed.items() if t.seconds is not None}
+        for name, each in timed.items():
+            runs[name].keep(index, each.outputs)
+            if len(seconds) == len(names):
+                runs[name].seconds.append(seconds[name])
+        if enough(runs):
+            break
+    return runs
+
+
 Finding = Literal["effective", "ineffective", "unproven"]
 
 MIN_PAIRS = 8
 """Fewer pairs cannot prove an effect at 99 %: 8 equal signs have a chance of 2 / 2**8 = 0.8 %."""
 
 MINIMAL_EFFECT = 1.05
-"""Smallest ratio of times that matters; a smaller one is ignored even if it is significant."""
+"""Smallest ratio of times that matters, however significant."""
 
 MINIMAL_SECONDS = 0.00025
-"""Smallest difference of median times that matters: two processes of one configuration can differ
-permanently by part of the round trip."""
+"""Smallest difference of median times that matters: two equal processes can differ by that."""
 
 HIDDEN_EFFECT = 1.25
 """A group is not called ineffective while noise could hide an effect this large."""
@@ -38,21 +92,6 @@ HIDDEN_EFFECT = 1.25
 CONFIDENCE = 0.99
 RESAMPLES = 2000
 SEED = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Interleaved runs of a group and its base on the same inputs: pair i ran back to back.
-
-    `bitwise_equal`: every output equals the base's bit by bit. `repeatable`: one input gives equal
-    outputs from run to run; otherwise, different bits prove nothing.
-    """
-
-    base: str
-    seconds: Sequence[float]
-    base_seconds: Sequence[float]
-    bitwise_equal: bool
-    repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,37 +110,38 @@ class Verdict:
         return {"effective": True, "ineffective": False}.get(self.finding)
 
 
-def judge(evidence: Evidence) -> Verdict:
-    """Return the verdict on one group. Raises ValueError if its times are not in pairs."""
-    pairs = len(evidence.seconds)
-    if pairs != len(evidence.base_seconds):
-        raise ValueError(f"{pairs} times of the group, {len(evidence.base_seconds)} of its base")
+def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
+    """The verdict on a group, from its runs and the interleaved runs of its base."""
+    pairs = len(own.seconds)
+    if pairs != len(base_runs.seconds):
+        raise ValueError(f"{pairs} times of the group, {len(base_runs.seconds)} of its base")
     if pairs == 0:
         return Verdict(
             finding="unproven", reason="it has not run yet", ratio=math.nan, low=0.0, high=math.inf
         )
-    ratio, low, high = ratio_interval(evidence.seconds, evidence.base_seconds)
-    finding, reason = _decide(evidence, ratio, low, high)
+    ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
+    finding, reason = _decide(own, base_runs, base, ratio, low, high)
     return Verdict(finding=finding, reason=reason, ratio=ratio, low=low, high=high)
 
 
-def _decide(evidence: Evidence, ratio: float, low: float, high: float) -> tuple[Finding, str]:
-    base, pairs = evidence.base, len(evidence.seconds)
+def _decide(
+    own: Runs, base_runs: Runs, base: str, ratio: float, low: float, high: float
+) -> tuple[Finding, str]:
+    pairs = len(own.seconds)
+    equal = all(map(bitwise_equal, own.outputs, base_runs.outputs))
     takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
-    if not evidence.bitwise_equal and evidence.repeatable:
+    if not equal and own.repeatable and base_runs.repeatable:  # else, other bits prove nothing
         return "effective", f"other outputs than {base}; {takes}"
-    same = (
-        f"the same bits as {base}" if evidence.bitwise_equal else f"{base} varies from run to run"
-    )
+    same = f"the same bits as {base}" if equal else f"{base} varies from run to run"
     if pairs < MIN_PAIRS:
         return "unproven", f"{same}, and {pairs} of the {MIN_PAIRS} pairs of runs it takes"
-    gap = abs(float(np.median(evidence.seconds)) - float(np.median(evidence.base_seconds)))
+    gap = abs(float(np.median(own.seconds)) - float(np.median(base_runs.seconds)))
     small = max(ratio, 1 / ratio) < MINIMAL_EFFECT or gap < MINIMAL_SECONDS
     if not small and (high < 1 / MINIMAL_EFFECT or low > MINIMAL_EFFECT):
         return "effective", f"{same}, {takes}"
     if low < 1 / HIDDEN_EFFECT or high > HIDDEN_EFFECT:
         return "unproven", f"{same}, and the runs are too noisy to tell: {takes}"
-    if evidence.bitwise_equal and (small or low <= 1.0 <= high):
+    if equal and (small or low <= 1.0 <= high):
         return "ineffective", f"changes nothing: {same}, {takes}"
     return "unproven", f"{same}, {takes}"
 
@@ -109,10 +149,9 @@ def _decide(evidence: Evidence, ratio: float, low: float, high: float) -> tuple[
 def ratio_interval(
     seconds: Sequence[float], base_seconds: Sequence[float]
 ) -> tuple[float, float, float]:
-    """Return the median ratio of paired times and its 99 % bootstrap interval; deterministic.
+    """The median ratio of paired times and its 99 % bootstrap interval; deterministic.
 
-    Logarithms give "twice as fast" and "twice as slow" the same weight. Pairing cancels out other
-    load on the machine.
+    Logarithms give "twice as fast" and "twice as slow" the same weight.
     """
     logs: NDArray[np.float64] = np.log(np.asarray(seconds, np.float64)) - np.log(
         np.asarray(base_seconds, np.float64)
@@ -125,7 +164,6 @@ def ratio_interval(
 
 
 def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
-    """Whether two sets of outputs are equal bit by bit."""
     return found.keys() == expected.keys() and all(
         found[name].dtype == expected[name].dtype
         and found[name].shape == expected[name].shape
@@ -142,8 +180,7 @@ EQUAL = 1.05
 
 SOONER, SOONER_COSTS = 1.5, 1.15
 """A candidate that answers a single request 1.5 times sooner may have up to 1.15 times less
-throughput. Two-threaded processes lose that throughput only while all of them start together, as
-they do in the measurement; in service they lose nothing (decision 55)."""
+throughput: in service, two-threaded processes lose nothing (decision 55)."""
 
 EXACT_DIFFERENCE = 1e-4
 """Largest difference from the first group's outputs that counts as equal float32 results."""
@@ -161,17 +198,16 @@ def undecided(low: float, high: float) -> bool:
 
 
 def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: float) -> list[T]:
-    """Return all items that are at most `within` times slower than the fastest."""
+    """All items that are at most `within` times slower than the fastest."""
     fastest = max(map(rate, measured), default=0.0)
     return [each for each in measured if rate(each) * within >= fastest]
 
 
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
-    """Return the best fit candidate, or None if none is worth a change.
+    """The best fit candidate, or None if none is worth a change.
 
-    The highest throughput wins. A candidate with slightly less throughput wins instead if it
-    answers a single request much sooner (SOONER). Ties go to full precision, then to the sooner
-    answer, then to the least memory.
+    The highest throughput wins, or slightly less with a much sooner answer (SOONER). Ties go to
+    full precision, then to the sooner answer, then to the least memory.
     """
     fit = [each for each in candidates if each.fit]
     equal = fastest_of(fit, rate=_gain, within=EQUAL)

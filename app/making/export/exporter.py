@@ -2,31 +2,222 @@
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import paddle
-from paddle import nn
+from numpy.typing import NDArray
+from paddle import inference, nn
 from paddle.static import InputSpec
 
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
+from app.making.export.config_text import mnist_config, segment_config, sentiment_config
 from app.making.export.publish import (
     ORIGINS,
     Origin,
     next_version,
     published_version,
+    sha256_of,
     staged_version,
     write_manifest,
 )
-from app.making.export.recipe import Recipe, read_recipe
-from app.making.export.selftest import capture_selftest
-from app.making.export.weights.release import Release, sha256_of
-from app.making.export.weights.u2net import check_state
+from app.making.export.release import Release
+from app.making.export.weights import (
+    Arrays,
+    check_state,
+    fold_batch_norm,
+    mask_state,
+    read_arrays,
+    read_bert_directory,
+    read_u2net_onnx,
+    write_tokenizer,
+)
 from app.models.networks import build
 from app.models.networks.saved import PARAMS, PROGRAM
+from app.models.networks.u2net import U2NET, U2NETP
 from app.models.repository.config import MODEL_NAME
+from app.models.repository.selftest import write_selftest
+
+MASK_SIZE = 320  # the side of the square that both U²-Net variants are trained and served at
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that differs between networks when a version is built."""
+
+    network: str
+    options: Mapping[str, Any]
+    state: Arrays
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    feeds: dict[str, NDArray[Any]]
+    config: str
+    weights_sha256: str
+    # Called with the version's directory, to write more files.
+    write_extras: Callable[[Path], None] | None = None
+    # The ONNX file whose outputs the program must reproduce.
+    onnx: Path | None = None
+
+
+def read_recipe(network: str, weights: Path) -> Recipe:
+    """The recipe for `network` with the weights at `weights`. Raises ExportError."""
+    if network in ("u2netp", "u2net"):
+        return _u2net(network, weights)
+    if network == "bert":
+        return _bert(weights)
+    return _mnist(weights)
+
+
+def _u2net(network: str, weights: Path) -> Recipe:
+    is_onnx = weights.suffix == ".onnx"
+    if is_onnx:
+        arrays = read_u2net_onnx(weights, U2NETP if network == "u2netp" else U2NET)
+    else:
+        arrays = read_arrays(weights)
+    side = MASK_SIZE
+    ramp = np.linspace(-1.0, 1.0, side, dtype=np.float32)
+    # A bright disc on a dark slope: the mask covers 0..1, and few distinct values compress well.
+    disc = np.where(ramp[:, None] ** 2 + ramp[None, :] ** 2 < 0.3, 2.0, -1.5)
+    planes = [disc, disc * 0.5 + ramp[None, :] * 0.5, disc * 0.25 - ramp[:, None] * 0.5]
+    image = (np.round(np.stack(planes)[None] * 16.0) / 16.0).astype(np.float32)
+    return Recipe(
+        network=network,
+        options={},
+        state=mask_state(fold_batch_norm(arrays)),
+        inputs=(TensorSpec("input", "float32", (-1, 3, side, side)),),
+        outputs=(TensorSpec("d0", "float32", (-1, 1, side, side)),),
+        feeds={"input": image},
+        config=segment_config(side),
+        weights_sha256=sha256_of(weights),
+        onnx=weights if is_onnx else None,
+    )
+
+
+def _bert(directory: Path) -> Recipe:
+    bert = read_bert_directory(directory)
+    random = np.random.default_rng(20)
+    ids = random.integers(0, bert.options["vocab_size"], (2, 16))
+    mask = np.ones((2, 16), np.int64)
+    mask[1, 9:] = 0
+    ids[1, 9:] = bert.pad_id
+    return Recipe(
+        network="bert",
+        options=bert.options,
+        state=bert.state,
+        inputs=tuple(
+            TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")
+        ),
+        outputs=(TensorSpec("logits", "float32", (-1, len(bert.labels))),),
+        feeds={"input_ids": ids.astype(np.int64), "attention_mask": mask},
+        config=sentiment_config(
+            labels=bert.labels,
+            pad_id=bert.pad_id,
+            positions=bert.options["max_position_embeddings"],
+        ),
+        weights_sha256=sha256_of(directory / "model.safetensors"),
+        write_extras=lambda target: write_tokenizer(directory, target),
+    )
+
+
+def _mnist(weights: Path) -> Recipe:
+    ramp = np.linspace(-1.0, 1.0, 784, dtype=np.float32)
+    return Recipe(
+        network="mnist",
+        options={},
+        state=read_arrays(weights),
+        inputs=(TensorSpec("image", "float32", (-1, 784)),),
+        outputs=(TensorSpec("logits", "float32", (-1, 10)),),
+        feeds={"image": np.stack([ramp, -ramp])},
+        config=mnist_config(),
+        weights_sha256=sha256_of(weights),
+    )
+
+
+TOLERANCE = 1e-3  # ten times the difference of oneDNN and native; a damaged weight far exceeds it
+GRID = 4096.0  # golden outputs are rounded to 1/4096 to compress well; far below the tolerance
+
+
+def run_program(
+    directory: Path, feeds: Sequence[NDArray[Any]], *, onednn: bool
+) -> list[NDArray[Any]]:
+    """Run the saved program on one thread; inputs and outputs are in the program's order."""
+    config = inference.Config(str(directory / PROGRAM), str(directory / PARAMS))
+    config.disable_gpu()
+    config.disable_glog_info()
+    config.set_cpu_math_library_num_threads(1)
+    config.enable_mkldnn() if onednn else config.disable_mkldnn()
+    predictor = inference.create_predictor(config)
+    for name, array in zip(predictor.get_input_names(), feeds, strict=True):
+        handle = predictor.get_input_handle(name)
+        handle.reshape(array.shape)
+        handle.copy_from_cpu(array)
+    predictor.run()
+    return [
+        predictor.get_output_handle(name).copy_to_cpu() for name in predictor.get_output_names()
+    ]
+
+
+def capture_selftest(
+    directory: Path,
+    *,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    feeds: dict[str, NDArray[Any]],
+) -> None:
+    """Run the saved program on `feeds` and write `selftest.npz`.
+
+    Raises ExportError if an output is not finite, or if oneDNN and the native kernels disagree:
+    such a version would fail its own test.
+    """
+    arrays = [np.ascontiguousarray(feeds[spec.name]) for spec in inputs]
+    native = run_program(directory, arrays, onednn=False)
+    fused = run_program(directory, arrays, onednn=True)
+    golden = dict(zip((spec.name for spec in outputs), native, strict=True))
+    for (name, value), other in zip(golden.items(), fused, strict=True):
+        if not np.isfinite(value).all():
+            raise ExportError(f"output {name} of the exported program is not finite")
+        drift = float(np.abs(value - other).max())
+        if not drift <= TOLERANCE:
+            raise ExportError(
+                f"output {name}: oneDNN differs by {drift:.1e}, limit {TOLERANCE:.0e}"
+            )
+    rounded = {name: np.round(value * GRID) / GRID for name, value in golden.items()}
+    feeding = dict(zip((spec.name for spec in inputs), arrays, strict=True))
+    write_selftest(directory, feeding, rounded, tolerance=TOLERANCE)
+
+
+LIMIT = 1e-4
+
+
+def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
+    """Raise ExportError if the outputs differ by more than 1e-4; nothing without ONNX Runtime."""
+    if find_spec("onnxruntime") is None:
+        return
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model), options, providers=["CPUExecutionProvider"]
+        )
+        (theirs,) = session.run(
+            [session.get_outputs()[0].name], {session.get_inputs()[0].name: feed}
+        )
+    except Exception as error:  # its errors have no common base class
+        raise ExportError(f"ONNX Runtime cannot run {model.name}: {error}") from error
+    (ours,) = run_program(directory, [feed], onednn=True)
+    difference = float(np.abs(ours - np.asarray(theirs)).max())
+    if not difference <= LIMIT:
+        raise ExportError(
+            f"{model.name}: ONNX Runtime's output differs by {difference:.1e}, limit {LIMIT:.0e}"
+        )
+
 
 Store: TypeAlias = Literal["float32", "float16"]
 
@@ -57,8 +248,8 @@ def export_version(
     number = version if version is not None else next_version(model)
     with staged_version(model, number) as directory:
         save_program(network, inputs=recipe.inputs, directory=directory, store=store)
-        if recipe.check:
-            recipe.check(directory)
+        if recipe.onnx:
+            check_against_onnx(directory, recipe.onnx, *recipe.feeds.values())
         if recipe.write_extras:
             recipe.write_extras(directory)
         capture_selftest(
@@ -85,9 +276,8 @@ def import_u2net(
 ) -> Path:
     """Publish the weights in `file` as the next version of `model`; return its directory.
 
-    `model` is u2netp, u2net or u2net_human_seg. If a version already has these weights, it is
-    returned instead. Without `origin` the file must be the official release; raises ExportError
-    otherwise.
+    A version that already has these weights is returned instead. Without `origin` the file must be
+    the official release. Raises ExportError.
     """
     if not file.is_file():
         raise ExportError(f"no file at {file}")
@@ -112,8 +302,8 @@ def save_program(
     """Write `inference.json` and `inference.pdiparams` into `directory`; consumes `network`.
 
     With `store="float16"` the parameters are rounded to half precision and the program casts them
-    back. Paddle Inference folds those casts when it loads the program, so a run costs the same.
-    Parameters keep their structured names, from which the dynamic graph is rebuilt.
+    back, which Paddle Inference folds when it loads the program. Parameters keep their structured
+    names, from which the dynamic graph is rebuilt.
     """
     network.eval()
     for path, layer in network.named_sublayers(include_self=True):
@@ -134,10 +324,7 @@ def save_program(
 
 
 def _drop_labels(path: Path) -> None:
-    """Remove each operator's label, a running number over all layers traced by this process.
-
-    Nothing reads it; without it, equal networks give equal bytes.
-    """
+    """Remove each operator's label, a running number, so that equal networks give equal bytes."""
     program = json.loads(path.read_text("utf-8"))
     for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
         if operator["#"] != "p":  # parameters have another kind of attribute list
@@ -161,7 +348,7 @@ def _halve(layer: nn.Layer, name: str) -> Any:
 def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
     """Cast all half-precision parameters to float32 before the first layer runs.
 
-    Casting layer by layer would be too late: a network may read a layer's weights itself.
+    A network may read another layer's weights.
     """
     for layer in network.sublayers(include_self=True):
         for name, parameter in layer._parameters.items():

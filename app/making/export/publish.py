@@ -1,5 +1,6 @@
 """Publishes version directories atomically, with the manifest that describes them."""
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -12,17 +13,20 @@ from typing import Any
 from app import __version__
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.making.export.weights.release import sha256_of
 from app.models.repository.files import staging_name
 from app.models.repository.layout import VERSION
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX
 
 LAST_VERSION = 999_999_999
-"""The highest version that VERSION allows, and so the highest that a server finds."""
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions(model: Path) -> list[int]:
-    """Return the numbers of the model's version directories, published or not, highest first."""
+    """The numbers of the model's version directories, published or not, highest first."""
     if not model.is_dir():
         return []
     names = [path.name for path in model.iterdir()]
@@ -30,7 +34,6 @@ def versions(model: Path) -> list[int]:
 
 
 def next_version(model: Path) -> int:
-    """Return one more than the model's highest version directory; 1 for a new model."""
     return max(versions(model), default=0) + 1
 
 
@@ -38,7 +41,7 @@ def next_version(model: Path) -> int:
 def staged_version(model: Path, version: int) -> Iterator[Path]:
     """Yield an empty directory to build `version` in; publish it if the block succeeds.
 
-    Raises ExportError if the version exists, or if its number is outside the range of versions.
+    Raises ExportError, also if the version exists.
     """
     if not VERSION.fullmatch(str(version)):
         raise ExportError(
@@ -72,7 +75,7 @@ def _sync(path: Path) -> None:
 
 
 def published_version(model: Path, sha256: str) -> Path | None:
-    """Return the version of `model` built from the weights file with this digest, or None."""
+    """The version of `model` built from the weights file with this digest, or None."""
     for number in versions(model):
         try:
             manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
@@ -109,7 +112,7 @@ def write_manifest(
 ) -> None:
     """Write a manifest of every file now in `directory`; nothing may be added afterwards.
 
-    The text depends only on the contents (no times, no paths): equal versions give equal bytes.
+    Equal versions give equal bytes: it has no times and no paths.
     """
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
@@ -133,7 +136,7 @@ def write_manifest(
 
 
 def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest beside the version and rename it into place; readers never see a part."""
+    """Write the manifest beside the version and rename it into place."""
     text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
     staged = directory.parent / f".{directory.name}-{MANIFEST}"
     write_synced(staged, text.encode())
@@ -141,7 +144,6 @@ def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and flush it to disk before returning."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

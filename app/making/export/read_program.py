@@ -18,11 +18,10 @@ Described = tuple[str, str, list[int]]
 def read_specs(
     directory: Path, program: str, params: str | None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return the inputs and outputs that `program` (.json or .pdmodel) declares.
+    """The inputs and outputs that `program` (.json or .pdmodel) declares. Raises ExportError.
 
-    `params` is the .pdiparams of the same name; None if there is none, which is right for a program
-    without parameters. Loading runs in a child process, because a program that Paddle cannot load
-    may end the process. Raises ExportError.
+    `params` is the .pdiparams of the same name, if any. A child process loads the program, because
+    one that Paddle cannot load may end the process.
     """
     legacy = program.endswith(".pdmodel")
     environment = {
@@ -55,21 +54,21 @@ def _specs(described: Sequence[Described]) -> tuple[TensorSpec, ...]:
 def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
     """Describe the program's tensors; runs once, in the child.
 
-    Outputs are named output_0 and so on, in the program's order: their own names are those of
-    temporary variables.
+    Outputs are named output_0 and so on: their own names are those of temporary variables.
     """
     import paddle
 
     paddle.disable_signal_handler()
     path = Path(opening["directory"]) / opening["program"]
-    form = _Legacy(path) if path.suffix == ".pdmodel" else _Current(path)
+    if path.suffix == ".pdmodel":
+        paddle.enable_static()
     try:
-        if opening["params"] is None and form.has_parameters():
+        if opening["params"] is None and _has_parameters(path):
             # Paddle would run it anyway, with arbitrary memory contents as parameters.
             raise ExportError(
                 f"{path.name} has parameters, and {path.with_suffix('.pdiparams').name} is missing"
             )
-        inputs, outputs = form.tensors()
+        inputs, outputs = _tensors(path)
     except ExportError:
         raise
     except Exception as error:
@@ -78,62 +77,35 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
         "inputs": [_describe(each, each.name) for each in inputs],
         "outputs": [_describe(each, f"output_{index}") for index, each in enumerate(outputs)],
     }
-    return found, _answer_nothing
+    return found, lambda *_: ({}, {})
 
 
-class _Current:
-    """A .json program of Paddle 3."""
+def _has_parameters(path: Path) -> bool:
+    import paddle
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    if path.suffix == ".pdmodel":
+        program = paddle.static.deserialize_program(path.read_bytes())
+        own = [each.name for each in program.list_vars() if each.persistable]
+        return any(name not in ("feed", "fetch") for name in own)
+    block = json.loads(path.read_text("utf-8"))["program"]["regions"][0]["blocks"][0]
+    return any(each["#"] == "p" for each in block["ops"])
 
-    def has_parameters(self) -> bool:
-        program = json.loads(self._path.read_text("utf-8"))
-        return any(
-            each["#"] == "p" for each in program["program"]["regions"][0]["blocks"][0]["ops"]
-        )
 
-    def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        from app.models.networks.saved import load_program
+def _tensors(path: Path) -> tuple[Sequence[Any], Sequence[Any]]:
+    import paddle
 
-        layer = load_program(self._path.with_suffix(""))
+    from app.models.networks.saved import load_program
+
+    if path.suffix != ".pdmodel":
+        layer = load_program(path.with_suffix(""))
         return layer._input_spec(), layer._output_spec()
-
-
-class _Legacy:
-    """A .pdmodel program of Paddle 2.
-
-    `paddle.jit.load` cannot be used: it would rebuild the gradients, too. Those of flatten, reshape
-    and similar operators need outputs that an inference program no longer has.
-    """
-
-    def __init__(self, path: Path) -> None:
-        import paddle
-
-        paddle.enable_static()
-        self._path = path
-
-    def has_parameters(self) -> bool:
-        import paddle
-
-        program = paddle.static.deserialize_program(self._path.read_bytes())
-        return any(
-            each.persistable and each.name not in ("feed", "fetch") for each in program.list_vars()
-        )
-
-    def tensors(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        import paddle
-
-        program, names, outputs = paddle.static.load_inference_model(
-            str(self._path.with_suffix("")), paddle.static.Executor(paddle.CPUPlace())
-        )
-        return [program.global_block().var(name) for name in names], outputs
+    # load_program() would also rebuild gradients, for which an inference program lacks outputs.
+    program, names, outputs = paddle.static.load_inference_model(
+        str(path.with_suffix("")), paddle.static.Executor(paddle.CPUPlace())
+    )
+    return [program.global_block().var(name) for name in names], outputs
 
 
 def _describe(tensor: Any, name: str) -> Described:
     shape = [-1 if size is None or size < 0 else int(size) for size in tensor.shape]
     return name, str(tensor.dtype).removeprefix("paddle."), shape
-
-
-def _answer_nothing(*_call: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return {}, {}

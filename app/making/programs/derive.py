@@ -1,4 +1,4 @@
-"""Makes a version's int8 program without data, and adds it with its entry to the version."""
+"""Makes a version's int8 program without data, checks it, and adds it to the version."""
 
 from __future__ import annotations
 
@@ -6,30 +6,54 @@ import importlib.metadata
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.version_converter
+from numpy.typing import NDArray
 
-from app.contracts.errors import ExportError
+from app.contracts.errors import ConfigError, ExportError
+from app.contracts.ports import Agreement, PredictorFactory, PredictorSpec
+from app.contracts.tensors import Array, Tensors, absolute_differences
 from app.engine.backends.handler import onnx_bytes
-from app.making.export.publish import next_version, replace_manifest, staged_version, write_synced
-from app.making.export.weights.release import sha256_of
-from app.making.programs.onnx_graph import simplified
-from app.making.programs.qdq import quantised, shipped_ranges
+from app.engine.backends.openvino import imported_openvino
+from app.making.export.publish import (
+    next_version,
+    replace_manifest,
+    sha256_of,
+    staged_version,
+    write_synced,
+)
+from app.making.programs.onnx_graph import Graph, simplified
+from app.making.programs.qdq import ShippedRanges, quantised, shipped_ranges
+from app.making.programs.smoothing import quantise_embeddings, smooth
+from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles
-from app.models.repository.manifest import MANIFEST, Derivation, DerivedProgram, read_manifest
+from app.models.repository.manifest import (
+    MANIFEST,
+    Derivation,
+    DerivedProgram,
+    MeasuredLoss,
+    read_manifest,
+)
 
 INT8 = "int8"
 FILE = "int8.onnx"
 OPSET = 13
-"""The first opset in which weights may have a scale for each channel."""
 DYNAMIC = ("bert",)
 """Networks whose activations are quantised at run time; they need no ranges."""
+TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
+SETTINGS: dict[str, str | int | float | bool] = {
+    "per_channel": True,
+    "reduce_range": True,
+    "weight_type": "QInt8",
+    "embeddings": "a scale for each row",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +66,14 @@ class Derived:
 
 
 def missing_packages() -> tuple[str, ...]:
-    """Return the missing packages of the extra `onnx` that derived programs need."""
     wanted = ("onnxruntime", "openvino", "paddle2onnx")
     return tuple(name for name in wanted if find_spec(name) is None)
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
-    """Return the reference program as a simplified ONNX graph of OPSET or later.
+    """The reference program as a simplified ONNX graph of OPSET or later.
 
-    Raises BackendError if it cannot be converted to ONNX, ExportError if not to that opset.
+    Raises BackendError or ExportError if it cannot be converted.
     """
     reference = files.manifest.reference
     opening = {
@@ -67,7 +90,7 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
 
 
 def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Convert an older model, as many foreign files are; only ONNX's own operators matter here."""
+    """Convert an older model; only ONNX's own operators matter here."""
     own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
     if own >= OPSET:
         return model
@@ -82,14 +105,15 @@ def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def derive_int8(files: ModelFiles) -> Derived | None:
-    """Return the version's int8 program, or None if it needs calibration data.
+    """The version's int8 program, or None if it needs calibration data.
 
     Raises BackendError if the reference cannot be converted, and ExportError if the ranges that
     come with the package belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
-    if shipped is not None and network:  # a sealed file has other layer names
+    if shipped is not None and shipped.ranges is not None and network:
+        # A sealed file has other layer names.
         return Derived(
             backend="openvino",
             content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
@@ -102,23 +126,44 @@ def derive_int8(files: ModelFiles) -> Derived | None:
                 quality=shipped.quality,
             ),
         )
-    return _dynamic(files) if network.get("name") in DYNAMIC else None
+    return dynamic(files, shipped) if network.get("name") in DYNAMIC else None
 
 
-def _dynamic(files: ModelFiles) -> Derived:
-    """Quantise with ONNX Runtime: weights for each channel, activations at every run."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+def folded(files: ModelFiles) -> Graph:
+    """The version's named graph as ONNX Runtime prepares it: constants are computed."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as scratch:
-        plain, prepared, small = (Path(scratch) / f"{name}.onnx" for name in ("a", "b", "c"))
+        plain, prepared = Path(scratch) / "plain.onnx", Path(scratch) / "prepared.onnx"
         onnx.save(named_graph(files), plain)
         try:
             # Symbolic shapes would need sympy and add nothing for a transformer.
             quant_pre_process(plain, prepared, skip_symbolic_shape=True)
+        except Exception as error:  # its errors have no common base class
+            raise ExportError(f"ONNX Runtime cannot prepare the program: {error}") from error
+        return Graph(onnx.load(prepared))
+
+
+def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
+    """Quantise with ONNX Runtime: weights for each channel, activations at every run.
+
+    With shipped factors, activations are smoothed first.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    graph = folded(files)
+    floats: list[str] = []
+    if shipped is not None:
+        smooth(graph, shipped.exponents)
+        floats += shipped.derivation.float_layers
+    floats += quantise_embeddings(graph)
+    with tempfile.TemporaryDirectory() as scratch:
+        small = Path(scratch) / FILE
+        try:
             quantize_dynamic(
-                prepared,
+                graph.model(),
                 small,
+                nodes_to_exclude=floats,
                 per_channel=True,
                 # Weights have seven bits: a processor without VNNI adds pairs of products in
                 # 16 bits, which saturate if both factors have eight bits.
@@ -135,25 +180,25 @@ def _dynamic(files: ModelFiles) -> Derived:
             name=INT8,
             format="onnx",
             program=FILE,
-            derivation=Derivation(
-                tool="quant_pre_process and quantize_dynamic of ONNX Runtime",
-                versions={
-                    name: importlib.metadata.version(name)
-                    for name in ("onnxruntime", "paddle2onnx")
-                },
-                settings={"per_channel": True, "reduce_range": True, "weight_type": "QInt8"},
-            ),
+            derivation=shipped.derivation
+            if shipped is not None
+            else Derivation(tool=TOOL, versions=versions(), settings=SETTINGS),
+            calibration=shipped.calibration if shipped is not None else None,
+            quality=shipped.quality if shipped is not None else (),
         ),
     )
+
+
+def versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("onnxruntime", "paddle2onnx")}
 
 
 def add_program(directory: Path, derived: Derived) -> None:
     """Publish `derived` in a version; it replaces a program of the same name.
 
-    Both files are written in full beside the version and renamed into it, the manifest last. A
-    server that reads the version between the two renames finds an unlisted file, and reads the
-    version again when the manifest has changed. After a power failure between the renames,
-    remove_unlisted() repairs the version.
+    Both files are written beside the version and renamed into it, the manifest last: a server in
+    between finds an unlisted file, and reads the version again. After a power failure in between,
+    remove_unlisted() repairs it.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
@@ -183,3 +228,115 @@ def remove_unlisted(directory: Path, name: str) -> None:
     """Remove a program that an interrupted add_program() did not list."""
     if name not in read_manifest(directory).files:
         (directory / name).unlink(missing_ok=True)
+
+
+RUN_SECONDS = 120.0
+LARGEST_DRIFT = 0.02
+"""Limit of the mean absolute difference, relative to the reference's largest output or to 1."""
+
+
+def checked(
+    derived: Derived,
+    files: ModelFiles,
+    samples: Sequence[Tensors],
+    *,
+    agreement: Agreement | None,
+    least_agreement: float = 0.0,
+    open_predictor: PredictorFactory,
+) -> Derived:
+    """`derived` with its loss on `samples` added to its quality.
+
+    `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
+    if the loss is too large: this machine computes something else than the one of the ranges.
+    """
+    reference = files.spec(files.config.group(_reference_group(files)))
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / derived.entry.program).write_bytes(derived.content)
+        small = replace(
+            files.spec(InstanceGroup(name="checked", backend=derived.backend)),
+            directory=Path(scratch),
+            program=derived.entry.program,
+            params=None,
+            program_name=derived.entry.name,
+            format=derived.entry.format,
+        )
+        expected, found = (_outputs(spec, samples, open_predictor) for spec in (reference, small))
+    drifts = [_drift(ours, theirs) for ours, theirs in zip(found, expected, strict=True)]
+    figures = {"mean difference": round(float(np.mean(drifts)), 5)}
+    fit = figures["mean difference"] <= LARGEST_DRIFT
+    if agreement is not None:
+        both = [agreement(ours, theirs) for ours, theirs in zip(found, expected, strict=True)]
+        figures["agreement"] = round(float(np.mean(both)), 5)
+        fit = fit and figures["agreement"] >= least_agreement
+    if not fit:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        raise ExportError(
+            f"{files.name}: the program {derived.entry.name} is not accurate enough: {said} on "
+            f"{len(samples)} samples (limits {LARGEST_DRIFT}, {least_agreement})"
+        )
+    loss = MeasuredLoss(data="samples on this machine", count=len(samples), figures=figures)
+    return replace(derived, entry=replace(derived.entry, quality=(*derived.entry.quality, loss)))
+
+
+def _reference_group(files: ModelFiles) -> str:
+    return next(group.name for group in files.config.instance_group if group.program is None)
+
+
+def _outputs(
+    spec: PredictorSpec, samples: Sequence[Tensors], open_predictor: PredictorFactory
+) -> list[Tensors]:
+    predictor = open_predictor(spec)
+    try:
+        return [predictor.run(sample, timeout=RUN_SECONDS) for sample in samples]
+    finally:
+        predictor.close()
+
+
+def _drift(found: Tensors, expected: Tensors) -> float:
+    """The drift of the output that differs most."""
+    return max((drift(found[name], array) for name, array in expected.items()), default=0.0)
+
+
+class Differences:
+    """Measures programs against the reference's outputs on some samples."""
+
+    def __init__(self, reference: onnx.ModelProto, samples: Sequence[Tensors]) -> None:
+        self._samples = samples
+        self._expected = _run(reference, samples)
+
+    def __call__(self, model: onnx.ModelProto) -> float:
+        """The mean of drift() over samples and outputs."""
+        found = _run(model, self._samples)
+        gaps = [
+            drift(a, b)
+            for ours, theirs in zip(found, self._expected, strict=True)
+            for a, b in zip(ours, theirs, strict=True)
+        ]
+        return float(np.mean(gaps))
+
+
+def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArray[np.float64]]]:
+    """Run a model with OpenVINO, which computes int8 as in service."""
+    try:
+        openvino = imported_openvino()
+    except ImportError as error:
+        raise ConfigError("quantising needs the package openvino (extra onnx)") from error
+    core = openvino.Core()
+    compiled = core.compile_model(
+        core.read_model(model.SerializeToString()),
+        "CPU",
+        {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False},
+    )
+    request = compiled.create_infer_request()
+    return [
+        [np.array(value, np.float64) for value in request.infer(dict(sample)).values()]
+        for sample in samples
+    ]
+
+
+def drift(found: Array, expected: Array) -> float:
+    """The mean absolute difference as a share of the largest expected value, or of 1."""
+    if not expected.size:
+        return 0.0
+    largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))
+    return float(absolute_differences(found, expected).mean()) / largest

@@ -1,8 +1,6 @@
 """Simplifies an ONNX graph: removes an exporter's leftovers and names each node after its layer.
 
-The output of converters differs in ways that matter to a quantiser but not to an engine. A bias
-that is written as an addition after its convolution would be quantised as an addition. A layer
-whose name is a running number cannot be identified in a message.
+A quantiser would quantise a bias that is written as an addition after its convolution.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FOLDED = ("Cast", "Concat", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-"""Operators that converters apply to constants. The engine computes all others."""
+"""Operators that converters apply to constants."""
 
 
 class Graph:
@@ -33,25 +31,22 @@ class Graph:
         self.outputs = [value.name for value in model.graph.output]
 
     def users(self, value: str) -> list[onnx.NodeProto]:
-        """Return the nodes that read a value."""
         return [node for node in self.nodes if value in node.input]
 
     def maker(self, value: str) -> onnx.NodeProto | None:
-        """Return the node that produces a value; None for a constant or an input."""
         return next((node for node in self.nodes if value in node.output), None)
 
     def weight_of(self, node: onnx.NodeProto) -> str | None:
-        """Return the constant that is the node's weight; None for a node without one."""
+        """The constant that is the node's weight; None for a node without one."""
         if node.op_type not in WEIGHTED:
             return None
         return next((name for name in node.input[:2] if name in self.constants), None)
 
     def layers(self) -> Iterator[onnx.NodeProto]:
-        """Yield the nodes with weights in execution order."""
         yield from (node for node in self.nodes if self.weight_of(node))
 
     def model(self) -> onnx.ModelProto:
-        """Return the changed model with only the constants that a node reads."""
+        """The changed model with only the constants that a node reads."""
         read = {name for node in self.nodes for name in node.input}
         graph = self._model.graph
         del graph.node[:], graph.initializer[:], graph.value_info[:]
@@ -69,9 +64,8 @@ def simplified(
 ) -> onnx.ModelProto:
     """Fold constants, merge biases into their layers and name all nodes; consumes `model`.
 
-    The graph computes the same function. Inputs and outputs get the given names, in order. A node
-    with weights gets their name without its last part (`stage1.rebnconvin.conv_s1`), any other node
-    its kind and a running number. A node's output gets the node's name.
+    Inputs and outputs get the given names. A node with weights gets their name without its last
+    part (`stage1.rebnconvin.conv_s1`), any other node its kind and a number.
     """
     if any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
         return model  # names inside branches and loops would have to be changed too
@@ -86,7 +80,6 @@ def simplified(
 
 
 def _fold_constants(graph: Graph) -> None:
-    """Evaluate the operators that converters apply to constants; remove Identity nodes."""
     kept: list[onnx.NodeProto] = []
     passed_on: dict[str, str] = {}
     for node in graph.nodes:
@@ -148,7 +141,6 @@ def _is_channel_bias(shape: tuple[int, ...]) -> bool:
 
 
 def _drop_unread(graph: Graph) -> None:
-    """Remove nodes that no output needs, such as the unused side masks of a network."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
@@ -166,7 +158,6 @@ class _Names:
         self._numbers: Counter[str] = Counter()
 
     def give(self, kind: str, *, numbered: bool) -> str:
-        """Return an unused name; with `numbered`, the first one has a number, too."""
         while True:
             number = self._numbers[kind]
             self._numbers[kind] += 1

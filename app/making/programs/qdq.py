@@ -1,14 +1,13 @@
 """int8 by QuantizeLinear and DequantizeLinear nodes: measure ranges once, apply them anywhere.
 
-A graph in this form is still float: an engine computes a layer in int8 if its input and its weights
-both come from a DequantizeLinear. Weights are quantised here, symmetrically and for each output
-channel; activations need ranges that were measured on data.
+An engine computes a layer in int8 if its input and its weights both come from a DequantizeLinear.
+Weights are quantised here, for each output channel; activations need measured ranges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 LEVELS = 127
 FIRST_LEVELS = 64
 """Levels of the first layer's weights: a processor without VNNI adds pairs of products in 16 bits,
-which overflows if an input uses its whole range. NNCF does the same for the same reason."""
+which overflows if an input uses its whole range."""
 
 SMALLEST = 1e-3
 """Share of the layer's largest weight below which a channel gets no scale of its own."""
@@ -32,8 +31,7 @@ SMALLEST = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """A value's scale and zero point: int8 if `signed`, else uint8; `readers` are the nodes that
-    read it quantised."""
+    """A value's scale and zero point, int8 or uint8; `readers` read it quantised."""
 
     value: str
     scale: float
@@ -44,17 +42,14 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """Everything that was measured on data; layers in `float_layers` keep their float weights."""
+    """Everything that was measured on data."""
 
     activations: tuple[Activation, ...]
     float_layers: tuple[str, ...]
 
 
 def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
-    """Apply `ranges` to the simplified graph; consumes `model`.
-
-    Raises ExportError if the ranges belong to another graph.
-    """
+    """Apply `ranges` to the simplified graph; consumes `model`. Raises ExportError."""
     graph = Graph(model)
     _check_names(graph, ranges)
     first = True
@@ -73,10 +68,9 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
-    """Return the ranges that a quantiser put into `model`, a simplified graph.
+    """The ranges that a quantiser put into `model`, a simplified graph; the inverse of quantised().
 
-    This is the inverse of quantised(). Layers with unchanged weights are float layers. Nodes that
-    the quantiser removed are ignored; raises ExportError if one of them is a layer.
+    Raises ExportError if the quantiser removed a layer.
     """
     plain, found = Graph(model), Graph(quantised_model)
     makers = {name: node for node in found.nodes for name in node.output}
@@ -114,7 +108,7 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
 
 
 def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
-    """Return the QuantizeLinear that an activation has passed; None for any other value."""
+    """The QuantizeLinear that an activation has passed; None for any other value."""
     maker = makers.get(value)
     if maker is None or maker.op_type != "DequantizeLinear":
         return None
@@ -206,23 +200,25 @@ DIRECTORY = Path(__file__).parent / "ranges"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedRanges(Strict):
-    """Output of `python -m training.u2netp.int8_ranges`: ranges and their origin.
+    """Measurements on data for certain weights, and their origin.
 
-    `quality` was measured with these ranges on held-out data.
+    `python -m training.u2netp.int8_ranges` measures `ranges`. `python -m
+    training.emotion.int8_factors` measures `exponents`: powers of two for each channel of a value.
     """
 
     weights_sha256: str
     derivation: Derivation
     calibration: Calibration
     quality: tuple[MeasuredLoss, ...]
-    ranges: Ranges
+    ranges: Ranges | None = None
+    exponents: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 PARSER = TypeAdapter(ShippedRanges)
 
 
 def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
-    """Return the shipped ranges for the weights with this digest, or None."""
+    """The shipped ranges for the weights with this digest, or None."""
     for path in sorted(DIRECTORY.glob("*.json")):
         found = PARSER.validate_json(path.read_bytes(), strict=True)
         if found.weights_sha256 == weights_sha256:

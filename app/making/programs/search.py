@@ -24,13 +24,13 @@ SEED = 20
 
 
 def chosen(files: Sequence[Path], count: int) -> list[Path]:
-    """Return `count` of the files, or all if there are fewer; the choice is deterministic."""
+    """`count` of the files, or all if there are fewer; the choice is deterministic."""
     ordered = sorted(files)
     return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
 
 
 def digest_of(files: Sequence[Path]) -> str:
-    """Return one sha256 for a set of files, taken over the sorted digests of their contents."""
+    """One sha256 for a set of files."""
     digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -38,10 +38,9 @@ def digest_of(files: Sequence[Path]) -> str:
 def measure_ranges(
     model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
 ) -> Ranges:
-    """Measure the ranges of all that can be quantised except `float_layers`; `model` is unchanged.
+    """The ranges of all that can be quantised except `float_layers`; `model` is unchanged.
 
     Bias correction is off: on U²-Netp it changes the masks more than quantising does.
-    Raises ConfigError if NNCF is not installed.
     """
     try:
         with warnings.catch_warnings():
@@ -67,12 +66,10 @@ def measure_ranges(
 
 
 def versions() -> Mapping[str, str]:
-    """Versions of the tools used, for the manifest."""
     return {name: importlib.metadata.version(name) for name in ("nncf", "onnx", "openvino")}
 
 
 def layers_of(model: onnx.ModelProto) -> list[str]:
-    """Return the names of a graph's layers in execution order."""
     return [layer.name for layer in Graph(model).layers()]
 
 
@@ -80,8 +77,8 @@ Loss = Callable[[onnx.ModelProto], float]
 Show = Callable[[str, float], None]
 
 SHARE = 0.1
-"""Share of the budget or of the worst stage's loss, whichever is larger. Stages and layers that
-lose less alone are ignored."""
+"""Share of the budget or of the worst stage's loss, whichever is larger, that a stage or layer
+alone must lose to be looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,7 @@ class Search:
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return the ranges with more layers float; those read their inputs unquantised, too."""
+    """The ranges with more layers float; those read their inputs unquantised, too."""
     activations = []
     for each in ranges.activations:
         readers = tuple(name for name in each.readers if name not in floats)
@@ -116,26 +113,22 @@ class FloatLayers:
         self._tried = 0
 
     def find(self, budget: float) -> Search:
-        """Find a small set of float layers that brings the loss within the budget.
+        """Find a small set of float layers that brings the loss within the budget, if there is one.
 
-        It first measures everything in int8. If that loses too much, it measures each stage (the
-        first part of a layer's name) alone in int8, then each layer of the stages that lose most.
-        It then makes the worst layers float, one after another, until the loss is within the
-        budget. The loss may stay above the budget; the caller must reject the program then.
+        If everything in int8 loses too much, measure each stage (the first part of a layer's name)
+        alone in int8, then each layer of the stages that lose most, and make the worst layers
+        float, one after another.
         """
         floats: list[str] = []
         loss = self._measured("everything", floats)
-        if loss <= budget:
-            return self._search(floats, loss)
-        for layer in self._worst(budget):
-            floats.append(layer)
+        worst = self._worst(budget) if loss > budget else []
+        while worst and loss > budget:
+            floats.append(worst.pop(0))
             loss = self._measured(f"float: {', '.join(floats)}", floats)
-            if loss <= budget:
-                break
-        return self._search(floats, loss)
+        return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)
 
     def _worst(self, budget: float) -> list[str]:
-        """Return the layers by the loss of each alone, the worst first."""
+        """The layers by the loss of each alone, the worst first."""
         stages: dict[str, list[str]] = {}
         for layer in self._layers:
             stages.setdefault(layer.partition(".")[0], []).append(layer)
@@ -160,6 +153,3 @@ class FloatLayers:
         self._tried += 1
         self._show(what, loss)
         return loss
-
-    def _search(self, floats: Sequence[str], loss: float) -> Search:
-        return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)

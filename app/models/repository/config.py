@@ -11,14 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
@@ -56,11 +49,7 @@ class DynamicBatching(_Table):
 
 
 class Budget(_Table):
-    """What a lower precision may cost on the golden input.
-
-    `mean_difference` is the largest mean difference of an output from the golden one. `agreement`,
-    from 0 to 1, is the least agreement by the measure of the model's task.
-    """
+    """What a lower precision may cost on the golden input, by difference or by agreement."""
 
     mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
     agreement: float | None = Field(default=None, gt=0, le=1)
@@ -79,12 +68,8 @@ TOGETHER = 4
 class InstanceGroup(_Table):
     """One predictor configuration: `count` processes of `threads` threads each.
 
-    In config.toml, `count` may be "cores": the number that fills the cores, see processes_for().
-    `base` names the group that this one must differ from, in outputs or in time, to be called
-    effective; by default that is the default group. `program` names a derived program of the
-    version; by default the group runs the reference. A group of lower precision has a `budget` for
-    the self-test, or a `tolerance` that replaces the self-test's own. `candidate` false excludes
-    the group from the choice of the default group.
+    In config.toml, `count` may be "cores", see processes_for(). docs/model-repository.md has all
+    keys.
     """
 
     name: GroupName
@@ -130,8 +115,7 @@ class VersionPolicy(_Table):
     def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """The versions to try, newest first, and how many of them to serve.
 
-        `published` is newest first. There can be more versions to try than to serve: an older
-        version then replaces a newer one that is unusable.
+        An older version replaces a newer one that is unusable. `published` is newest first.
         """
         if self.kind == "specific":
             listed = tuple(sorted(set(self.versions), reverse=True))
@@ -142,10 +126,8 @@ class VersionPolicy(_Table):
 class ModelConfig(_Table):
     """The whole of config.toml. Only the pipeline reads `parameters`.
 
-    `default` makes this model answer its task when a request names no model. In the result of
-    load_config(), `default_group` is always the name of a group: "auto" becomes the first group
-    that always starts. `equal_axes` lists input axes, such as `input_ids.1`, that must have the
-    same size in a request.
+    In the result of load_config(), `default_group` is always the name of a group: "auto" becomes
+    the first group that always starts.
     """
 
     pipeline: str | None = None
@@ -221,10 +203,7 @@ class ModelConfig(_Table):
         return default.count * default.threads // self.group(name).threads
 
     def threads(self) -> int:
-        """Total threads of the groups that always run.
-
-        A chosen group counts as the group that it replaced.
-        """
+        """Total threads of the groups that always run; a chosen one counts as its predecessor."""
         first = self.first_group or self.default_group
         return sum(
             group.count * group.threads
@@ -339,10 +318,7 @@ def faults_of(error: ValidationError, *within: str) -> str:
 
 
 def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
-    """Number of processes of `threads` threads that fill the cores, at most one per GiB of memory.
-
-    It is at least 1.
-    """
+    """Number of processes that fill the cores: at least 1, at most one for each GiB of memory."""
     return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
 
 

@@ -1,13 +1,16 @@
-"""The model repository on disk: which models and versions exist, read without trusting them."""
+"""The model repository on disk: its models, versions and default models, read without trust."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.contracts.errors import ConfigError, ManifestError, ModelNotFound
+from app.contracts.errors import ConfigError, ManifestError, ModelNotFound, PaddlepoolError
 from app.contracts.ports import Agreement, PredictorSpec, ServedModelInfo
 from app.models.repository.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
 from app.models.repository.manifest import MANIFEST, Manifest, read_manifest, verify_files
@@ -63,10 +66,7 @@ class ModelFiles:
         return replace(test, agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
-        """What a backend needs to open one predictor of `group`.
-
-        If the version lacks the group's program, the spec has no format and no backend opens it.
-        """
+        """What a backend needs to open `group`; no format if its program is missing."""
         found = self.manifest.find(group.program)
         return PredictorSpec(
             directory=self.directory,
@@ -127,17 +127,11 @@ class ModelRepository:
             ) from error
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Published versions, newest first.
-
-        Raises ModelNotFound, and OSError if the model's directory exists but cannot be read.
-        """
+        """Published versions, newest first. Raises ModelNotFound, and OSError if unreadable."""
         return self._numbered(name, sealed=True)
 
     def unsealed(self, name: str) -> tuple[int, ...]:
-        """Version directories without a manifest: still being copied, or never sealed.
-
-        Raises as versions() does.
-        """
+        """Version directories without a manifest: still being copied, or never sealed."""
         return self._numbered(name, sealed=False)
 
     def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
@@ -195,3 +189,56 @@ def _exists(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+VARIABLE = "PADDLEPOOL_DEFAULT_MODELS"
+
+log = logging.getLogger("paddlepool.server")
+
+
+def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
+    """The configuration of every model that has a valid one; the registry reports the others."""
+    configs = {}
+    for name in repository.names():
+        with contextlib.suppress(PaddlepoolError):
+            configs[name] = repository.config(name)
+    return configs
+
+
+def find_default_models(
+    configs: Mapping[str, ModelConfig], tasks: Iterable[str], *, chosen: Mapping[str, str]
+) -> dict[str, str]:
+    """The default model of each task: `chosen`, or with `default = true`, or the first by name.
+
+    It need not load: a damaged model must not pass its task to another one. Raises ConfigError if
+    `chosen` names an unknown task. An unknown model may be published later.
+    """
+    known = sorted(tasks)
+    for task, model in chosen.items():
+        if task not in known:
+            raise ConfigError(
+                f"{VARIABLE}: there is no task {task!r}, there are {', '.join(known)}",
+                limit=", ".join(known),
+                received=task,
+            )
+        if model not in configs or configs[model].pipeline != task:
+            log.warning(
+                "%s: the repository has no model %r for the task %s yet", VARIABLE, model, task
+            )
+    found = {task: _first(configs, task) for task in known if task not in chosen}
+    return {task: model for task, model in found.items() if model is not None} | {**chosen}
+
+
+def _first(configs: Mapping[str, ModelConfig], task: str) -> str | None:
+    names = [name for name in sorted(configs) if configs[name].pipeline == task]
+    marked = [name for name in names if configs[name].default]
+    candidates = marked or names
+    if len(candidates) > 1:
+        log.warning(
+            "%s models of the task %s %s; %r answers requests that name none",
+            len(candidates),
+            task,
+            "have default = true" if marked else "and none has default = true",
+            candidates[0],
+        )
+    return candidates[0] if candidates else None

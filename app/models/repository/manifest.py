@@ -58,7 +58,7 @@ class Derivation(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(Strict):
-    """The data for measuring the ranges of activations; `sha256` is of its files' digests."""
+    """The data for measuring activations; `sha256` is of its files' digests, or of its texts."""
 
     data: str
     count: Annotated[int, Field(ge=1)]
@@ -101,8 +101,7 @@ class Program:
 class Manifest(Strict):
     """Contents and origin of a version; inputs and outputs are in predictor order.
 
-    `params` is null if the program has no parameters: Paddle then writes no file for them. Format 2
-    adds `programs`, and a reference program in ONNX.
+    Format 2 adds `programs`, and a reference program in ONNX. `params` is null without parameters.
     """
 
     format: Literal[1, 2]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,17 +26,6 @@ from app.models.repository.config import Budget, InstanceGroup
 from app.models.repository.files import open_plain_file
 
 SELFTEST = "selftest.npz"
-MOST_BYTES = 256 << 20
-"""Most bytes of all arrays together, whatever the model's tensors are: the server's own process
-unpacks them."""
-ROWS, LENGTH, LEAST_BYTES = 16, 2048, 1 << 20
-"""Largest size of a free first axis, and of any other free axis, in a self-test. Every tensor may
-have LEAST_BYTES, even if these sizes give less."""
-ZIP_BYTES = 1 << 20
-"""Most bytes of an archive in addition to its arrays."""
-NPY_BYTES = 1024
-"""Most bytes that describe an array in its file."""
-PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 UNREADABLE = (
     OSError, TypeError, ValueError, EOFError, MemoryError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
@@ -48,11 +34,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How far outputs are from the golden ones.
-
-    The absolute differences, the largest and the mean, are each those of the worst output.
-    `agreement` is how far the outputs mean the same to the task, from 0 to 1.
-    """
+    """Distance of outputs from the golden ones: of the worst output, and agreement 0 to 1."""
 
     largest_difference: float
     mean_difference: float
@@ -63,9 +45,7 @@ class Quality:
 class SelfTest:
     """One input, its expected output, and how far other outputs may be from it.
 
-    The limit is `tolerance`, the largest absolute difference, or instead the `budget` of a lower
-    precision if there is one. `agreement` is the measure of the model's task, `program` the derived
-    program that is tested.
+    The limit is `tolerance`, the largest absolute difference, or the `budget` of a lower precision.
     """
 
     inputs: Tensors
@@ -184,100 +164,38 @@ def read_selftest(
 ) -> SelfTest:
     """Read a version's self-test. Raises ManifestError if it does not fit the specs.
 
-    That is checked before any array is unpacked. An output may be empty along a free axis (nothing
-    found): then only its dtype and shape are tested.
+    An output may be empty along a free axis (nothing found): then only its dtype and shape are
+    tested.
     """
     label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
-    limit = min(MOST_BYTES, sum(map(_most_bytes, (*inputs, *outputs))))
     try:
-        with open_plain_file(directory / SELFTEST) as file:
-            _check_bytes(os.fstat(file.fileno()).st_size, limit + ZIP_BYTES, f"{label} has")
-            with zipfile.ZipFile(file) as archive:
-                found = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
-                golden = [
-                    {spec.name: _member(archive, found, kind, spec, label) for spec in specs}
-                    for kind, specs in (("input", inputs), ("output", outputs))
-                ]
-                size = sum(each.file_size for members in golden for each in members.values())
-                _check_bytes(size, limit, f"{label} unpacks to")
-                tolerance = _tolerance(archive, found, label)
-                given, expected = (
-                    {name: _array(archive, member) for name, member in members.items()}
-                    for members in golden
-                )
+        with (
+            open_plain_file(directory / SELFTEST) as file,
+            np.load(file, allow_pickle=False) as archive,
+        ):
+            given, expected = (
+                {spec.name: _array(archive, kind, spec, label) for spec in specs}
+                for kind, specs in (("input", inputs), ("output", outputs))
+            )
+            tolerance = archive.get("tolerance")
     except UNREADABLE as error:
         raise ManifestError(f"{label} cannot be read as arrays") from error
-    return SelfTest(inputs=given, outputs=expected, tolerance=tolerance)
+    is_number = tolerance is not None and not tolerance.shape and tolerance.dtype.kind in "fiu"
+    if not (is_number and 0 < tolerance < np.inf):
+        raise ManifestError(f"{label}: tolerance must be one positive number")
+    return SelfTest(inputs=given, outputs=expected, tolerance=float(tolerance))
 
 
-def _most_bytes(spec: TensorSpec) -> int:
-    free = [ROWS] + [LENGTH] * len(spec.shape)
-    axes = [free[axis] if size == -1 else size for axis, size in enumerate(spec.shape)]
-    return NPY_BYTES + max(LEAST_BYTES, math.prod(axes) * np.dtype(spec.dtype).itemsize)
-
-
-def _check_bytes(size: int, limit: int, what: str) -> None:
-    if size > limit:
+def _array(archive: Mapping[str, Array], kind: str, spec: TensorSpec, label: str) -> Array:
+    """Return the array of this tensor. Raises ManifestError if there is none that fits."""
+    name = f"{kind}.{spec.name}"
+    found = archive.get(name)
+    if found is None or not spec.admits(found) or (kind == "input" and found.size == 0):
         raise ManifestError(
-            f"{what} {size} bytes, the limit is {limit}", limit=limit, received=size
+            f"{label}: {name} should be {spec.dtype} {list(spec.shape)}, "
+            f"received {_described(found)}"
         )
-
-
-def _member(
-    archive: zipfile.ZipFile,
-    members: Mapping[str, zipfile.ZipInfo],
-    kind: str,
-    spec: TensorSpec,
-    label: str,
-) -> zipfile.ZipInfo:
-    """The member with this tensor, checked by its header. Raises ManifestError if it is none."""
-    name, received = f"{kind}.{spec.name}", "nothing"
-    if member := members.get(name):
-        shape, dtype = _header(archive, member)
-        fits = dtype == np.dtype(spec.dtype) and spec.admits_shape(shape)
-        if fits and (kind == "output" or 0 not in shape):
-            return member
-        received = f"{dtype} {list(shape)}"
-    raise ManifestError(
-        f"{label}: {name} should be {spec.dtype} {list(spec.shape)}, received {received}"
-    )
-
-
-def _tolerance(
-    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], label: str
-) -> float:
-    if member := members.get("tolerance"):
-        shape, dtype = _header(archive, member)
-        if shape == () and dtype.kind in "fiu":
-            value = float(_array(archive, member))
-            if 0 < value < np.inf:
-                return value
-    raise ManifestError(f"{label}: tolerance must be one positive number")
-
-
-def _header(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo
-) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read the shape and dtype of an array without unpacking it.
-
-    Raises ValueError if the member does not have the size of such an array.
-    """
-    if member.compress_type not in PACKED:
-        raise ValueError("a compression that numpy does not use")
-    with archive.open(member) as file:
-        if np.lib.format.read_magic(file) != (1, 0):  # later versions have headers of any length
-            raise ValueError("a format that numpy does not use for numbers")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        if member.file_size != file.tell() + math.prod(shape) * dtype.itemsize:
-            raise ValueError("a size that is not the array's")
-    return shape, dtype
-
-
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    """Unpack a member. Without a length, read() would unpack everything before it counts."""
-    with archive.open(member) as file:
-        unpacked = io.BytesIO(file.read(member.file_size))
-    return np.lib.format.read_array(unpacked, allow_pickle=False)
+    return found
 
 
 def _described(array: Array | None) -> str:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
 from app.models.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
@@ -24,11 +30,7 @@ REFUSED = ".refused.json"
 
 @dataclass(slots=True)
 class Changes:
-    """What sync() did, by `MODEL/VERSION`, or by `MODEL/FILE` for a model's own files.
-
-    `refused` and `damaged` have the reasons. A damaged version was complete here and is copied
-    again.
-    """
+    """What sync() did, by `MODEL/VERSION` or `MODEL/FILE`; `refused` and `damaged` have reasons."""
 
     taken: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -40,13 +42,11 @@ def sync(source: Source, root: Path) -> Changes:
     """Copy what is new in `source` into the repository `root`, and remove versions that it dropped.
 
     Only versions that the model's version policy could serve are copied. A version appears once
-    every byte matches its manifest. A version that does not match is refused, and retried when the
-    source's listing of it changes. A local version is verified and, if damaged, copied again. A
-    file that cannot be read is refused alone.
+    every byte matches its manifest; one that does not match is refused until its listing changes. A
+    damaged local version is copied again.
 
     A model that the source no longer has stays: a source cannot empty the local repository. Raises
-    DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written;
-    versions that were complete by then stay.
+    DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written.
     """
     models = source.models()
     changes = Changes()
@@ -160,10 +160,7 @@ def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) ->
 
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
-    """True if the local version has the same manifest as the source's; if not, it is replaced.
-
-    Raises ManifestError if its files do not match that manifest, and DownloadError.
-    """
+    """True if the local version has the source's manifest. Raises ManifestError, DownloadError."""
     manifest = _read(local / MANIFEST)
     if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
         return False
@@ -172,10 +169,7 @@ def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) 
 
 
 def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]) -> None:
-    """Copy and publish one version. After DownloadError or ManifestError, nothing is left of it.
-
-    An existing version of that number stays until the new content is complete.
-    """
+    """Copy and publish one version; until it is complete, an existing one of that number stays."""
     place = model / str(version)
     text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
     with staging_name(model) as staging:
@@ -262,3 +256,74 @@ def lines_of(changes: Changes) -> Iterator[str]:
     yield from (f"taken {label}" for label in changes.taken)
     yield from (f"removed {label}" for label in changes.removed)
     yield from (f"refused {label}: {reason}" for label, reason in changes.refused.items())
+
+
+POLL_SECONDS = 0.2
+END_SECONDS = 5.0
+TIMEOUT_SECONDS = 600.0
+"""Time limit for copying everything new; versions that are complete by then stay."""
+START_SECONDS = 30.0
+"""The same limit at startup, if there is a version to serve and the source is polled again."""
+
+log = logging.getLogger(__name__)
+
+
+def first_refresh(address: str, root: Path, *, polled: bool) -> bool:
+    """Run refresh() at startup, for a short time if there are versions and later looks."""
+    short = polled and any(root.glob(f"*/*/{MANIFEST}"))
+    timeout = START_SECONDS if short else TIMEOUT_SECONDS
+    return refresh(address, root, until=threading.Event(), timeout=timeout)
+
+
+def refresh(
+    address: str, root: Path, *, until: threading.Event, timeout: float = TIMEOUT_SECONDS
+) -> bool:
+    """Synchronise `root` with the source, log what happened, and return whether it succeeded.
+
+    Runs sync() in a process of its own, because the server loads no cloud library. Ends within
+    `timeout` seconds, and soon after the event is set. Never raises: serving does not depend on a
+    source that is gone.
+    """
+    command = [sys.executable, "-m", "app.cli", "models", "sync", address, "--end-with-input"]
+    try:
+        child = subprocess.Popen(
+            [*command, "--repository", str(root)],
+            stdin=subprocess.PIPE,  # closes when this process ends, for any reason
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        log.warning("the model source cannot be asked: %s", error)
+        return False
+    printed: list[str] = []
+    reader = threading.Thread(target=_collect, args=(child.stdout, printed), daemon=True)
+    reader.start()
+    give_up = time.monotonic() + timeout
+    while child.poll() is None and time.monotonic() < give_up and not until.wait(POLL_SECONDS):
+        pass
+    late = child.poll() is None
+    if late:
+        child.terminate()
+        try:
+            child.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    if child.stdin is not None:
+        child.stdin.close()
+    reader.join(END_SECONDS)
+    for line in printed[-50:]:
+        log.info("model source: %s", line)
+    if late and not until.is_set():
+        log.warning("the model source did not answer within %.0f s; tried again later", timeout)
+    elif child.returncode:
+        log.warning("the model source could not be read; the local copy stays in service")
+    return child.returncode == 0
+
+
+def _collect(output: IO[str] | None, printed: list[str]) -> None:
+    if output is not None:
+        with output:
+            printed.extend(line.rstrip() for line in output)

@@ -50,13 +50,6 @@ STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.DeadlineExceeded: 504,
     errors.WorkerCrashed: 500,
     errors.ModelOutputInvalid: 500,
-    errors.OperatorError: 500,
-    errors.ConfigError: 500,
-    errors.ManifestError: 500,
-    errors.ExportError: 500,
-    errors.DownloadError: 500,
-    errors.BackendError: 500,
-    errors.RunRefused: 500,
 }
 
 HTTP_CODES: Mapping[int, str] = {
@@ -229,7 +222,7 @@ WHEN: Mapping[str, str] = {
         " the limit."
     ),
     "host_not_allowed": (
-        "The `Host` header, or the host of an absolute target, is none of "
+        "The `Host` header, or the host of an absolute target, is not in "
         "`PADDLEPOOL_ALLOWED_HOSTS`."
     ),
     "http_version_not_supported": "The request is in a version of HTTP other than 1.0 and 1.1.",
@@ -311,7 +304,7 @@ def error_codes() -> list[ErrorCode]:
     domain = {
         (error.code, status, error.title)
         for error, status in STATUS.items()
-        if error is not errors.PaddlepoolError and not issubclass(error, errors.OperatorError)
+        if error is not errors.PaddlepoolError
     }
     of_http = {(code, status, HTTPStatus(status).phrase) for status, code in HTTP_CODES.items()}
     return [

@@ -1,20 +1,23 @@
-"""GET /info: served models, the provenance of their weights, instance groups and limits."""
+"""GET /info: models, the provenance of their weights, groups and limits. GET /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 
 from app import __version__
 from app.contracts.resources import processor
 from app.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
 from app.engine.registry.load_history import NOT_LOADED
 from app.engine.registry.model import ServedModel
+from app.engine.registry.registry import ModelRegistry
+from app.observability.gauges import ModelGauges
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 
@@ -141,9 +144,11 @@ class ProcessorInfo(BaseModel):
 
     name: str
     instruction_sets: list[str] = Field(
-        description="Those that it has of the ones by which the frameworks choose their kernels."
+        description="The instruction sets of this processor by which the frameworks choose kernels."
     )
-    missing: list[str] = Field(description="The others of these for its architecture.")
+    missing: list[str] = Field(
+        description="Such instruction sets of its architecture that it lacks."
+    )
     remark: str | None = Field(description="What that means for int8 programs; null: nothing.")
 
 
@@ -265,3 +270,53 @@ def _reason(group: GroupStatus, choice: Choice) -> str | None:
     tried = [each.reason for each in choice.candidates if each.group == group.name]
     refused = (each for each in (group.effect.reason, *tried) if each.startswith(CANNOT_START))
     return next(refused, group.reason)
+
+
+def metrics_router() -> APIRouter:
+    """Build the route that Prometheus scrapes."""
+
+    async def metrics(
+        request: Request,
+        services: ServicesDep,
+        names: Annotated[
+            list[str] | None,
+            Query(alias="name[]", description="Only the series with these names."),
+        ] = None,
+    ) -> Response:
+        """Every metric family; see docs/metrics.md. OpenMetrics if `Accept` asks for it."""
+        accept = ",".join(request.headers.getlist("accept"))
+        render = services.metrics.render
+        text, content_type = await asyncio.to_thread(render, accept, names or ())
+        return Response(text, headers={"Content-Type": content_type})
+
+    routes = APIRouter(tags=["operations"])
+    routes.add_api_route(
+        "/metrics",
+        metrics,
+        operation_id="metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}},
+    )
+    return routes
+
+
+def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
+    """Read the engine's state. A model without a served version counts as not ready."""
+    gauges = [
+        ModelGauges(
+            model=model.name,
+            version=model.version,
+            ready=model.ready(),
+            default_group=model.config.default_group,
+            chosen_by=model.choice.by,
+            groups=model.groups(),
+        )
+        for model in registry.served()
+    ]
+    missing = set(registry.wanted()) - {gauge.model for gauge in gauges}
+    newest = {status.name: status.version or 0 for status in reversed(registry.index())}
+    gauges += [
+        ModelGauges(model=name, version=newest.get(name, 0), ready=False)
+        for name in sorted(missing)
+    ]
+    return gauges

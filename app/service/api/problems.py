@@ -158,10 +158,7 @@ TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 def documented(
     *statuses: int, protocol: bool = False, form: ErrorForm | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """Describe these statuses with the problem model, for `responses=` of an operation.
-
-    With `protocol`, the model is the one of /v2. With `form`, model and statuses are the form's.
-    """
+    """Describe these statuses for OpenAPI, in the form of problem+json, of /v2 or of `form`."""
     model: type[BaseModel] = Problem
     media_type = MEDIA_TYPE
     if protocol or form is not None:

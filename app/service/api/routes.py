@@ -1,4 +1,4 @@
-"""Routes: the table of all templates, and the route class of endpoints that run a task.
+"""Routes: their table, the route class of endpoints that run a task, and its three parameters.
 
 The middleware needs a path's route for body limits, keys and labels, so the table finds it before
 the request is routed. FastAPI builds the OpenAPI document from a task endpoint's signature but does
@@ -10,32 +10,124 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.contracts.errors import UnsupportedMediaType
+from app.contracts.errors import InvalidParameter, UnsupportedMediaType
+from app.engine.dataplane import Answer
 from app.service.api.errors import http_fault
 from app.service.api.problems import ErrorForm, Refused
-from app.service.api.routing import ROUTING, Routing, timeout_seconds
 from app.service.api.services import services_of
 from app.service.api.uploads import media_type
+from app.settings.server import Settings
 
 UNSAID = ("", "application/x-www-form-urlencoded")
 """Content types of JSON from clients that set none: no type, or curl's default. A page of another
-site may send the second without a preflight; app.service.api.middleware.sites rejects it."""
+site may send the second without a preflight; app.service.api.middleware.keys rejects it."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Faults = list[Any]
+
+ModelParameter = Annotated[
+    str | None,
+    Query(
+        max_length=64,
+        description="Model to use, `name` or `name@version`; the repository's default if left out.",
+    ),
+]
+PredictorParameter = Annotated[
+    str | None,
+    Query(max_length=32, description="Instance group to use; the model's default if left out."),
+]
+TimeoutParameter = Annotated[
+    int | None,
+    Query(ge=1, description="Deadline in milliseconds; `/info` names the default and the limit."),
+]
+
+
+class Routing(BaseModel):
+    """The three parameters; None if the request leaves one out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelParameter = None
+    predictor: PredictorParameter = None
+    timeout_ms: TimeoutParameter = None
+
+    def options(self, settings: Settings, *, model: str | None = None) -> dict[str, Any]:
+        """Arguments for DataPlane.run; `model` overrides the parameter. Raises InvalidParameter."""
+        name, version = split_model(model or self.model)
+        return {
+            "model": name,
+            "version": version,
+            "group": self.predictor,
+            "timeout": timeout_seconds(self.timeout_ms, settings),
+        }
+
+
+ROUTING = tuple(Routing.model_fields)
+"""Names of the parameters."""
+
+
+async def _routing(
+    model: ModelParameter = None,
+    predictor: PredictorParameter = None,
+    timeout_ms: TimeoutParameter = None,
+) -> Routing:
+    return Routing.model_construct(model=model, predictor=predictor, timeout_ms=timeout_ms)
+
+
+RoutingDep = Annotated[Routing, Depends(_routing)]
+"""For the signatures of task endpoints. TaskRoute reads the parameters without FastAPI."""
+
+
+def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
+    """The request's deadline in seconds. Raises InvalidParameter outside 1 … timeout_max_ms."""
+    if timeout_ms is None:
+        return settings.timeout_default_ms / 1000
+    if not 1 <= timeout_ms <= settings.timeout_max_ms:
+        raise InvalidParameter(
+            f"timeout_ms is {timeout_ms}, allowed are 1 to {settings.timeout_max_ms}",
+            limit=settings.timeout_max_ms,
+            received=timeout_ms,
+        )
+    return timeout_ms / 1000
+
+
+def split_model(model: str | None) -> tuple[str | None, int | None]:
+    """Split `u2netp@3` into name and version, which may be missing. Raises InvalidParameter."""
+    if model is None:
+        return None, None
+    name, at, version = model.partition("@")
+    if not at:
+        return name, None
+    if not (version.isascii() and version.isdecimal() and len(version) <= 9):
+        raise InvalidParameter("model is not `name` or `name@version` with an integer version")
+    return name, int(version)
+
+
+def server_timing(stages: Mapping[str, float]) -> str:
+    """Build the W3C Server-Timing header; `stages` in seconds, the header in milliseconds."""
+    return ", ".join(f"{name};dur={seconds * 1000:.2f}" for name, seconds in stages.items())
+
+
+def answer_headers(answer: Answer) -> dict[str, str]:
+    """X-Model, X-Predictor and Server-Timing of an answered request."""
+    return {
+        "X-Model": f"{answer.model}@{answer.version}",
+        "X-Predictor": answer.group,
+        "Server-Timing": server_timing(answer.stages),
+    }
 
 
 class TaskRoute(APIRoute):
@@ -87,10 +179,7 @@ NOTHING_ASKED = Routing()
 
 
 def _read_routing(request: Request, faults: Faults) -> Routing:
-    """Read the routing parameters of the query.
-
-    Unknown parameters are ignored. If a parameter occurs twice, the last one counts.
-    """
+    """Read the query's routing parameters. Unknown ones are ignored; the last of two counts."""
     if not request.scope["query_string"]:
         return NOTHING_ASKED
     query = request.query_params
@@ -136,10 +225,7 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route: its template, methods, body limit in bytes, and the application that answers.
-
-    `errors` is the form of its errors if it has its own.
-    """
+    """One route: template, methods, body limit in bytes, application, own form of errors."""
 
     template: str
     pattern: re.Pattern[str]
@@ -158,10 +244,7 @@ class RouteTable:
         *,
         default_max_body: int,
     ) -> None:
-        """Each router is paired with the form of its routes' errors.
-
-        `default_max_body` is the limit in bytes for routes that declare no `max_body_size`.
-        """
+        """Each router is paired with the form of its errors; `default_max_body` is in bytes."""
         self.default_max_body = default_max_body
         self.routes = tuple(
             RouteFacts(

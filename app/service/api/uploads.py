@@ -85,10 +85,7 @@ class _InMemoryParser(MultiPartParser):
 
 
 def _check_charset(content_type: str) -> None:
-    """Check the charset before the parser looks it up. Raises InvalidParameter.
-
-    Parses the header with the parser's own function.
-    """
+    """Check the charset, with the parser's own function, before the parser looks it up."""
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
     if charset.decode("latin-1").lower() not in CHARSETS:
         raise InvalidParameter(
@@ -111,10 +108,7 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The picture's undecoded bytes, and every parameter by name, from the query or the form.
-
-    `second` holds the bytes of the second picture, or None.
-    """
+    """The undecoded bytes of one or two pictures, and every parameter by name."""
 
     body: bytes
     parameters: Mapping[str, str]
@@ -124,14 +118,10 @@ class Upload:
 async def read_upload(
     request: Request, *, known: Sequence[str], max_fields: int, second: Sequence[str] = ()
 ) -> Upload:
-    """Read the whole upload into memory.
+    """Read the whole upload into memory. A parameter of `known` may occur once, in query or form.
 
-    `known` are the endpoint's parameters. `second` are the names that the form's field of a second
-    picture may have. Each parameter may occur once, in the query or in the form. The file's name is
-    ignored.
-
-    Raises FileMissing, UnsupportedMediaType, InvalidParameter, and FileTooLarge from reading the
-    body.
+    `second` are the names that the form's field of a second picture may have. Raises FileMissing,
+    UnsupportedMediaType, InvalidParameter, and FileTooLarge from reading the body.
     """
     query = _once(request.query_params.multi_items(), known, "query")
     kind = media_type(request)
@@ -142,13 +132,13 @@ async def read_upload(
             max_fields=max_fields,
             field_bytes=FIELD_BYTES,
         )
-        pictures = _sorted_out(form, second)
+        picture, background = _sorted_out(form, second)
         unchosen = [(name, "") for name in second]
         fields = _once([each for each in form.fields if each not in unchosen], known, "form")
         for name in fields:
             if name in query:
                 raise InvalidParameter(f"{name} is given both in the query and in the form")
-        return Upload(pictures.first, query | fields, pictures.second)
+        return Upload(picture, query | fields, background)
     if kind.startswith(RAW_TYPES):
         return Upload(_not_empty(await request.body()), query)
     if not kind and not await request.body():
@@ -159,13 +149,7 @@ async def read_upload(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pictures:
-    first: bytes
-    second: bytes | None
-
-
-def _sorted_out(form: Form, second: Sequence[str]) -> _Pictures:
+def _sorted_out(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | None]:
     """Pick the pictures from the form's files. Raises FileMissing and InvalidParameter."""
     for name, value in form.fields:
         if name in second and not value:
@@ -191,7 +175,7 @@ def _sorted_out(form: Form, second: Sequence[str]) -> _Pictures:
         [(name, background)] = others
         if not background:
             raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
-    return _Pictures(_not_empty(ours[0]), background)
+    return _not_empty(ours[0]), background
 
 
 def _not_empty(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The steps of one call: caller, quota, message, answer and log line.
+"""The steps of one call: caller, quota, message, answer and log line; limits on what arrives.
 
 Handlers get a stream of messages even if there is only one. The caller is therefore identified, and
 may be rejected, before a message of many megabytes is read.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.parse
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +19,22 @@ from starlette.datastructures import Headers
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.contracts.caller import CALLER
-from app.contracts.errors import Overloaded, PaddlepoolError
+from app.contracts.errors import InvalidTensor, Overloaded, PaddlepoolError
 from app.service.api.errors import INTERNAL, fault_of, http_fault, log_failure
-from app.service.api.middleware.access import CLIENT_GONE, record, request_id_of
+from app.service.api.middleware.exchange import CLIENT_GONE, record, request_id_of
 from app.service.api.middleware.keys import is_routine
-from app.service.api.middleware.layer import REPLICA
-from app.service.api.middleware.limits import Budget, Gates, too_large
-from app.service.api.middleware.quotas import TokenBucket, is_free
-from app.service.api.middleware.traced import TRACE_ID
+from app.service.api.middleware.layer import REPLICA, TRACE_ID
+from app.service.api.middleware.limits import (
+    RETRY_SECONDS,
+    Budget,
+    Gates,
+    TokenBucket,
+    is_free,
+    too_large,
+)
 from app.service.api.problems import Fault
 from app.service.api.services import Services
 from app.service.grpc.messages import SERVICE
-from app.service.grpc.places import TOO_LATE, Arrivals, end_call, hold_reply, received
-from app.service.grpc.status import CODES, metadata_of
 
 if TYPE_CHECKING:  # an optional extra
     from app.observability.tracing import RequestSpan, Tracing
@@ -118,11 +121,7 @@ class Calls:
     async def answer_each(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes | Fault]:
-        """Answer the messages of a stream one after the other.
-
-        Yields a Fault for a rejected message and continues with the next. Ends the call if the
-        caller is not admitted.
-        """
+        """Answer a stream's messages in order: a reply, or a Fault for a rejected message."""
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
             await context.abort(
@@ -146,11 +145,7 @@ class Calls:
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
-        """Limit calls that need no key and may stay open for any time.
-
-        They may use at most half of all calls; the rest is left for inference. Ends the call if
-        too many are open.
-        """
+        """Limit calls that need no key to half of all, as they may stay open for any time."""
         with ExitStack() as places:
             try:
                 places.enter_context(self._kept.held())
@@ -210,7 +205,7 @@ class Calls:
             return await method.answer(message, call)
 
     async def _address(self, context: Any, headers: Headers) -> str:
-        """Return the client's address, which a trusted proxy may report in X-Forwarded-For."""
+        """Return the client's address, which a trusted proxy may report."""
         kind, _, rest = context.peer().partition(":")
         host, _, port = urllib.parse.unquote(rest).rpartition(":")
         if kind not in ("ipv4", "ipv6"):
@@ -315,3 +310,104 @@ def _end_span(span: RequestSpan, method: Method, status: int) -> None:
         error="" if code is None else name,
         failed=status >= 500,
     )
+
+
+SMALL_BYTES = 64 * 1024
+"""Replies up to this size, less than a connection's own buffers, are not counted. Health calls
+therefore succeed even if unread replies have reached their limit."""
+
+
+TOO_LATE = "The client did not send its message in time."
+
+
+class Arrivals:
+    """Limits how many messages arrive at a time. For one event loop."""
+
+    def __init__(self, places: int, *, seconds: float) -> None:
+        """`seconds` is the time for a call to get a place and receive its message."""
+        self._places = asyncio.Semaphore(places)
+        self._limit = places
+        self._seconds = seconds
+
+    async def next(self, messages: AsyncIterator[bytes]) -> bytes:
+        """Return the call's message.
+
+        Raises Overloaded if no place became free in time, TimeoutError if the message did not
+        arrive in time, and InvalidTensor if the call ends without a message.
+        """
+        has_place = False
+        try:
+            async with asyncio.timeout(self._seconds), self._places:
+                has_place = True
+                return await anext(messages)
+        except StopAsyncIteration:
+            raise InvalidTensor("the call ended without a message") from None
+        except TimeoutError:
+            if has_place:
+                raise
+            raise Overloaded(
+                f"{self._limit} messages are arriving, which is the limit",
+                retry_after=RETRY_SECONDS,
+                limit=self._limit,
+            ) from None
+
+
+async def received(
+    messages: AsyncIterator[bytes], context: Any, streams: Budget, *, seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """Yield a stream's messages. Ends the call if `streams` is full or a message is late."""
+    try:
+        with streams.held(), suppress(StopAsyncIteration):
+            while True:
+                async with asyncio.timeout(seconds):
+                    message = await anext(messages)
+                yield message
+    except Overloaded as error:
+        await end_call(context, fault_of(error))
+    except TimeoutError:
+        await end_call(context, http_fault(408, TOO_LATE))
+
+
+async def end_call(context: Any, fault: Fault) -> None:
+    """End a call with the fault's code, detail and metadata."""
+    await context.abort(CODES[fault.status], fault.detail, tuple(metadata_of(fault).items()))
+
+
+def hold_reply(unread: Budget, size: int, context: Any) -> None:
+    """Count a reply in `unread` until its call ends. Raises Overloaded.
+
+    gRPC does not report how much of a reply its client has read.
+    """
+    if size > SMALL_BYTES:
+        unread.take(size)
+        context.add_done_callback(lambda _: unread.give_back(size))
+
+
+CODES: Mapping[int, grpc.StatusCode] = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,  # like gRPC's own message limit
+    415: grpc.StatusCode.INVALID_ARGUMENT,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""gRPC codes by the HTTP status of the same error."""
+
+PUSHBACK = "grpc-retry-pushback-ms"
+"""Metadata key: milliseconds after which a client with a retry policy retries."""
+
+
+def metadata_of(fault: Fault) -> dict[str, str]:
+    """Return an error's metadata: its stable code, and when to retry."""
+    found = {"error-code": fault.code}
+    if (seconds := fault.headers.get("Retry-After")) is not None:
+        found |= {"retry-after": seconds, PUSHBACK: str(1000 * int(seconds))}
+    return found

@@ -1,15 +1,31 @@
-"""The protocol's messages, built from the descriptors beside this module when a server opens.
+"""Messages of the protocol, and their translation to and from the forms of app.service.api.v2.
 
-They have their own descriptor pool, because a client library in the same process may register
-messages with the same names in the default pool.
+Messages are built from the descriptors beside this module when a server opens. They have their own
+descriptor pool, because a client library in the same process may register messages with the same
+names in the default pool. The protocol buffer parser would copy each raw tensor, create some
+hundred bytes of memory for an empty part of two bytes, and block the event loop meanwhile. This
+module counts and measures all parts first, and splits and joins messages without parsing tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
+from itertools import count
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from app.contracts.errors import FileTooLarge, InvalidParameter, InvalidTensor
+from app.engine.dataplane import TensorRequest
+from app.service.api.services import Services, beside_the_loop
+from app.service.api.v2.bodies import place_timeout, raw_bytes, reply_tensor, written_size
+from app.service.api.v2.documents import IGNORED, Expected, read_document
+from app.service.api.v2.infer import Inferred, check_size, infer_tensors
+from app.service.api.v2.tensors import NAMES, NO_SHARED_MEMORY
+from app.settings.server import Settings
 
 SERVICE = "inference.GRPCInferenceService"
 DESCRIPTORS = "open_inference.binpb"
@@ -27,11 +43,278 @@ class Messages:
         self.pool = descriptor_pool.DescriptorPool()
         for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set()).file:
             self.pool.Add(file)
-        self._classes: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        found = self._classes.get(name)
-        if found is None:
-            descriptor = self.pool.FindMessageTypeByName(f"inference.{name}")
-            found = self._classes[name] = message_factory.GetMessageClass(descriptor)
-        return found
+        return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(f"inference.{name}"))
+
+
+CONTENTS: Mapping[str, str] = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""The field that holds a datatype's values if they are not raw; FP16 has none."""
+
+FINAL_WANTED = "triton_enable_empty_final_response"
+FINAL = "triton_final_response"
+"""Marks the last answer to a request of a stream. Here each request has exactly one answer."""
+
+
+async def infer_message(
+    services: Services, messages: Messages, message: bytes, *, within: float | None
+) -> tuple[bytes, Inferred]:
+    """Run an inference message. Returns the reply's message and its outputs.
+
+    `within` is the time in seconds that the client waits. Raises InvalidTensor, InvalidParameter
+    and the errors of infer_tensors().
+    """
+    settings = services.settings
+    head, tensors = divide(message, max_head=settings.infer_json_max_bytes)
+    try:
+        request = messages["ModelInferRequest"].FromString(head)
+    except DecodeError:
+        raise InvalidTensor("the message is not a ModelInferRequest") from None
+    check_size(services, request.model_name, len(message))
+    if final := FINAL_WANTED in request.parameters:
+        del request.parameters[FINAL_WANTED]
+    parse = partial(_parse, request, tensors, settings=settings, within=within)
+    found = await infer_tensors(
+        services,
+        request.model_name,
+        read_version(request.model_version),
+        parse,
+        document_bytes=len(head),
+        body_bytes=len(message),
+        place_timeout=place_timeout(
+            len(message), names_group="predictor" in request.parameters, settings=settings
+        ),
+    )
+    write = partial(_reply, messages, found, final=final)
+    size = written_size(found.outputs, found.form)
+    return await beside_the_loop(services, write, size=size), found
+
+
+def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
+    reply = messages["ModelInferResponse"](
+        model_name=found.model, model_version=str(found.version), id=found.form.id or ""
+    )
+    if final:
+        reply.parameters[FINAL].bool_param = True
+    if found.form.ignored:
+        reply.parameters[IGNORED].string_param = found.form.ignored
+    raw = []
+    for name in found.form.outputs:
+        array = reply_tensor(name, found.outputs, found.form)
+        reply.outputs.add(name=name, datatype=NAMES[array.dtype.name], shape=array.shape)
+        raw.append(raw_bytes(array))
+    return joined(reply.SerializeToString(), raw)
+
+
+def read_version(text: str) -> int | None:
+    """Read a version number, None for an empty text. Raises InvalidParameter."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InvalidParameter("the version of a model is a whole number")
+    return int(text)
+
+
+def _parse(
+    request: Any,
+    tensors: list[memoryview],
+    *,
+    expected: Expected,
+    settings: Settings,
+    within: float | None,
+) -> TensorRequest:
+    return read_document(
+        _document(request, tensors),
+        together(tensors),
+        expected=expected,
+        settings=settings,
+        binary=True,
+        within=within,
+    )
+
+
+def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
+    """Convert the request to the JSON document of the HTTP API, with raw tensors after it."""
+    inputs = [
+        {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+            "parameters": read_parameters(tensor.parameters),
+        }
+        for tensor in request.inputs
+    ]
+    for entry in inputs:
+        if "shared_memory_region" in entry["parameters"]:
+            raise InvalidTensor(f"{NO_SHARED_MEMORY}, send tensors in the request")
+    if tensors and len(tensors) != len(inputs):
+        raise InvalidTensor(
+            f"there are {len(tensors)} raw_input_contents for {len(inputs)} inputs",
+            limit=len(inputs),
+            received=len(tensors),
+        )
+    for number, (entry, tensor) in enumerate(zip(inputs, request.inputs, strict=True)):
+        if tensors:
+            entry["parameters"]["binary_data_size"] = len(tensors[number])
+        if tensor.HasField("contents"):
+            entry["data"] = _data(tensor)
+        elif not tensors:
+            raise InvalidTensor(f"inputs[{number}] has neither contents nor raw_input_contents")
+    return {
+        "id": request.id or None,
+        "parameters": read_parameters(request.parameters),
+        "inputs": inputs,
+        "outputs": [
+            {"name": output.name, "parameters": read_parameters(output.parameters)}
+            for output in request.outputs
+        ],
+    }
+
+
+def _data(tensor: Any) -> list[Any]:
+    field = CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise InvalidTensor(
+            f"only {', '.join(CONTENTS)} can be sent as contents; others as raw_input_contents"
+        )
+    return list(getattr(tensor.contents, field))
+
+
+def read_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a message's parameters. Raises InvalidTensor for a parameter without a value."""
+    parameters = {}
+    for name, parameter in given.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is None:
+            raise InvalidTensor("a parameter has no value")
+        parameters[name] = getattr(parameter, kind)
+    return parameters
+
+
+RAW_INPUT = 7 << 3 | 2
+RAW_OUTPUT = 6 << 3 | 2
+"""Tags (field number and wire type) of raw tensors in a request and in a reply."""
+
+MAX_PARTS = 4_096
+"""Maximum parts of one message, including nested ones: inputs, parameters, strings, raw tensors."""
+
+Parts = Mapping[int, "Parts"]
+"""The fields of a message that are messages themselves, by number, with their own such fields."""
+
+PARAMETER: Parts = {2: {}}
+INPUT: Parts = {4: PARAMETER, 5: {}}
+OUTPUT: Parts = {2: PARAMETER}
+REQUEST: Parts = {4: PARAMETER, 5: INPUT, 6: OUTPUT}
+
+MAX_VARINT = 10
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
+    """Return the message without its raw tensors, of at most `max_head` bytes, and the tensors.
+
+    Raises InvalidTensor if it is not a message, and FileTooLarge.
+    """
+    view = memoryview(message)
+    head: list[memoryview] = []
+    tensors: list[memoryview] = []
+    size = 0
+    for tag, begin, at, end in _parts(message, 0, len(message), REQUEST, count(1)):
+        if tag == RAW_INPUT:
+            tensors.append(view[at:end])
+        else:
+            head.append(view[begin:end])
+            size += end - begin
+    if size > max_head:
+        raise FileTooLarge(
+            f"The message has {size} bytes besides its raw tensors, the limit is {max_head}; "
+            "larger tensors can be sent as raw_input_contents.",
+            limit=max_head,
+            received=size,
+        )
+    return b"".join(head), tensors
+
+
+def _parts(
+    message: bytes, at: int, end: int, inside: Parts, numbers: Iterator[int]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the tag of each field, and the offsets of its start, of its content and of its end.
+
+    Fields of nested messages are counted but not yielded. Raises InvalidTensor.
+    """
+    while at < end:
+        begin = at
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == BYTES:
+            length, at = _varint(message, at)
+            stop = at + length
+        elif kind == VARINT:
+            _, stop = _varint(message, at)
+        elif kind in (FIXED64, FIXED32):
+            stop = at + (8 if kind == FIXED64 else 4)
+        else:
+            raise _malformed()
+        if stop > end:
+            raise _malformed()
+        if (number := next(numbers)) > MAX_PARTS:
+            raise InvalidTensor(
+                f"the message has more than {MAX_PARTS} parts; numbers are sent packed, and large "
+                "tensors as raw_input_contents",
+                limit=MAX_PARTS,
+                received=number,
+            )
+        yield tag, begin, at, stop
+        if kind == BYTES and (parts := inside.get(tag >> 3)) is not None:
+            for _ in _parts(message, at, stop, parts, numbers):
+                pass
+        at = stop
+
+
+def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:
+    """Append raw tensors to a reply's message. They may follow it: fields may have any order."""
+    parts: list[bytes | memoryview] = [head]
+    for tensor in tensors:
+        parts += (bytes((RAW_OUTPUT,)), _encoded(len(tensor)), tensor)
+    return b"".join(parts)
+
+
+def together(tensors: Sequence[memoryview]) -> memoryview:
+    """Concatenate tensors; a single one is not copied."""
+    return tensors[0] if len(tensors) == 1 else memoryview(b"".join(tensors))
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Read a varint. Returns its value and the offset of its end. Raises InvalidTensor."""
+    value = 0
+    for place in range(MAX_VARINT):
+        if at >= len(message):
+            break
+        byte = message[at]
+        at += 1
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, at
+    raise _malformed()
+
+
+def _encoded(value: int) -> bytes:
+    digits = bytearray()
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def _malformed() -> InvalidTensor:
+    return InvalidTensor("the message is not one of the protocol")

@@ -9,12 +9,11 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from app.contracts.errors import InvalidParameter, InvalidTensor, ModelNotFound, ModelNotReady
-from app.service.api.routing import answer_headers
+from app.service.api.routes import answer_headers
 from app.service.api.services import Services
-from app.service.api.v2 import health, metadata, repository, stats
+from app.service.api.v2 import health, metadata, repository
 from app.service.grpc.calls import Call, Method
-from app.service.grpc.infer_messages import infer_message, read_parameters, read_version
-from app.service.grpc.messages import Messages
+from app.service.grpc.messages import Messages, infer_message, read_parameters, read_version
 
 Ask = Callable[[Services, Any], Awaitable[dict[str, Any]]]
 """Returns the reply's fields for a parsed request."""
@@ -109,10 +108,10 @@ async def _model_config(services: Services, request: Any) -> dict[str, Any]:
 async def _model_statistics(services: Services, request: Any) -> dict[str, Any]:
     version = read_version(request.version)
     if not request.name:
-        return await stats.all_stats(services)
+        return await metadata.all_stats(services)
     if version is None:
-        return await stats.stats(request.name, services)
-    return await stats.version_stats(request.name, version, services)
+        return await metadata.stats(request.name, services)
+    return await metadata.version_stats(request.name, version, services)
 
 
 async def _index(services: Services, request: Any) -> dict[str, Any]:

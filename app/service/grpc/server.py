@@ -49,9 +49,7 @@ log = logging.getLogger("paddlepool.server")
 class GrpcDoor:
     """The gRPC server. Create it in the event loop that serves.
 
-    `open` binds the port and stores its number in `port`. `connections` limits both the open
-    connections and the concurrent calls in all of them. An idle connection is closed; its client
-    reconnects for its next call.
+    `connections` limits both the open connections and the concurrent calls in all of them.
     """
 
     def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
@@ -142,11 +140,7 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
 
 
 def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRpcHandler:
-    """Build the handler for server reflection, which gRPC's own library answers.
-
-    The number of open streams is limited. Even fewer may receive messages at a time, because the
-    size of a message is unknown until it has arrived.
-    """
+    """Build the handler for server reflection, which gRPC's own library answers."""
     library = reflection.aio.ReflectionServicer(names, pool)
 
     async def parsed(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:

@@ -31,7 +31,6 @@ class LocalServer:
         self.port = _free_port()
         self._seconds_to_end = seconds_to_end(settings)
         self._draining = False
-        self._draining = False
         self._process = subprocess.Popen(
             [
                 sys.executable,

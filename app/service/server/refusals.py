@@ -17,7 +17,7 @@ from app.service.server.framing import version_unknown
 
 REFUSED_CONNECTIONS = 16
 """Connections beyond the limit that get a 503; further ones are closed at once. OWN_DESCRIPTORS in
-app.service.server.system_limits includes their descriptors."""
+app.service.server.system includes their descriptors."""
 
 UNKNOWN_VERSION = "Invalid HTTP version"
 """The parser's error text."""

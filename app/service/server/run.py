@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from app.service.server.connection_limits import ProtocolLimits, protocol_class
-from app.service.server.supervisor import notify
+from app.service.server.system import notify
 from app.settings.server import Settings
 
 EXIT_FORCED = 1

@@ -3,10 +3,8 @@
     pool      runs functions named "module:function" in codec processes      (parent)
     picture   a decoded picture in shared memory, within a budget            (parent and child)
     sandbox   what runs inside a codec process                               (child)
-    sniff     detects the format of the bytes                                (child)
-    limits    limits on a picture, processor time included                   (child)
-    headers   checks the scans of a JPEG and the kind of a TIFF              (child)
-    decode    bytes to upright 8-bit RGB or RGBA                             (child)
+    limits    formats of a picture, and limits on it, processor time included (child)
+    decode    bytes to upright 8-bit RGB or RGBA, after checks of the header (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 
 The API process never decodes uploaded bytes: it passes them to `CodecPool.submit` and holds the

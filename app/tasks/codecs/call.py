@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +21,30 @@ KILLED_RETRY_SECONDS = 5.0
 """When to retry on a machine that has no memory for a picture."""
 
 
-class Descriptors:
-    """Duplicates of the caller's descriptors, kept until the call is settled: it may be retried."""
-
-    def __init__(self, originals: Sequence[int]) -> None:
-        """Raises OSError if the system is out of descriptors; then no duplicate is kept."""
-        self.held: list[int] = []
-        try:
-            for original in originals:
-                self.held.append(os.dup(original))
-        except OSError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        while self.held:
-            os.close(self.held.pop())
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call(Job):
     """A job of one row: a function by name and its arguments.
 
+    `descriptors` are duplicates of the caller's, kept until the call is settled: it may be retried.
     `blame` is the error to raise if the process dies. `wall_seconds` limits the run itself; time
     spent waiting for a processor does not count.
     """
 
     function: str
     meta: Mapping[str, Any]
-    descriptors: Descriptors
     wall_seconds: float
     blame: type[PaddlepoolError]
+    descriptors: list[int] = field(default_factory=list)
     interrupted: bool = False
+
+    def hold(self, originals: Sequence[int]) -> None:
+        """Duplicate the descriptors. Raises OSError if the system is out of them."""
+        for original in originals:
+            self.descriptors.append(os.dup(original))
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
 
 class CodecProcess:
@@ -81,7 +73,7 @@ class CodecProcess:
             raise DeadlineExceeded("the deadline passed before a codec process was free")
         request = {"function": call.function, "meta": call.meta}
         try:
-            self._child.send(request, descriptors=call.descriptors.held)
+            self._child.send(request, descriptors=call.descriptors)
         except ChildDied as error:
             raise self._crashed(error) from None
         self._call = call
@@ -131,14 +123,12 @@ class CodecProcess:
         return self._child.fetch(heard)
 
     def _done(self) -> Call:
-        """Return the call that was sent, and forget it."""
         call, self._call = self._call, None
         if call is None:
             raise RuntimeError("this is a bug: nothing was sent")
         return call
 
     def _blamed(self, died: ChildDied) -> Exception:
-        """The error for the call that was running when the process died."""
         if self._call is None:
             return self._crashed(died)
         call = self._done()
@@ -160,10 +150,7 @@ class CodecProcess:
         return blame("the process working on the picture died")
 
     def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
-        """Block until each function has run once, and return the errors that they raised.
-
-        Raises WorkerCrashed if the process dies.
-        """
+        """Run each function once, and return the errors that they raised. Raises WorkerCrashed."""
         raised = []
         for function in functions:
             try:
@@ -185,7 +172,6 @@ class CodecProcess:
             raise WorkerCrashed("the process working on the picture died")
 
     def _open_files(self) -> Iterator[str]:
-        """The target of each open descriptor of the process; empty once the process is gone."""
         with contextlib.suppress(OSError):
             for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # closed meanwhile

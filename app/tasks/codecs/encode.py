@@ -17,14 +17,13 @@ from app.tasks.codecs.picture import Pixels
 WEBP_QUALITY = 90
 JPEG_QUALITY = 90
 WEBP_METHOD = 0
-"""From 0 to 6. Method 1 takes more than twice as long and makes files an eighth to a third smaller.
-Most of that is due to the alpha, which is lossless at every quality."""
+"""From 0 to 6. Method 1 takes twice as long and makes files an eighth to a third smaller."""
 
 
 def check_output(
     width: int, height: int, *, format: str, grey: bool, limits: PictureLimits
 ) -> None:
-    """Raise OutputTooLarge, before the network runs, for a result that `encode` cannot hold."""
+    """Raise OutputTooLarge for a result that `encode` cannot hold."""
     pixels = width * height
     most = {"png": limits.png_pixels, "webp": WEBP_PIXELS}.get(format)
     if most is not None and not grey and pixels > most:
@@ -46,13 +45,7 @@ def check_output(
 
 def encode(pixels: Pixels, *, format: str) -> Pixels:
     """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,)."""
-    if format == "webp":
-        return _webp(pixels)
-    if format == "png":
-        return encode_png(pixels)
-    if format == "jpg":
-        return _jpg(pixels)
-    raise ValueError(f"this is a bug: unknown format {format!r}")
+    return {"png": _png, "webp": _webp, "jpg": _jpg}[format](pixels)
 
 
 def _webp(pixels: Pixels) -> Pixels:
@@ -78,20 +71,18 @@ def _jpg(pixels: Pixels) -> Pixels:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
-"""The format's number for grey, RGB and RGBA, by the number of channels."""
+"""By the number of channels."""
 ABOVE = 2
 LEVEL = 1
-"""From 0 to 3. On photographs, level 0 makes files a sixth larger in the same time; level 3 takes
-50 % longer and saves nothing."""
+"""From 0 to 3. Level 0 makes photographs a sixth larger; level 3 takes longer and saves nothing."""
 BAND_BYTES = 1 << 18
 
 
-def encode_png(pixels: Pixels) -> Pixels:
+def _png(pixels: Pixels) -> Pixels:
     """Encode a PNG, four times as fast as libpng over zlib: docs/decisions/0027.
 
-    Each row is predicted from the row above it (filter 2 of the format) and deflated by ISA-L. The
-    rows are processed in bands: a band stays in the processor's cache, and no second picture is
-    held. https://www.w3.org/TR/png-3/
+    Each row is predicted from the row above it (filter 2 of https://www.w3.org/TR/png-3/) and
+    deflated by ISA-L, in bands that stay in the processor's cache.
     """
     height, width = pixels.shape[:2]
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
@@ -104,7 +95,7 @@ def encode_png(pixels: Pixels) -> Pixels:
 
 
 def _deflated(rows: Pixels) -> list[bytes]:
-    """The zlib stream of the filtered rows, in pieces; `rows` is (H, bytes of a row)."""
+    """The zlib stream of the filtered rows (H, bytes of a row), in pieces."""
     height, length = rows.shape
     step = max(1, BAND_BYTES // length)
     band = np.empty((min(step, height), 1 + length), np.uint8)

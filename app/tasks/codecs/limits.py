@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
-from app.contracts.errors import ImageUnreadable, ResolutionTooHigh
+from app.contracts.errors import (
+    ConfigError,
+    ImageUnreadable,
+    ResolutionTooHigh,
+    UnsupportedMediaType,
+)
 
 WEBP_SIDE = 16_383
 """Longest side of a WebP, a limit of the format."""
 WEBP_PIXELS = 36_000_000
-"""Most pixels of a WebP. Encoding one with alpha takes about 26 bytes of memory a pixel, and a
-codec process cannot hold more."""
+"""Most pixels of a WebP: encoding one with alpha takes about 26 bytes of memory a pixel."""
 EXIF_BYTES = 256 * 1024
-"""Most bytes of metadata in which the orientation is looked up. Cameras write a tenth of that.
-Pillow makes an object of every fraction in it: four microseconds for each eight bytes."""
+"""Most bytes of metadata in which the orientation is looked up: ten times what cameras write.
+Pillow makes an object of every fraction in it."""
 LEAST_SHARE = 0.4
-"""A picture with up to this share of the allowed pixels gets this share of the allowed time. That
-must be enough for the slowest decoder, libde265 for HEIC, on a slow machine."""
+"""The least share of the time that a picture gets, however small: enough for the slowest decoder.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """Most pixels and longest side of an upload, and other limits.
+    """Limits on an upload, and on a colour PNG, of which a file above 25 MP could exceed 100 MB.
 
-    `scans` limits a JPEG, `png_pixels` a colour PNG: above 25 MP its file could exceed 100 MB, so
-    larger results need WebP or JPEG. `seconds` is the processor time to decode a picture of
-    `pixels`; None sets no limit. `formats` names the accepted formats; if empty, every format that
-    can be decoded is accepted.
+    `seconds` is the processor time to decode a picture of `pixels`. If `formats` is empty, every
+    format that can be decoded is accepted.
     """
 
     pixels: int = 50_000_000
@@ -41,7 +45,7 @@ class PictureLimits:
 
 
 def check_size(width: int, height: int, limits: PictureLimits) -> None:
-    """Raise ResolutionTooHigh with both numbers, or ImageUnreadable for an empty picture."""
+    """Raise ResolutionTooHigh, or ImageUnreadable for an empty picture."""
     if width < 1 or height < 1:
         raise ImageUnreadable(f"the picture's header gives its size as {width} x {height} pixels")
     if width * height > limits.pixels:
@@ -63,8 +67,7 @@ def check_size(width: int, height: int, limits: PictureLimits) -> None:
 def time_limit(limits: PictureLimits) -> Iterator[None]:
     """End this process with SIGPROF if the block takes more processor time than a picture may.
 
-    A native decoder cannot be interrupted in any other way. Without `limits.seconds` there is no
-    limit.
+    A native decoder cannot be interrupted in any other way.
     """
     if limits.seconds is None:
         yield
@@ -77,9 +80,89 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
 
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
-    """Extend the time limit of the block to the time allowed for a picture of `pixels` pixels."""
+    """Extend the time limit to what is allowed for `pixels` pixels."""
     if limits.seconds is None:
         return
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds
     left, _ = signal.getitimer(signal.ITIMER_PROF)
     signal.setitimer(signal.ITIMER_PROF, left + more)
+
+
+ACCEPTED = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF")
+HEIC_DECODER = "pi_heif"
+
+_PREFIXES = (
+    (b"\xff\xd8", "JPEG"),
+    (b"\x89PNG", "PNG"),
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\x00", "TIFF"),
+    (b"MM\x00*", "TIFF"),
+    (b"II+\x00", "BigTIFF"),
+    (b"MM\x00+", "BigTIFF"),
+    (b"\x00\x00\x00\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (b"\x00\x00\x00\x0cJXL ", "JPEG XL"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"%PDF", "PDF"),
+    (b"%!PS", "EPS"),
+    (b"\xc5\xd0\xd3\xc6", "EPS"),
+    (b"8BPS", "PSD"),
+    (b"\x00\x00\x01\x00", "ICO"),
+    (b"DDS ", "DDS"),
+    (b"PK\x03\x04", "ZIP"),
+)
+
+
+@cache
+def accepted_formats() -> tuple[str, ...]:
+    """ACCEPTED, and HEIC if its decoder, an extra, is installed."""
+    return (*ACCEPTED, "HEIC") if find_spec(HEIC_DECODER) else ACCEPTED
+
+
+def formats_named(names: Iterable[str]) -> tuple[str, ...]:
+    """The formats of these names, ignoring case. Raises ConfigError."""
+    known = {name.lower(): name for name in accepted_formats()}
+    if unknown := [name for name in names if name.lower() not in known]:
+        raise ConfigError(
+            f"PADDLEPOOL_PICTURE_FORMATS: {', '.join(unknown)} cannot be read here; "
+            f"formats are {', '.join(known)}"
+        )
+    return tuple(known[name.lower()] for name in names)
+
+
+def sniff(body: bytes, only: Sequence[str] = ()) -> str:
+    """The format's name: one of `only`, or of all accepted ones. Raises UnsupportedMediaType."""
+    name, formats = _name(body), only or accepted_formats()
+    if name in formats:
+        return name
+    accepted = ", ".join(formats)
+    what = name or "in no picture format this server knows"
+    raise UnsupportedMediaType(
+        f"the file is {what}; accepted are {accepted} (told by content, not by name)",
+        limit=accepted,
+        received=name or None,
+    )
+
+
+def _name(body: bytes) -> str:
+    for prefix, name in _PREFIXES:
+        if body.startswith(prefix):
+            return name
+    if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
+        return "WebP"
+    if body[4:8] == b"ftyp":
+        return _box_brand(body)
+    head = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if head.startswith((b"<svg", b"<?xml", b"<!--", b"<!doctype svg")) and b"<svg" in body[:4096]:
+        return "SVG"
+    return ""
+
+
+def _box_brand(body: bytes) -> str:
+    brands = body[8 : min(64, max(16, int.from_bytes(body[:4], "big")))]
+    if b"avif" in brands or b"avis" in brands:
+        return "AVIF"
+    if any(brand in brands for brand in (b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1")):
+        return "HEIC"
+    return "ISO media"

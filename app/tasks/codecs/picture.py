@@ -1,7 +1,4 @@
-"""A decoded picture in shared memory: made by the parent, written and read by codec processes.
-
-If the float arrays of a step would not fit in memory, it processes the picture in bands of rows.
-"""
+"""A decoded picture in shared memory: made by the parent, written and read by codec processes."""
 
 from __future__ import annotations
 
@@ -23,16 +20,13 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 NAME = "picture"
 PICTURE_LINK = f"/memfd:{NAME} (deleted)"
 """The target of a picture's descriptor in /proc/PID/fd."""
-BLOCK_BYTES = 512
-"""The unit of st_blocks."""
+BLOCK_BYTES = 512  # the unit of st_blocks
 
 
 class PictureStore:
-    """Limits the total bytes of the pictures held at one time.
+    """Limits the total bytes of the pictures held at one time, from decoding to the request's end.
 
-    A picture is charged from the end of its decoding, when its size is known, to the end of its
-    request. A codec process may hold it longer than that: the true limit is `budget` plus one
-    picture per codec process.
+    A codec process may hold one longer: the true limit is `budget` plus one picture per process.
     """
 
     def __init__(self, *, budget: int) -> None:
@@ -41,14 +35,13 @@ class PictureStore:
 
     @property
     def held(self) -> int:
-        """Bytes charged now."""
         return self._held
 
     def open(self, size: int) -> Picture:
-        """Open a picture of up to `size` bytes; only written pages take memory.
+        """Open a picture of up to `size` bytes; only written pages take memory. Raises OSError.
 
-        The file is sealed before a codec process gets it: a compromised process can neither
-        truncate it under the next reader nor make it grow. Raises OSError.
+        It is sealed: a compromised process can neither truncate it under the next reader nor make
+        it grow.
         """
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -83,7 +76,7 @@ class PictureStore:
 
 
 class Picture:
-    """The memory of one picture. Its opener must call `release`, and may do so at any time."""
+    """The memory of one picture; release() may be called at any time."""
 
     def __init__(self, store: PictureStore, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -92,17 +85,13 @@ class Picture:
         self._open = True
 
     def charge(self) -> None:
-        """Charge the written memory, in whole pages, to the budget.
-
-        Raises Overloaded if it does not fit now, ResolutionTooHigh if it can never fit.
-        """
+        """Charge the written memory. Raises Overloaded, or ResolutionTooHigh if it never fits."""
         if self._open:
             size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
             self._store._charge(size)
             self._charged = size
 
     def release(self) -> None:
-        """Free the memory; the second call does nothing."""
         if not self._open:
             return
         self._open = False
@@ -111,7 +100,7 @@ class Picture:
 
 
 def write_pixels(descriptor: int, pixels: Pixels) -> None:
-    """Child's side: write the pixels to the memory behind the descriptor."""
+    """Write the pixels to the memory behind the descriptor; in the child."""
     # Writing takes half the time of a mapping, because no page has to be mapped first.
     # The offset is explicit: a killed process may have moved the offset of the shared file.
     left = np.ascontiguousarray(pixels).data.cast("B")
@@ -121,7 +110,7 @@ def write_pixels(descriptor: int, pixels: Pixels) -> None:
 
 
 def read_pixels(descriptor: int, shape: tuple[int, int, int]) -> Pixels:
-    """Child's side: a read-only view of the pixels, valid as long as the array lives."""
+    """A read-only view of the pixels, valid as long as the array lives; in the child."""
     size = shape[0] * shape[1] * shape[2]
     if os.fstat(descriptor).st_size < size:
         raise ValueError(f"this is a bug: no picture has {size} bytes, for shape {shape}")

@@ -1,7 +1,6 @@
 """Codec processes behind a bounded queue, fed by the engine's scheduler; each can be killed.
 
-A function that crashes, hangs or runs out of memory costs its own call and its process. The process
-is replaced at once; other processes and the queue are not affected.
+A function that crashes, hangs or runs out of memory costs its own call and its process.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
-from app.tasks.codecs.call import Call, CodecProcess, Descriptors
+from app.tasks.codecs.call import Call, CodecProcess
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import PictureStore
 
@@ -57,10 +56,9 @@ log = logging.getLogger(__name__)
 class CodecPool:
     """A pool of `count` codec processes. It belongs to the event loop; start() opens the processes.
 
-    Each process runs every function of `warm_ups` once, as `function({}, {}, ())`, before its first
-    call, so that no request pays for an import. `memory_bytes` limits the address space of each
-    process, libraries included. `on_restart` is called with the reason (CODEC_RESTARTS) when a
-    process is replaced; it must not block or raise.
+    Each runs every function of `warm_ups` first, as `function({}, {}, ())`, so that no request pays
+    for an import. `memory_bytes` limits its address space. `on_restart` is called with the reason
+    when a process is replaced; it must not block or raise.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class CodecPool:
         self._instances: list[Instance[Call, Reply]] = []
 
     def start(self) -> None:
-        """Start to open the processes; calls wait until one is open."""
         self._instances = [
             Instance(
                 f"codec {number}",
@@ -114,7 +111,7 @@ class CodecPool:
         ]
 
     async def opened(self) -> None:
-        """Wait until every process is open and warm. Raises BackendError if it takes too long."""
+        """Wait until every process is open and warm. Raises BackendError after START_SECONDS."""
         opened = [instance.opened for instance in self._instances]
         if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
             raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
@@ -132,18 +129,14 @@ class CodecPool:
     ) -> asyncio.Future[Reply]:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
 
-        Raises Overloaded if the queue is full or too slow for the deadline.
-
-        Pass `urgent` for our own arrays and work already paid for, such as encoding a result. An
-        urgent call is scheduled before the others, does not count against the queue's limit, and
-        may run until its deadline. All other calls end at the wall limit; time spent waiting for a
-        processor does not count.
+        Raises Overloaded if the queue is full or too slow for the deadline. Pass `urgent` for our
+        own arrays and work already paid for, such as encoding a result: an urgent call is scheduled
+        before the others, does not count against the queue's limit, and may run until its deadline.
 
         The future raises what the function raised, DeadlineExceeded, or `blame` if the process
-        crashed, ran out of memory or exceeded the wall limit. For uploaded bytes, `blame` is
-        ImageUnreadable: a picture that kills its decoder is at fault. If the system or another
-        program killed the process, the call is retried once from its beginning, then it raises
-        Overloaded. It raises WorkerCrashed if the process gave an invalid answer.
+        crashed, ran out of memory or exceeded the wall limit: a picture that kills its decoder is
+        at fault. It raises Overloaded if the process was killed from outside twice, and
+        WorkerCrashed if it gave an invalid answer.
 
         Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
         drops a call that is still queued.
@@ -157,27 +150,22 @@ class CodecPool:
             priority=URGENT if urgent else NORMAL,
             deadline=deadline,
             enqueued=self._clock(),
-            descriptors=Descriptors(descriptors),
             wall_seconds=math.inf if urgent else self._wall_seconds,
             blame=blame,
         )
-        close = call.descriptors.close
-        call.future.add_done_callback(lambda _: close())
+        call.future.add_done_callback(lambda _: call.close())
         try:
+            call.hold(descriptors)
             self._batcher.submit(call)
         except DeadlineExceeded as late:
             call.fail(late)
         except BaseException:
-            close()
+            call.close()
             raise
         return call.future
 
     def expect(self, function: str, check: Check) -> None:
-        """Check each answer of `function` with `check` from now on.
-
-        `check` also gets the meta of the call. If it rejects the answer, the process is killed and
-        the call raises WorkerCrashed.
-        """
+        """Check each answer of `function`; if one is rejected, its process is killed."""
         self._checks[function] = check
 
     def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
@@ -186,32 +174,29 @@ class CodecPool:
 
     @property
     def live(self) -> int:
-        """Number of processes that can take calls."""
         return self._batcher.live
 
     @property
     def held(self) -> tuple[str, ...]:
-        """Which of `app.engine.process.confinement.MEASURES` confine the processes."""
+        """The MEASURES that confine the processes."""
         return self._held or ()
 
     def pids(self) -> tuple[int, ...]:
-        """Ids of the processes that are alive now, for reading their memory use."""
+        """Ids of the live processes."""
         return tuple(each.pid for each in self._processes if each.failure() is None)
 
     async def close(self) -> None:
-        """Fail the queued calls, end every process, and return when all have ended."""
+        """Fail the queued calls, and return when every process has ended."""
         self._batcher.close(Overloaded("the server is stopping", retry_after=1.0))
         await close_all(self._instances)
 
     async def _open(self, _: bool) -> CodecProcess:
-        """Open a process. Raises WorkerCrashed or OSError, after which opening is retried."""
         process = await in_thread("codec opening", self._opened)
         self._processes = {each for each in self._processes if each.failure() is None}
         self._processes.add(process)
         return process
 
     def _opened(self) -> CodecProcess:
-        """Open a process and block until it is warm."""
         try:
             child = Child(
                 TARGET, {}, limits=self._limits, start_timeout=START_SECONDS, check=self._check
@@ -234,8 +219,7 @@ class CodecPool:
     def _lost(self, reason: Restart) -> float:
         """Seconds to wait before a lost process is replaced.
 
-        0 if it was lost after its start: pictures that kill processes must not make others wait.
-        If it failed to start, the delay grows with each attempt.
+        0 after its start: pictures that kill processes must not make others wait.
         """
         if reason in UNOPENED:
             return self._backoff.delay_after_loss()
@@ -261,29 +245,3 @@ class Codecs:
     pool: CodecPool
     pictures: PictureStore
     limits: PictureLimits = field(default_factory=PictureLimits)
-
-    async def call(
-        self,
-        function: str,
-        meta: Mapping[str, Any],
-        arrays: Tensors,
-        *,
-        descriptors: Sequence[int] = (),
-        deadline: float,
-        blame: type[PaddlepoolError] = WorkerCrashed,
-        urgent: bool = False,
-    ) -> Reply:
-        """Run `function` in a codec process; arguments and errors are those of CodecPool.submit.
-
-        If the awaiting task is cancelled, a queued call is dropped. A running call continues with
-        its own duplicates of `descriptors`, so the caller may close them at once.
-        """
-        return await self.pool.submit(
-            function,
-            meta,
-            arrays,
-            descriptors=descriptors,
-            deadline=deadline,
-            blame=blame,
-            urgent=urgent,
-        )

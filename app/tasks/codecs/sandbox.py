@@ -14,8 +14,7 @@ from app.engine.process.environment import lower_limit
 Function = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
 MAX_FILE_BYTES = 512 << 20
-"""Largest shared-memory file that a codec process may write: a decoded picture (200 MB at 50 MP
-with alpha) or a reply."""
+"""Largest shared-memory file that a codec process may write: a decoded picture, or a reply."""
 
 
 def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:

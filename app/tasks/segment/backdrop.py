@@ -1,8 +1,4 @@
-"""Backgrounds and shadows, made in bands of rows, and the foreground composited over them.
-
-The background is a second picture fitted to the canvas, the picture's own background blurred, or
-one colour. A soft shadow can fall on it, as if the subject stood a little in front of it.
-"""
+"""Backgrounds and shadows, made in bands of rows, and the foreground composited over them."""
 
 from __future__ import annotations
 
@@ -17,15 +13,14 @@ from app.tasks.segment.framing import Area, resize, resized_alpha, resized_colou
 
 Floats = NDArray[np.float32]
 Bands = Callable[[slice], Pixels]
-"""A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
+"""Takes rows of the canvas and returns their pixels, RGB or RGBA."""
 
 SMALL_SIGMA = 4.0
 """A blur is computed on a picture reduced until its standard deviation is this many pixels."""
 SUBJECT_COUNTS = 1e-4
-"""Weight of the subject's colours in the blur: they show only if there is no background at all."""
+"""Weight of the subject's colours in the blur, for pictures without any background."""
 DOUBT = 0.02
-"""Weight of the background's colour from farther away. It prevails where a smaller share of the
-pixels nearby is background."""
+"""Weight of the background's colour from farther away, where little nearby is background."""
 
 
 def flat(colour: Sequence[int], width: int) -> Bands:
@@ -35,7 +30,6 @@ def flat(colour: Sequence[int], width: int) -> Bands:
 
 
 def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
-    """The picture, reduced to the size that just covers height x width; never enlarged."""
     factor = max(height / picture.shape[0], width / picture.shape[1])
     if factor >= 1.0:
         return picture
@@ -46,9 +40,8 @@ def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
 def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequence[int]) -> Pixels:
     """Centre the picture in height x width and keep its aspect ratio.
 
-    `cover` fills the area and cuts off the excess; `contain` shows the whole picture. `colour` is
-    beside the picture and behind its transparent parts. The result is RGB, or RGBA if the colour is
-    translucent.
+    `cover` fills the area and cuts off the excess; `contain` shows the whole picture on `colour`.
+    The result is RGB, or RGBA if the colour is translucent.
     """
     tall, wide = picture.shape[:2]
     if fit == "cover":
@@ -75,8 +68,7 @@ def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequen
 def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> Bands:
     """The picture's own background, blurred, for the canvas; beyond the picture its edge repeats.
 
-    The standard deviation is `percent` of the longer side. The subject is removed first: its
-    colours do not bleed into the background, and the gap is filled from its surroundings.
+    The subject is removed first, and the gap is filled from its surroundings.
     """
     height, width = alpha.shape
     sigma = percent / 100 * max(height, width)
@@ -117,7 +109,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
     """The blurred `sums` (colours times their weight) divided by the blurred `weight`.
 
-    Where the weight is close to 0, the colour comes from the same result for a reduced picture.
+    Where the weight is close to 0, the colour comes from the same for a reduced picture.
     """
     height, width = weight.shape
     if max(height, width) <= 4:
@@ -138,7 +130,6 @@ def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
 
 
 def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
-    """Resize an RGB or RGBA picture."""
     if picture.shape[:2] == (height, width):
         return picture
     if picture.shape[2] == 3:
@@ -150,15 +141,12 @@ def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
 
 
 def _least(area: Area) -> tuple[int, int]:
-    """Height and width, at least one pixel each."""
     return max(1, area.height), max(1, area.width)
 
 
 def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
-    """Composite `front` (H, W, 3 or 4) with `alpha` over `back`; a fourth channel is ignored.
-
-    The result has the channels of `back`: RGB, or RGBA with colours not multiplied by alpha.
-    """
+    """Composite `front` (H, W, 3 or 4) with `alpha` over `back`, which sets the channels of the
+    result."""
     colours = np.ascontiguousarray(front[..., :3])
     if back.shape[2] == 3:
         weight = alpha.astype(np.float32)
@@ -202,10 +190,7 @@ REACH = 3.0
 
 
 def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
-    """The alpha of the subject's shadow, in bands of rows, on a canvas that is `width` wide.
-
-    `place` is the subject's place. The shadow is clipped to the canvas.
-    """
+    """The alpha of the shadow of the subject at `place`, in bands of rows that are `width` wide."""
     longer = max(place.height, place.width)
     sigma = BLUR * longer
     step = max(1.0, sigma / SMALL_SIGMA)

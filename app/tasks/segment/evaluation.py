@@ -2,25 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from app.contracts.errors import ConfigError, InputError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.evidence.quality import masks
-from app.evidence.quality.masks import BASELINES
 from app.evidence.quality.ports import Bench, Findings, Source, Table, folder, read_bytes
 from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Pixels
 from app.tasks.segment import matte
 from app.tasks.segment.parameters import MaskAgreement, mask_output, read_parameters
+
+Map = NDArray[np.float32]
+
+BETA_SQUARED = 0.3
+"""Weight of recall in F, the field's convention since Achanta et al. 2009."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskScores:
+    """Means over pictures; `max_f` is the maximum of the mean F curve over 256 thresholds."""
+
+    mae: float
+    max_f: float
+    iou: float
+    pictures: int
+
+    def __str__(self) -> str:
+        return (
+            f"MAE {self.mae:.4f}  max-F {self.max_f:.4f}  IoU@0.5 {self.iou:.4f}"
+            f"  ({self.pictures} pictures)"
+        )
+
+
+def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> MaskScores:
+    """Compare H×W maps in 0…1 with graded uint8 masks; F and IoU with the mask at half."""
+    errors, overlaps, precisions, recalls = [], [], [], []
+    for prediction, truth in zip(predictions, truths, strict=True):
+        errors.append(float(np.abs(prediction - truth.astype(np.float32) / 255).mean()))
+        solid = truth > 127
+        guess = prediction > 0.5
+        union = int((guess | solid).sum())
+        overlaps.append(int((guess & solid).sum()) / union if union else 1.0)
+        level = np.clip(np.rint(prediction * 255), 0, 255).astype(np.int64)
+        hits = np.bincount(level[solid], minlength=256)[::-1].cumsum()
+        marked = np.bincount(level.ravel(), minlength=256)[::-1].cumsum()
+        precisions.append(hits / np.maximum(marked, 1))
+        recalls.append(hits / max(int(solid.sum()), 1))
+    precision, recall = np.mean(precisions, axis=0), np.mean(recalls, axis=0)
+    f = (1 + BETA_SQUARED) * precision * recall
+    f = f / np.maximum(BETA_SQUARED * precision + recall, 1e-12)
+    return MaskScores(
+        float(np.mean(errors)), float(f.max()), float(np.mean(overlaps)), len(overlaps)
+    )
+
+
+def nothing(picture: Pixels) -> Map:
+    return np.zeros(picture.shape[:2], np.float32)
+
+
+def centred_ellipse(picture: Pixels) -> Map:
+    """Axes are 0.6 of the sides."""
+    height, width = picture.shape[:2]
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    across = (x - (width - 1) / 2) / (0.3 * width)
+    down = (y - (height - 1) / 2) / (0.3 * height)
+    inside: Map = (across**2 + down**2 <= 1).astype(np.float32)
+    return inside
+
+
+def grabcut(picture: Pixels) -> Map:
+    """Run five rounds of OpenCV's GrabCut from a centred box with a margin of 15 % on each side."""
+    height, width = picture.shape[:2]
+    left, top = round(0.15 * width), round(0.15 * height)
+    labels = np.zeros((height, width), np.uint8)
+    background, foreground = np.zeros((1, 65)), np.zeros((1, 65))
+    cv2.setRNGSeed(0)
+    cv2.grabCut(
+        np.ascontiguousarray(picture[..., ::-1]),
+        labels,
+        (left, top, width - 2 * left, height - 2 * top),
+        background,
+        foreground,
+        5,
+        cv2.GC_INIT_WITH_RECT,
+    )
+    return np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.float32)
+
+
+BASELINES: dict[str, Callable[[Pixels], Map]] = {
+    "all-zero mask": nothing,
+    "centred ellipse": centred_ellipse,
+    "GrabCut from a centred box": grabcut,
+}
+
 
 SIDE = 320
 """Masks are compared at this size, whatever the size of the network's own."""
@@ -42,10 +125,7 @@ class Pair:
 
 
 class SegmentQuality:
-    """Measures a model on pictures with known masks.
-
-    The constructor reads the pairs. It raises ConfigError if the validation pairs are absent.
-    """
+    """Measures a model on pictures with known masks. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
@@ -74,7 +154,7 @@ class SegmentQuality:
                 pairs, found = [self._pairs[n] for n in part], [served[n] for n in part]
                 rows.append(_row(f"served mask, {name} pairs", pairs, found))
         rows.append(_row("the network's own map, not stretched", self._pairs, raw))
-        baseline: Callable[[Pixels], masks.Map]
+        baseline: Callable[[Pixels], Map]
         for name, baseline in BASELINES.items():
             found = [baseline(pair.picture) for pair in bench.each(self._pairs, what=name)]
             rows.append(_row(name, self._pairs, found))
@@ -110,9 +190,9 @@ class SegmentQuality:
 
 
 def _row(
-    name: str, pairs: Sequence[Pair], found: Sequence[masks.Map]
+    name: str, pairs: Sequence[Pair], found: Sequence[Map]
 ) -> tuple[str, tuple[int, float, float, float]]:
-    quality = masks.measure(found, [pair.mask for pair in pairs])
+    quality = measure(found, [pair.mask for pair in pairs])
     return name, (quality.pictures, quality.mae, quality.max_f, quality.iou)
 
 
@@ -131,7 +211,6 @@ def _validation_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
-    """Pictures of any size, with the masks of the official release in the picture's size."""
     files = sorted(path for path in folder(root / "images").iterdir() if path.is_file())
     return [
         Pair(path.name, _picture(path), _picture(root / "masks" / f"{path.stem}.png")[..., 0])
@@ -140,7 +219,7 @@ def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _picture(path: Path) -> Pixels:
-    """Read a picture as serving does: (H, W, 3), transparency over white."""
+    """Read a picture (H, W, 3), transparency over white."""
     try:
         return matte.over_white(decode(read_bytes(path), PictureLimits()))
     except InputError as error:
@@ -166,10 +245,7 @@ class MaskComparison:
         self.agreement = MaskAgreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample per picture.
-
-        Raises ConfigError for a file that cannot be read, and InputError as serving does.
-        """
+        """One sample per picture. Raises ConfigError, or InputError as serving does."""
         return [(file.name, {self._input: self._tensor(file)}) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:

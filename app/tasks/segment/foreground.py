@@ -1,11 +1,9 @@
 """Estimates the foreground's own colours where alpha is partial, without the old background.
 
-There, a pixel is a mixture, I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine;
-each level starts from the one before it. A level is one step of blur-fusion: weighted means of
-foreground and background, then a correction of F by what the mixture leaves unexplained. The levels
-follow Germer et al., "Fast Multi-Level Foreground Estimation" (2020,
-https://arxiv.org/abs/2006.14970), the step follows Forte, "Approximate Fast Foreground Colour
-Estimation" (2021).
+There, a pixel is a mixture, I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine
+levels (Germer et al., "Fast Multi-Level Foreground Estimation", 2020,
+https://arxiv.org/abs/2006.14970). A level is one step of blur-fusion (Forte, "Approximate Fast
+Foreground Colour Estimation", 2021).
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 
 def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     """Foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
-    They differ from the picture's only where alpha is partial along an edge. They do not differ
-    near parts that are transparent in the picture itself: colours are not a mixture there.
+    They differ from the picture's only along edges with partial alpha, and not near parts that are
+    transparent in the picture itself.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
@@ -143,7 +141,6 @@ def _reduced(plane: Pixels, step: int) -> Pixels:
 
 
 def _enlarged(plane: Floats, rows: int, columns: int) -> Floats:
-    """A coarse plane at the size (rows, columns) of the last level."""
     factor = 1
     while plane.shape[0] * factor * 2 <= rows or plane.shape[1] * factor * 2 <= columns:
         factor *= 2
@@ -168,7 +165,7 @@ def _broad(share: Floats) -> Floats:
 
 
 def _spread(marked: Pixels) -> Floats:
-    """1 at and around marked pixels (255), falling to 0 at the outer rim."""
+    """1 at and around marked pixels, falling to 0."""
     window = _window(marked)
     near = cv2.dilate(marked, window)
     half = len(window) // 2
@@ -182,10 +179,8 @@ def _window(plane: Plane) -> Pixels:
 
 
 def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
-    """Run one step of blur-fusion: return the next F, and the B that it was made with.
-
-    `share` is alpha from 0 to 1 (h, w), the others are (h, w, 3).
-    """
+    """One step of blur-fusion: the next F, and the B that it was made with. `share` is alpha from 0
+    to 1."""
     window = (2 * RADIUS + 1, 2 * RADIUS + 1)
     weight = cv2.blur(share, window)
     rest = np.float32(1) + EPSILON - weight

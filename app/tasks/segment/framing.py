@@ -1,7 +1,6 @@
 """Framing: the canvas, the subject's place on it, and the subject's pixels moved there.
 
-The canvas is a rectangle in the picture's plane and may extend beyond the picture on any side.
-Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8; all lengths are in whole pixels.
+The canvas may extend beyond the picture on any side. All lengths are in whole pixels.
 """
 
 from __future__ import annotations
@@ -40,11 +39,8 @@ class Area:
 
 
 def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
-    """The subject with its margins (top, right, bottom, left).
-
-    A margin is in pixels or in percent: of the subject's height at the top and bottom, of its width
-    at the left and right.
-    """
+    """The subject with its margins (top, right, bottom, left), in pixels or percent of its own
+    side."""
     sides = (subject.height, subject.width, subject.height, subject.width)
     top, right, bottom, left = (
         round(value / 100 * side) if unit == "%" else int(value)
@@ -63,10 +59,9 @@ def place_of(
 ) -> Area:
     """The subject's place, relative to the top left corner of the canvas.
 
-    `scale` is the percentage of the canvas that the subject fills in the direction in which it
-    takes up more of the canvas. `position` is the percentage of the free room that is left of it
-    and above it. Without a position its centre stays, and moves only as far as the whole subject
-    needs to be on the canvas.
+    `scale` is the percentage of the canvas that the subject fills in the tighter direction,
+    `position` that of the free room left of it and above it. Without a position its centre stays as
+    far as possible.
     """
     factor = 1.0
     if scale is not None:
@@ -101,7 +96,7 @@ def on_canvas(plane: Pixels, canvas: Area) -> Pixels:
 
 
 def moved(plane: Pixels, *, subject: Area, canvas: Area, place: Area) -> Pixels:
-    """The subject's part of the alpha (H, W) at its place on the canvas; 0 around it."""
+    """The subject's alpha (H, W) at its place on the canvas; 0 around it."""
     there = np.zeros((canvas.height, canvas.width), np.uint8)
     there[place.slices] = resized_alpha(plane[subject.slices], place.height, place.width)
     return there
@@ -110,7 +105,7 @@ def moved(plane: Pixels, *, subject: Area, canvas: Area, place: Area) -> Pixels:
 def moved_colours(
     pixels: Pixels, alpha: Pixels, *, subject: Area, canvas: Area, place: Area
 ) -> Pixels:
-    """The subject's colours (H, W, 3) at its place on the canvas, to go with `moved` alpha."""
+    """The subject's colours (H, W, 3) at its place on the canvas."""
     there = np.zeros((canvas.height, canvas.width, 3), np.uint8)
     there[place.slices] = resized_colours(
         pixels[subject.slices], alpha[subject.slices], place.height, place.width
@@ -126,7 +121,7 @@ def resized_alpha(alpha: Pixels, height: int, width: int) -> Pixels:
 
 
 def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> Pixels:
-    """Resize to RGB with colours weighted by alpha: transparent pixels contribute no colour."""
+    """Resize to RGB with colours weighted by alpha."""
     if alpha.shape == (height, width):
         return pixels[..., :3]
     cover = _resized_cover(alpha, height, width)
@@ -147,5 +142,5 @@ def resize(plane: NDArray[Any], height: int, width: int) -> NDArray[Any]:
 
 
 def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:
-    """Resized alpha in 16 bits, up to 255 x 255, the range of a weighted colour."""
+    """Alpha in 16 bits, up to 255 x 255, the range of a weighted colour."""
     return resize(np.multiply(alpha, 255, dtype=np.uint16), height, width)

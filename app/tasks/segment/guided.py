@@ -1,9 +1,8 @@
 """Make a mask follow the picture's edges: the fast guided filter, with the colour picture as guide.
 
-After He, Sun and Tang, "Guided Image Filtering" (2013), and He and Sun, "Fast Guided Filter"
-(2015, https://arxiv.org/abs/1505.00996): the linear model alpha = a . colour + b is fitted in small
-windows of a reduced picture and applied to the full one, so that its cost hardly grows with the
-picture.
+The linear model alpha = a . colour + b is fitted in small windows of a reduced picture and applied
+to the full one (He, Sun and Tang, "Guided Image Filtering", 2013; He and Sun, "Fast Guided Filter",
+2015, https://arxiv.org/abs/1505.00996).
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ Area = tuple[slice, slice]
 
 WORKING_PIXELS = 120_000
 RADIUS = 0.01
-"""Window radius as a fraction of the longer side: about the width of the network's own blur."""
+"""Window radius as a fraction of the longer side."""
 EPSILON = 1e-3
 LEVELS = 0.2
 """Before and after the fit, values are stretched away from 0.5: the network's blur is not
-translucency. This and the other values were chosen by the error near edges of known masks."""
+translucency. All values here were chosen by the error near edges of known masks."""
 UNDECIDED = (0.15, 0.85)
 BROAD = 0.015
-"""Undecided values are a region rather than an edge where discs of this radius (a fraction of the
-mask's longer side) fit among them: wider than the network's blur."""
+"""Undecided values are a region rather than an edge where discs of this radius, a fraction of the
+mask's longer side, fit among them."""
 TILE = 128
 """Side in pixels of the tile that is computed at once: small enough for the processor's cache."""
 
@@ -39,8 +38,7 @@ Inverse = tuple[tuple[Floats, Floats, Floats], ...]
 def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
 
-    It follows the picture's edges but keeps the mask's own value in undecided regions, where the
-    colours do not show what belongs to the foreground.
+    It keeps the mask's own value in undecided regions, where colours do not show the foreground.
     """
     height, width = pixels.shape[:2]
     step = max(1, round((height * width / WORKING_PIXELS) ** 0.5))
@@ -89,7 +87,6 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def _times(area: Area, step: int) -> Area:
-    """Convert an area in blocks of `step` pixels to an area in pixels."""
     rows, columns = area
     return (
         slice(rows.start * step, rows.stop * step),
@@ -98,10 +95,7 @@ def _times(area: Area, step: int) -> Area:
 
 
 def _apply(padded: Floats, pixels: Pixels, place: Area, step: int, alpha: Pixels) -> None:
-    """Write the alpha of `place`, which begins at a block.
-
-    `padded` has one more block before the first and two more after the last.
-    """
+    """Write the alpha of `place`; `padded` has one block before the first and two at the end."""
     rows, columns = place
     blocks = padded[
         rows.start // step : -(-rows.stop // step) + 2,
@@ -118,10 +112,7 @@ def _apply(padded: Floats, pixels: Pixels, place: Area, step: int, alpha: Pixels
 
 
 def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
-    """Two maps, each 1 where all windows of the model see only ones, or only zeros.
-
-    The model is fitted in one window, smoothed in another and interpolated between neighbours.
-    """
+    """Two maps, each 1 where all windows of the model see only ones, or only zeros."""
     reach = np.ones((4 * radius + 3, 4 * radius + 3), np.uint8)
     full = cv2.erode((stretched >= 1).astype(np.uint8), reach)
     empty = cv2.erode((stretched <= 0).astype(np.uint8), reach)
@@ -129,7 +120,6 @@ def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
 
 
 def _around(marked: Pixels, margin: int) -> Area | None:
-    """The box of the marked pixels with a margin, within the plane; None if none is marked."""
     left, top, width, height = cv2.boundingRect(marked)
     if not width:
         return None
@@ -145,10 +135,7 @@ def _stretch(mask: Floats) -> Floats:
 
 
 def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
-    """The weight (rows, columns) of the mask's own value: 1 inside undecided regions.
-
-    None if there is no such region.
-    """
+    """The weight of the mask's own value: 1 inside undecided regions; None if there is none."""
     radius = max(1, round(BROAD * max(mask.shape)))
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
     region = cv2.morphologyEx(
@@ -162,14 +149,13 @@ def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
 
 
 def _keep(model: Floats, share: Floats, target: Floats) -> None:
-    """Blend the model with the mask's own value; `share` is the weight of the mask."""
     model *= (np.float32(1) - share)[..., None]
     # The last stretch turns this into the mask's value again.
     model[..., 3] += share * (target * np.float32(1 - 2 * LEVELS) + np.float32(LEVELS)) / 255
 
 
 def _fit(small: Pixels, target: Floats, radius: int) -> Floats:
-    """The smoothed linear model (h, w, 4): a_red, a_green, a_blue and b, all in units of 1/255."""
+    """The smoothed linear model (h, w, 4): slopes and offset, all in units of 1/255."""
     colours = ColourModel(
         small.astype(np.float32) / np.float32(255.0), radius=radius, epsilon=EPSILON
     )
@@ -182,9 +168,8 @@ def _fit(small: Pixels, target: Floats, radius: int) -> Floats:
 class ColourModel:
     """Local linear model of a plane by the colours of a picture (h, w, 3) from 0 to 1.
 
-    Windows have 2 * radius + 1 pixels a side. `epsilon` keeps the slopes small in windows of nearly
-    one colour. If it is very small, `digits` must be double precision: for similar colours, as in
-    grey pictures, the terms of the determinant nearly cancel.
+    Windows have 2 * radius + 1 pixels a side. If `epsilon` is very small, `digits` must be double
+    precision: for similar colours, the terms of the determinant nearly cancel.
     """
 
     def __init__(
@@ -203,10 +188,8 @@ class ColourModel:
         self._inverse = _inverse(*(plane.astype(digits) for plane in (rr, gg, bb, rg, rb, gb)))
 
     def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
-        """Fit `plane` (h, w): the slopes for red, green and blue, and the offset, (h, w) each.
-
-        Each is the mean of the best fits in all windows that contain the pixel.
-        """
+        """The slopes for red, green and blue, and the offset: means over all windows with the
+        pixel."""
         middle = self._mean(plane)
         red, green, blue = (
             self._mean(colour * plane) - mean * middle

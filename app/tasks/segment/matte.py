@@ -1,7 +1,6 @@
 """The arithmetic of matting on arrays: network input, mask to alpha, alpha to picture.
 
-Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8, masks (h, w) float32 from 0 to 1. Steps that
-need floats at full size work in bands of rows: a picture of 50 MP then fits a codec process.
+Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8, masks (h, w) float32 from 0 to 1.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ BOX_LEVEL = 16
 def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:
     """The network's input (1, 3, size, size), made as in U2-Net's training.
 
-    It follows RescaleT and ToTensorLab(flag=0) of
-    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py: bilinear without anti-aliasing
-    (Lanczos or area averaging moves the masks by several percent), divided by the picture's own
-    maximum. A black picture is divided by one instead of zero.
+    As RescaleT and ToTensorLab(flag=0) of
+    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py: bilinear without anti-aliasing,
+    which would move the masks by several percent, divided by the picture's own maximum.
     """
     small = cv2.resize(pixels, (size, size), interpolation=cv2.INTER_LINEAR)
     largest = max(1.0, float(small.max()))

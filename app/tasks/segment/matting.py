@@ -1,12 +1,9 @@
 """Closed-form matting where the mask is undecided, for hair and fur; `guided` everywhere else.
 
 It solves for the alpha that is a linear function of the colours in every window (Levin et al., "A
-Closed-Form Solution to Natural Image Matting", 2008). Pixels that the network is sure of are fixed.
-The matrix is never built: its product with an alpha is a few box filters (He et al., "Fast Matting
-Using Large Kernel Matting Laplacian Matrices", 2010), and conjugate gradients need nothing else.
-
-Time and memory are bounded for every picture: the reduced picture has at most `SOLVED_PIXELS`
-pixels, and there are at most `ROUNDS` iterations.
+Closed-Form Solution to Natural Image Matting", 2008). The matrix is never built: its product with
+an alpha is a few box filters (He et al., "Fast Matting Using Large Kernel Matting Laplacian
+Matrices", 2010). The reduced picture and the iterations of conjugate gradients are bounded.
 """
 
 from __future__ import annotations
@@ -25,11 +22,10 @@ REACH = 0.012
 """How far the band extends beyond the unsure pixels, as a fraction of the longer side."""
 EPSILON = 1e-5
 PRIOR = 0.003
-"""How strongly the result of `guided` attracts the alpha. A smaller value needs more iterations; a
-larger one improves less."""
+"""How strongly the result of `guided` attracts the alpha."""
 NARROW = 0.002
-"""An edge is sharp, and keeps its value, where discs of this radius (a fraction of the longer side)
-do not fit into the partial alpha of `guided`. Chosen by the error of sharp edges."""
+"""An edge is sharp, and keeps its value, where discs of this radius, a fraction of the longer side,
+do not fit into the partial alpha of `guided`."""
 
 RADIUS = 1
 """Radius of the Laplacian's windows, in pixels of the reduced picture."""
@@ -38,8 +34,7 @@ RADIUS = 1
 def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
 
-    The solution is used inside the band, where the alpha of `guided` rises gradually. It is not
-    used at sharp edges, nor in regions that are undecided throughout, where colours do not help.
+    The solution is not used at sharp edges, nor in regions that are undecided throughout.
     """
     alpha = guided_alpha(pixels, mask)
     height, width = alpha.shape
@@ -65,10 +60,7 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def unsure(level: Floats) -> Pixels:
-    """Return the band to solve, (h, w): 1 at and near uncertain pixels of the mask `level`, (h, w).
-
-    Edges of the mask count as uncertain.
-    """
+    """The band to solve (h, w): 1 at and near uncertain pixels and edges of the mask."""
     doubt = cv2.inRange(level, *SURE) // 255
     # A hard edge of the mask has no pixels in doubt, so its gradient is added.
     rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))
@@ -78,10 +70,9 @@ def unsure(level: Floats) -> Pixels:
 
 
 def thin(level: Floats) -> Floats:
-    """1 (h, w) in and near parts that are narrower than the band around them, as a tripod's legs.
+    """1 (h, w) in and near parts that are narrower than the band, as a tripod's legs.
 
-    No pixel of such a part is fixed, but the background around it is. The solution would therefore
-    make the part background.
+    No pixel of such a part is fixed, so the solution would make it background.
     """
     side = _reach(level)
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
@@ -117,7 +108,7 @@ class Laplacian:
         self._model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
 
     def __matmul__(self, alpha: Floats) -> Floats:
-        """Residual of an alpha (h, w): the part that the colours do not explain."""
+        """The part of an alpha that the colours do not explain."""
         slopes, rest = self._model.fit(alpha)
         for slope, plane in zip(slopes, self._model.colours, strict=True):
             rest += slope * plane
@@ -127,10 +118,7 @@ class Laplacian:
 def solved(
     laplacian: Laplacian, start: Floats, band: Pixels, target: Floats, *, prior: float
 ) -> Floats:
-    """Solve for alpha by conjugate gradients.
-
-    Alpha is `start` outside the band. Inside, `target` attracts it with the weight `prior`.
-    """
+    """Conjugate gradients: `start` outside the band; inside, `target` attracts alpha by `prior`."""
     free, weight = band.astype(np.float32), np.float32(prior)
     alpha = start.copy()
     rest = (weight * (target - alpha) - (laplacian @ alpha)) * free
@@ -149,7 +137,6 @@ def solved(
 
 
 def _add(alpha: Pixels, change: Floats) -> None:
-    """Add a change found at reduced size, from -1 to 1, to the full alpha in place."""
     height, width = alpha.shape
     down, right = change.shape[0] / height, change.shape[1] / width
     levels = change * np.float32(255)

@@ -1,7 +1,4 @@
-"""The `[parameters]` of a matting model, and a measure of how well two masks agree.
-
-The API process imports this module, so it must not need a picture library.
-"""
+"""The `[parameters]` of a matting model, and how well two masks agree; needs no picture library."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ FOREGROUND = 0.5
 class Parameters(BaseModel):
     """How a picture becomes the network's input: side in pixels, then mean and std per channel.
 
-    `output` names the output that is the mask; by default it is the first one. The other defaults
-    are U2-Net's, which takes mean and std from ImageNet: ToTensorLab of
-    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py
+    `output` names the mask, by default the first output. The other defaults are U2-Net's
+    (https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

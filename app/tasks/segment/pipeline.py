@@ -1,14 +1,14 @@
 """Pipeline of one matting model: open the picture, run one engine job, render the result.
 
-The first and the last step run in codec processes. This module awaits their calls and owns the
-picture's memory.
+The first and the last step run in codec processes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,61 +20,114 @@ from app.contracts.tensors import Tensors
 from app.tasks.codecs.call import Reply
 from app.tasks.codecs.picture import Picture
 from app.tasks.codecs.pool import Codecs
-from app.tasks.segment.answers import check_background, check_opened, check_rendered
-from app.tasks.segment.parameters import Parameters, mask_output, read_parameters
-from app.tasks.segment.request import Box, SegmentRequest, SegmentResult
+from app.tasks.segment.parameters import mask_output, read_parameters
+from app.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
 
 RGBA = 4
 """Most bytes of a pixel."""
 STAGES = "app.tasks.segment.stages"
+
+
+FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
+"""More than any format takes for pixels that cannot be compressed."""
+
+
+# Checks of the answers of codec processes (app.engine.process.answers.Check): names, types, shapes
+# and sizes, because the values become headers, metric labels and charges to a quota.
+
+
+def check_opened(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    _check_picture(asked, meta, {"decode": float, "preprocess": float})
+    side = asked["network"]["size"]
+    _check_arrays(arrays, input=("float32", (1, 3, side, side)))
+
+
+def check_background(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    _check_picture(asked, meta, float)
+    _check_arrays(arrays)
+
+
+def check_rendered(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    expected = {
+        "width": int,
+        "height": int,
+        "box": [int] * 4,
+        "confidence": float,
+        "seconds": {"postprocess": float, "encode": float},
+    }
+    _check_types("values", meta, expected)
+    pixels = _checked_pixels(asked, meta["width"] * meta["height"])
+    length = arrays["image"].size if "image" in arrays else 0
+    if not 0 < length <= FILE_BYTES + FILE_BYTES_A_PIXEL * pixels:
+        raise ValueError(f"a file of {length} bytes for {pixels} pixels")
+    labels = {"labels": ("uint8", (pixels,))} if asked["labels"] else {}
+    _check_arrays(arrays, image=("uint8", (length,)), **labels)
+
+
+def _check_picture(asked: Mapping[str, Any], meta: Mapping[str, Any], seconds: object) -> None:
+    _check_types("values", meta, {"shape": [int] * 3, "pixels": int, "seconds": seconds})
+    _checked_pixels(asked, meta["pixels"])
+
+
+def _checked_pixels(asked: Mapping[str, Any], pixels: int) -> int:
+    most: int = asked["limits"]["pixels"]
+    if not 0 < pixels <= most:
+        raise ValueError(f"a picture of {pixels} pixels, limit {most}")
+    return pixels
+
+
+def _check_types(name: str, value: Any, expected: Any) -> None:
+    """Check a value against a type, or against a list or dict of types."""
+    if not isinstance(expected, list | dict):
+        if type(value) is not expected or not 0 <= value < math.inf:
+            raise ValueError(f"{name} is no {expected.__name__} from 0")
+        return
+    keys = expected.keys() if isinstance(expected, dict) else range(len(expected))
+    if type(value) is not type(expected) or len(value) != len(keys):
+        raise ValueError(f"{name} has other parts than {expected}")
+    for key in keys:
+        if isinstance(value, dict) and key not in value:
+            raise ValueError(f"{name} has no {key}")
+        _check_types(str(key), value[key], expected[key])
+
+
+def _check_arrays(arrays: Tensors, **expected: tuple[str, tuple[int, ...]]) -> None:
+    found = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
+    if found != expected:
+        raise ValueError(f"arrays other than {expected}")
+
+
 CHECKS = {
     "open_picture": check_opened,
     "open_background": check_background,
     "render": check_rendered,
 }
-
-
-def open_pipeline(info: ServedModelInfo, *, codecs: Codecs) -> SegmentPipeline:
-    """Open the pipeline. Raises ConfigError if the tensors or parameters do not fit the task."""
-    parameters = read_parameters(info)
-    for stage, check in CHECKS.items():
-        codecs.pool.expect(f"{STAGES}:{stage}", check)
-    return SegmentPipeline(
-        parameters,
-        codecs=codecs,
-        input_name=info.inputs[0].name,
-        output_name=mask_output(info, parameters).name,
-    )
+"""Checks of the answers, by stage."""
 
 
 class SegmentPipeline:
     """Implements the Pipeline port; a payload is a SegmentRequest, a value a SegmentResult."""
 
-    def __init__(
-        self, parameters: Parameters, *, codecs: Codecs, input_name: str, output_name: str
-    ) -> None:
+    def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
+        """Raises ConfigError if the tensors or parameters do not fit the task."""
+        parameters = read_parameters(info)
+        for stage, check in CHECKS.items():
+            codecs.pool.expect(f"{STAGES}:{stage}", check)
         self._network = parameters.model_dump()
         self._codecs = codecs
-        self._input_name = input_name
-        self._output_name = output_name
+        self._input_name = info.inputs[0].name
+        self._output_name = mask_output(info, parameters).name
 
     async def prepare(self, payload: SegmentRequest, *, deadline: float) -> Prepared:
         """Decode the pictures and make the network's input.
 
         Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
         """
-        meta = {
-            "limits": asdict(self._codecs.limits),
-            "network": self._network,
-            "size": payload.size,
-            "output": payload.output,
-            "refine": payload.refine,
-            "format": payload.format,
-            "labels": payload.labels,
-        }
+        limits = asdict(self._codecs.limits)
         with ExitStack() as held:
             picture = self._opened(held)
             first = "file" if payload.background is not None else ""
+            meta = _options(payload) | {"limits": limits, "network": self._network}
             with _about(first):
                 reply = await self._decode("open_picture", meta, payload.body, picture, deadline)
             stages = dict(reply.meta["seconds"])
@@ -82,7 +135,7 @@ class SegmentPipeline:
             opened = _Opened(payload, picture, shape)
             if payload.background is not None:
                 background = self._opened(held)
-                meta = {"limits": meta["limits"], "shape": shape}
+                meta = {"limits": limits, "shape": shape}
                 with _about("bg_image"):
                     second = await self._decode(
                         "open_background", meta, payload.background, background, deadline
@@ -105,8 +158,7 @@ class SegmentPipeline:
     async def _decode(
         self, stage: str, meta: Mapping[str, Any], body: bytes, picture: Picture, deadline: float
     ) -> Reply:
-        """Decode one picture's file into its memory, and charge the memory."""
-        reply = await self._codecs.call(
+        reply = await self._codecs.pool.submit(
             f"{STAGES}:{stage}",
             meta,
             {"body": np.frombuffer(body, np.uint8)},
@@ -124,26 +176,17 @@ class SegmentPipeline:
         """A SegmentResult. Raises DeadlineExceeded, OutputTooLarge and WorkerCrashed."""
         opened: _Opened = prepared.state
         request = opened.request
-        pictures = (opened.picture, opened.background)
+        pictures = [each for each in (opened.picture, opened.background) if each is not None]
         meta = {
             "limits": asdict(self._codecs.limits),
             "shape": opened.shape,
             "background": opened.background_shape,
-            "scene": asdict(request.scene),
-            "output": request.output,
-            "format": request.format,
-            "bg_color": request.bg_color,
-            "crop": request.crop,
-            "refine": request.refine,
-            "threshold": request.threshold,
-            "colours": request.colours,
-            "labels": request.labels,
         }
-        reply = await self._codecs.call(
+        reply = await self._codecs.pool.submit(
             f"{STAGES}:render",
-            meta,
+            _options(request) | meta,
             {"mask": outputs[0][self._output_name]},
-            descriptors=[each.descriptor for each in pictures if each is not None],
+            descriptors=[each.descriptor for each in pictures],
             deadline=deadline,
             urgent=True,
         )
@@ -151,6 +194,12 @@ class SegmentPipeline:
 
     def close(self) -> None:
         """Do nothing: the codecs are shared and belong to `app.main`."""
+
+
+def _options(request: SegmentRequest) -> dict[str, Any]:
+    """The options for the stages: everything but the files."""
+    names = [each.name for each in fields(request) if each.name not in ("body", "background")]
+    return {name: getattr(request, name) for name in names} | {"scene": asdict(request.scene)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +215,6 @@ class _Opened:
 
 @contextmanager
 def _about(part: str) -> Iterator[None]:
-    """Name the picture in an InputError of the block if the request has two."""
     try:
         yield
     except InputError as error:
@@ -184,7 +232,7 @@ def _result(request: SegmentRequest, reply: Reply) -> SegmentResult:
         output=request.output,
         width=meta["width"],
         height=meta["height"],
-        box=Box(top=top, left=left, width=width, height=height),
+        box=ForegroundBox(top=top, left=left, width=width, height=height),
         confidence=meta["confidence"],
         labels=reply.arrays["labels"].tobytes() if request.labels else None,
     )

@@ -2,27 +2,192 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from app.contracts.errors import InvalidParameter
+import numpy as np
+from pydantic import BaseModel, Field
+
+from app.contracts.errors import FileMissing, InvalidParameter
+from app.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
+from app.settings.server import MIB, Bytes, Settings
 from app.tasks.segment.options import (
+    BLUR_PERCENT,
     DEFAULT_REFINE,
+    DEFAULT_SHADOW_OPACITY,
+    MARGIN_PERCENT,
+    MARGIN_PIXELS,
     MEDIA_TYPES,
+    OPTIONS,
+    SCALE_PERCENT,
+    SHADOW_OPACITY,
     Colour,
     read_colour,
     read_word,
 )
-from app.tasks.segment.scene_request import PLAIN, Scene, read_scene
+
+_NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,3})?", re.ASCII)
+_ORIGINAL = "original"
+
+Length = tuple[float, str]
+"""A number and its unit, `px` or `%` of the subject's own side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The place of the foreground and its background; the defaults leave the result unchanged.
+
+    `bg_blur` (the standard deviation), `scale` and `position` (of the free room left of the subject
+    and above it) are in percent; `margins` are top, right, bottom, left.
+    """
+
+    bg_fit: str = "cover"
+    bg_blur: float | None = None
+    margins: tuple[Length, Length, Length, Length] = ((0.0, "px"),) * 4
+    scale: float | None = None
+    position: tuple[float, float] | None = None
+    shadow: float | None = None
+
+
+PLAIN = Scene()
+
+
+def read_scene(
+    options: Mapping[str, str], *, output: str, crop: bool, has_background: bool
+) -> Scene:
+    if has_background and output != "composite":
+        raise InvalidParameter("bg_image needs output=composite", limit="composite")
+    for name, wanted, there in (
+        ("bg_fit", "bg_image", has_background),
+        ("bg_blur", "output=composite", output == "composite"),
+        ("crop_margin", "crop=true", crop),
+        ("shadow_opacity", "shadow=drop", options.get("shadow") == "drop"),
+    ):
+        if name in options and not there:
+            raise InvalidParameter(f"{name} needs {wanted}", limit=wanted)
+    if "bg_blur" in options and has_background:
+        raise InvalidParameter("bg_blur blurs the picture's own background; leave out bg_image")
+    shadow = read_word(options, "shadow")
+    if shadow == "drop" and output == "mask":
+        raise InvalidParameter(
+            "shadow=drop needs output=cutout or output=composite", limit="cutout, composite"
+        )
+    scale = None
+    if (text := options.get("scale", _ORIGINAL)) != _ORIGINAL:
+        scale = _percent("scale", text, *SCALE_PERCENT, also=_ORIGINAL)
+    blur = options.get("bg_blur")
+    return Scene(
+        bg_fit=read_word(options, "bg_fit"),
+        bg_blur=None if blur is None else _percent("bg_blur", blur, *BLUR_PERCENT),
+        margins=_margins(options.get("crop_margin", "0px")),
+        scale=scale,
+        position=_position(options.get("position"), scaled=scale is not None),
+        shadow=_opacity(options.get("shadow_opacity")) if shadow == "drop" else None,
+    )
+
+
+def _percent(name: str, text: str, low: float, high: float, *, also: str = "") -> float:
+    limit = f"{low:g}% to {high:g}%"
+    accepted = f"{also} or {limit}" if also else limit
+    value = _amount(text, "%")
+    if value is None:
+        raise InvalidParameter(
+            f"{name} must be {accepted} (in a query, % is written %25)", limit=limit
+        )
+    if not low <= value <= high:
+        received = f"{value:g}%"
+        raise InvalidParameter(
+            f"{name} must be {accepted}, received {received}", limit=limit, received=received
+        )
+    return value
+
+
+def _amount(text: str, unit: str) -> float | None:
+    """The number before the unit; None for anything else."""
+    number = text.strip().removesuffix(unit)
+    if number == text.strip() or not _NUMBER.fullmatch(number):
+        return None
+    return float(number)
+
+
+def _parts(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def _margins(text: str) -> tuple[Length, Length, Length, Length]:
+    """Read margins as in CSS: one, two or four values."""
+    lengths = [_margin(part) for part in _parts(text)[:5]]
+    if len(lengths) not in (1, 2, 4):
+        raise InvalidParameter(
+            f"crop_margin has {len(lengths) if len(lengths) < 5 else 'more than 4'} values; "
+            "it has one, two (top and bottom, left and right) or four (top, right, bottom, left)",
+            limit="1, 2 or 4 values",
+        )
+    top, right, bottom, left = (lengths * 4)[:4]
+    return top, right, bottom, left
+
+
+def _margin(text: str) -> Length:
+    limit = f"0px to {MARGIN_PIXELS}px, 0% to {MARGIN_PERCENT}%"
+    for unit, most in (("px", MARGIN_PIXELS), ("%", MARGIN_PERCENT)):
+        value = _amount(text, unit)
+        if value is None or (unit == "px" and value != int(value)):
+            continue
+        if value > most:
+            received = f"{value:g}{unit}"
+            raise InvalidParameter(
+                f"crop_margin is at most {MARGIN_PIXELS}px or {MARGIN_PERCENT}% of the subject "
+                f"a side, received {received}",
+                limit=limit,
+                received=received,
+            )
+        return value, unit
+    raise InvalidParameter(
+        f"crop_margin must be whole pixels or percent of the subject: {limit} "
+        "(in a query, % is written %25)",
+        limit=limit,
+    )
+
+
+def _position(text: str | None, *, scaled: bool) -> tuple[float, float] | None:
+    """None leaves the subject in place; a scaled one is centred by default."""
+    if text is None:
+        text = "center" if scaled else _ORIGINAL
+    if text == _ORIGINAL:
+        return None
+    parts = ["50%"] if text == "center" else _parts(text)
+    if len(parts) not in (1, 2):
+        raise InvalidParameter(
+            "position must be original, center, one value for both directions, or two "
+            "(from the left, from the top), 0% to 100% each",
+            limit="1 or 2 values",
+        )
+    values = [_percent("position", part, 0, 100, also="original, center") for part in parts]
+    return values[0], values[-1]
+
+
+def _opacity(text: str | None) -> float:
+    if text is None:
+        return DEFAULT_SHADOW_OPACITY / 100
+    low, high = SHADOW_OPACITY
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InvalidParameter(
+            f"shadow_opacity must be a whole number from {low} to {high}", limit=f"{low} to {high}"
+        )
+    if not low <= int(text) <= high:
+        raise InvalidParameter(
+            f"shadow_opacity must be from {low} to {high}, received {int(text)}",
+            limit=f"{low} to {high}",
+            received=int(text),
+        )
+    return int(text) / 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRequest:
-    """One picture and what to make of it.
-
-    `threshold` None leaves the mask soft. `background` is the second picture's file, if any.
-    `labels` requests the pixels of the result, too.
-    """
+    """One picture and what to make of it. `labels` requests the pixels of the result, too."""
 
     body: bytes
     background: bytes | None = None
@@ -39,7 +204,7 @@ class SegmentRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class ForegroundBox:
     """The foreground's place in the upright picture, in pixels; all 0 when there is none."""
 
     top: int
@@ -50,10 +215,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentResult:
-    """The encoded picture. `width` and `height` are its own; `box` is in the uncropped picture.
+    """The encoded picture. `box` is in the uncropped picture; `labels` are a mask's pixels by row.
 
-    `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere, 0 if
-    nowhere. `labels` are a mask's pixels row by row, 0 to 255 each, if they were requested.
+    `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere.
     """
 
     image: bytes
@@ -61,7 +225,7 @@ class SegmentResult:
     output: str
     width: int
     height: int
-    box: Box
+    box: ForegroundBox
     confidence: float
     labels: bytes | None = None
 
@@ -74,7 +238,7 @@ def read_options(
     preferred_format: str | None = None,
     labels: bool = False,
 ) -> SegmentRequest:
-    """Check the options by name; without `format`, `preferred_format` of the Accept header is used.
+    """Check the options by name; `preferred_format` is that of the Accept header.
 
     Raises InvalidParameter that names the option and its accepted values.
     """
@@ -93,7 +257,7 @@ def read_options(
             "bg_color is translucent, which format=jpg cannot hold; use format=png or format=webp",
             limit="png, webp",
         )
-    crop = _flag(options, "crop")
+    crop = read_word(options, "crop", default="false", accepted=("true", "false")) == "true"
     return SegmentRequest(
         body=body,
         background=background,
@@ -108,13 +272,6 @@ def read_options(
         scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
         labels=labels,
     )
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    value = options.get(name, "false")
-    if value not in ("true", "false"):
-        raise InvalidParameter(f"{name} must be one of true, false", limit="true, false")
-    return value == "true"
 
 
 def _threshold(text: str | None) -> float | None:
@@ -144,3 +301,67 @@ def _colour(text: str | None, output: str) -> Colour:
             limit="#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name",
         )
     return colour
+
+
+class SegmentSettings(BaseModel):
+    """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
+
+    segment_max_bytes: Bytes = Field(
+        12 * MIB, description="Maximum request body of /segment, in bytes."
+    )
+
+
+INPUTS = (TensorSpec("image", STRINGS, (1,)), TensorSpec("bg_image", STRINGS, (1,)))
+OUTPUTS = (
+    TensorSpec("image", STRINGS, (1,)),
+    TensorSpec("size", "int32", (2,)),
+    TensorSpec("foreground_box", "int32", (4,)),
+    TensorSpec("confidence", "float32", (1,)),
+)
+MAX_CHARACTERS = 1_024
+"""Most characters of a parameter; the same number as for a form."""
+
+
+def tensors(settings: Settings) -> TaskTensors:
+    return TaskTensors(
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        parameters=(*OPTIONS, "model"),
+        read=_read,
+        write=_write,
+        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
+        optional=frozenset({"bg_image"}),
+        opaque=frozenset({"image"}),
+    )
+
+
+def _read(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
+    files: dict[str, bytes] = {name: array.item(0) for name, array in inputs.items()}
+    for name, file in files.items():
+        if not file:
+            raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
+    options = {name: _text(name, parameters[name]) for name in OPTIONS if name in parameters}
+    return read_options(files["image"], options, background=files.get("bg_image"))
+
+
+def _text(name: str, value: str | int | float | bool) -> str:
+    """The parameter as text, as a query has it."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidParameter(
+            f"{name} has {len(text)} characters, the limit is {MAX_CHARACTERS}",
+            limit=MAX_CHARACTERS,
+            received=len(text),
+        )
+    return text
+
+
+def _write(result: SegmentResult, parameters: Mapping[str, Any]) -> Tensors:
+    del parameters
+    box = result.box
+    return {
+        "image": strings_of([result.image], (1,)),
+        "size": np.array([result.width, result.height], np.int32),
+        "foreground_box": np.array([box.top, box.left, box.width, box.height], np.int32),
+        "confidence": np.array([result.confidence], np.float32),
+    }

@@ -14,15 +14,12 @@ from pydantic import BaseModel, Field
 
 from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
-from app.service.api.offload import base64_parts, beside_the_loop
-from app.service.api.routes import TaskRoute
-from app.service.api.routing import ROUTING, Routing, answer_headers
-from app.service.api.services import ServicesDep
+from app.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers
+from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
 from app.service.api.uploads import RAW_CONTENT, read_upload
 from app.settings.server import Settings
 from app.tasks.segment.options import FILES, MEDIA_TYPES, OPTIONS
-from app.tasks.segment.request import SegmentResult, read_options
-from app.tasks.segment.settings import SegmentSettings
+from app.tasks.segment.request import ForegroundBox, SegmentResult, SegmentSettings, read_options
 
 EXAMPLE = {
     "width": 512,
@@ -38,15 +35,6 @@ EXAMPLE = {
 _FORMATS = {"image/png": "png", "image/webp": "webp", "image/jpeg": "jpg"}
 _JSON = "application/json"
 MAX_RANGES = 32
-
-
-class ForegroundBox(BaseModel):
-    """The foreground's place in the upright, uncropped picture; all 0 when there is none."""
-
-    top: int
-    left: int
-    width: int
-    height: int
 
 
 class SegmentReply(BaseModel):
@@ -136,10 +124,7 @@ def _as_picture(answer: Answer) -> Response:
 
 
 def _document(answer: Answer) -> bytes:
-    """The reply as JSON.
-
-    Base64 contains nothing to escape, so no encoder has to scan it.
-    """
+    """The reply as JSON. Base64 contains nothing to escape, so no encoder has to scan it."""
     result: SegmentResult = answer.value
     reply = {
         "width": result.width,
@@ -156,7 +141,6 @@ def _document(answer: Answer) -> bytes:
 
 
 def result_headers(answer: Answer) -> dict[str, str]:
-    """Headers with the size, the foreground's place and the model that answered."""
     result: SegmentResult = answer.value
     return answer_headers(answer) | {
         "X-Width": str(result.width),
@@ -193,7 +177,7 @@ def _parameters() -> list[dict[str, Any]]:
 
 
 def _request_body() -> dict[str, Any]:
-    """The files only: pages would offer a parameter twice if it were listed here, too."""
+    """The files only: pages would offer a parameter twice."""
     pictures = {
         name: {
             "type": "string",
@@ -221,10 +205,9 @@ def _request_body() -> dict[str, Any]:
 
 
 def read_accept(header: str) -> tuple[bool, str | None]:
-    """Whether JSON is wanted, and the preferred picture format; None if the header leaves it open.
+    """Whether JSON is wanted, and the preferred picture format, if any.
 
-    The ranges `*/*` and `image/*` leave the format open. Q-values are honoured; the first of equal
-    ones wins. A header that names only other types is ignored, as HTTP allows.
+    Q-values are honoured; the first of equal ones wins. A header of other types is ignored.
     """
     best_format: tuple[float, str] | None = None
     json_quality = open_quality = 0.0

@@ -19,10 +19,9 @@ from app.tasks.codecs.encode import check_output, encode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Pixels, read_pixels, write_pixels
 from app.tasks.segment import matte
-from app.tasks.segment.backdrop import flat, reduced, stacked
-from app.tasks.segment.composition import compose
+from app.tasks.segment.backdrop import Bands, blurred, drop_shadow, fitted, flat, reduced, stacked
 from app.tasks.segment.foreground import foreground_colours
-from app.tasks.segment.framing import Area
+from app.tasks.segment.framing import Area, canvas_of, moved, moved_colours, on_canvas, place_of
 from app.tasks.segment.guided import guided_alpha
 from app.tasks.segment.matting import matted_alpha
 from app.tasks.segment.options import SIZE_PIXELS
@@ -34,15 +33,14 @@ Box = tuple[int, int, int, int]
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Decode `body` into the picture's memory and make the network's input from it.
 
-    meta: limits, size, network {size, mean, std}, output, refine, format, labels.
+    meta: limits, network {size, mean, std} and the options.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
-    pixels = decode(arrays["body"].tobytes(), limits)
     network = meta["network"]
-    decoded = time.perf_counter()
     # The network sees the whole picture, and its transparency as white.
-    whole = pixels
+    whole = pixels = decode(arrays["body"].tobytes(), limits)
+    decoded = time.perf_counter()
     if (most := SIZE_PIXELS.get(meta["size"])) is not None:
         pixels = _shrink(pixels, most)
     height, width, channels = pixels.shape
@@ -61,13 +59,11 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     if _needs_pixels(meta, channels):
         write_pixels(descriptors[0], pixels)
     done = time.perf_counter()
-    seconds = {"decode": decoded - started, "preprocess": done - decoded}
-    meta = {
+    return {
         "shape": [height, width, channels],
         "pixels": whole.shape[0] * whole.shape[1],
-        "seconds": seconds,
-    }
-    return meta, {"input": tensor}
+        "seconds": {"decode": decoded - started, "preprocess": done - decoded},
+    }, {"input": tensor}
 
 
 def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -86,11 +82,9 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
 
 
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Turn the network's mask (1, 1, h, w) into the encoded result.
+    """Turn the network's mask (1, 1, h, w), which is finite, into the encoded result.
 
-    meta: shape of the picture and of the background (None without one), output, format, bg_color,
-    crop, scene, refine, threshold, colours, labels, limits. The engine has checked that the mask is
-    finite.
+    meta: shape of the picture and of the background (None without one), the options and limits.
     """
     started = time.perf_counter()
     mask = np.asarray(arrays["mask"], np.float32)[0, 0]
@@ -128,10 +122,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """False for a plain mask of an opaque picture, which needs only its size.
-
-    That saves 3 MB a megapixel.
-    """
+    """False for a plain mask of an opaque picture; that saves 3 MB a megapixel."""
     return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
 
 
@@ -167,19 +158,80 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
     return alpha
 
 
-def _colours(pixels: Pixels, alpha: Pixels, meta: Mapping[str, Any]) -> Pixels:
-    if meta["output"] == "mask" or meta["colours"] == "original":
-        return pixels
-    return foreground_colours(pixels, alpha)
-
-
 def _compose(
     pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
 ) -> tuple[Pixels, Box]:
-    """The result's pixels and the foreground box; the pictures are released on return."""
+    """The result's pixels and the foreground box; the pictures are released on return.
+
+    If the picture has no foreground, the result is not cropped and nothing is moved or casts a
+    shadow. Raises OutputTooLarge if margins make the canvas larger than a picture may be.
+    """
+    scene = meta["scene"]
     alpha = _alpha(pixels, matte.normalise(mask), meta)
     box = matte.box_of(alpha)
     top, left, width, height = box
     subject = Area(top, left, height, width)
-    colours = _colours(pixels, alpha, meta)
-    return compose(colours, alpha, subject, meta, picture=pixels, background=background), box
+    canvas, place, is_moved = Area(0, 0, *alpha.shape), None, False
+    if width:
+        if meta["crop"]:
+            canvas = canvas_of(subject, scene["margins"])
+            _check(canvas, meta)
+        place = place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
+        is_moved = scene["scale"] is not None or scene["position"] is not None
+    if place is not None and is_moved:
+        cover = moved(alpha, subject=subject, canvas=canvas, place=place)
+    else:
+        cover = on_canvas(alpha, canvas)
+    if meta["output"] == "mask":
+        return cover, box
+    colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
+    if place is not None and is_moved:
+        front = moved_colours(colours, alpha, subject=subject, canvas=canvas, place=place)
+    else:
+        front = on_canvas(colours, canvas)
+    shade = None
+    if scene["shadow"] is not None and place is not None:
+        shade = drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
+    if meta["output"] == "cutout" and shade is None:
+        return matte.cutout(front, cover), box
+    ground = _ground(meta, pixels, alpha, canvas, background)
+    return stacked(front, cover, ground=ground, shade=shade), box
+
+
+def _ground(
+    meta: Mapping[str, Any],
+    picture: Pixels,
+    alpha: Pixels,
+    canvas: Area,
+    background: Pixels | None,
+) -> Bands:
+    """The background: a second picture, the blurred picture, or one colour."""
+    scene = meta["scene"]
+    if background is not None:
+        behind = fitted(
+            background,
+            height=canvas.height,
+            width=canvas.width,
+            fit=scene["bg_fit"],
+            colour=meta["bg_color"],
+        )
+        return behind.__getitem__
+    if scene["bg_blur"] is not None:
+        whole = matte.over_white(picture)
+        return blurred(whole, alpha, percent=scene["bg_blur"], canvas=canvas)
+    paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
+    return flat(paint, canvas.width)
+
+
+def _check(canvas: Area, meta: Mapping[str, Any]) -> None:
+    limits = PictureLimits(**meta["limits"])
+    pixels, longer = canvas.height * canvas.width, max(canvas.height, canvas.width)
+    if pixels > limits.pixels or longer > limits.side:
+        raise OutputTooLarge(
+            f"the subject with its crop_margin is {canvas.width} x {canvas.height} = {pixels:,} "
+            f"pixels; the limit is {limits.pixels:,} pixels and {limits.side:,} a side",
+            limit=limits.pixels if pixels > limits.pixels else limits.side,
+            received=pixels if pixels > limits.pixels else longer,
+        )
+    grey = meta["output"] == "mask"
+    check_output(canvas.width, canvas.height, format=meta["format"], grey=grey, limits=limits)

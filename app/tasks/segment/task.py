@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from app.tasks.segment.parameters import MaskAgreement
-from app.tasks.segment.pipeline import open_pipeline
+from app.tasks.segment.pipeline import SegmentPipeline
+from app.tasks.segment.request import SegmentSettings, tensors
 from app.tasks.segment.router import build_router
-from app.tasks.segment.settings import SegmentSettings
-from app.tasks.segment.tensors import tensors
 from app.tasks.task import Task, offline
 
 TASK = Task(
-    build=lambda info, workers: open_pipeline(info, codecs=workers.codec),
+    build=lambda info, workers: SegmentPipeline(info, codecs=workers.codec),
     endpoints=build_router,
     settings=SegmentSettings,
     tensors=tensors,

@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.evidence.quality.labels import BINS, Floats, Quality, measure, text_key
 from app.evidence.quality.ports import Bench, Findings, Source, Table, read_jsonl
-from app.tasks.sentiment.parameters import read_parameters
 from app.tasks.sentiment.pipeline import (
     label_agreement,
     open_tokenizer,
+    read_parameters,
     softmax,
     tensors_of,
     tokenise,
 )
-from app.tasks.sentiment.texts import TextLimits, check_texts
+from app.tasks.sentiment.texts import SentimentSettings, check_texts
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BINS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Figures of a set of predictions; each lies within 0 … 1."""
+
+    texts: int
+    accuracy: float
+    macro_f1: float
+    ece: float
+    f1: dict[str, float]
+
+
+def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Quality:
+    """Judge [n, classes] probabilities against [n] class numbers, n at least 1."""
+    guesses = probabilities.argmax(axis=1)
+    f1 = {}
+    for number, name in enumerate(labels):
+        guessed, true = guesses == number, truth == number
+        f1[name] = float(2 * (guessed & true).sum() / max(1, guessed.sum() + true.sum()))
+    return Quality(
+        texts=len(truth),
+        accuracy=float((guesses == truth).mean()),
+        macro_f1=float(np.mean(list(f1.values()))),
+        ece=calibration_error(probabilities, truth),
+        f1=f1,
+    )
+
+
+def calibration_error(probabilities: Floats, truth: Ints) -> float:
+    """The expected calibration error: the mean gap between top score and accuracy."""
+    top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
+    slot = np.minimum((top * BINS).astype(int), BINS - 1)
+    gaps = (abs(top[slot == b].sum() - right[slot == b].sum()) for b in range(BINS))
+    return float(sum(gaps) / len(truth))
+
+
+def text_key(text: str) -> str:
+    """A key that copies of one post share: letters and digits, width and case folded."""
+    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()
+
 
 SPLITS = ("usual", "virus")
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"
-"""The example of the benchmark published with Paddle's BERT deployment; its label is sad."""
+"""From the benchmark published with Paddle's BERT deployment; its label is sad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +87,12 @@ class Posts:
 
 
 class SentimentQuality:
-    """Measures a model on labelled posts.
-
-    The constructor reads the posts. It raises ConfigError if the splits are absent.
-    """
+    """Measures a model on labelled posts. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._parameters = read_parameters(info)
         self._output = info.outputs[0].name
-        self._tokenizer = open_tokenizer(
-            info.directory / "tokenizer.json", max_tokens=self._parameters.max_tokens
-        )
+        self._tokenizer = open_tokenizer(info, self._parameters)
         root = source.data / "smp2020_ewect"
         self._splits = [self._split(root, split, source.limit) for split in SPLITS]
         self._smoke = [self._sentences(path, source.limit) for path in source.smoke]
@@ -97,7 +140,6 @@ class SentimentQuality:
         return judged
 
     def _smoke_right(self, bench: Bench) -> tuple[Table, list[str]]:
-        """Count the sentences of each file that are right, with a note on each wrong one."""
         labels = self._parameters.labels
         rows, notes = [], []
         for posts in self._smoke:
@@ -119,7 +161,7 @@ class SentimentQuality:
         return table, notes
 
     def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
-        """Scores [texts, labels], computed as in serving: padded to buckets, softmax in float64."""
+        """Scores [texts, labels], computed as in serving."""
         wanted = self._parameters
         tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
         jobs = [tensors_of([text], pad_id=wanted.pad_id) for text in tokenised]
@@ -166,15 +208,11 @@ class LabelComparison:
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
-        self._tokenizer = open_tokenizer(
-            info.directory / "tokenizer.json", max_tokens=self._parameters.max_tokens
-        )
+        self._tokenizer = open_tokenizer(info, self._parameters)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample for each line that is not empty; in .jsonl files, for its `text`.
-
-        Raises ConfigError, or InputError as serving does.
-        """
+        """One sample for each line, in .jsonl files for its `text`. Raises ConfigError or
+        InputError."""
         texts: list[str] = []
         for file in files:
             if file.suffix == ".jsonl":
@@ -188,12 +226,11 @@ class LabelComparison:
         return self._tokenised(texts)
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Texts of various lengths, because the cost of a text depends on its length."""
         longest = SENTENCE * (max(CHARACTERS) // len(SENTENCE) + 1)
         return self._tokenised([longest[:length] for length in CHARACTERS])
 
     def _tokenised(self, texts: Sequence[str]) -> list[tuple[str, Tensors]]:
-        check_texts(texts, limits=TextLimits(texts=len(texts)))
+        check_texts(texts, limits=SentimentSettings.model_construct(text_max_inputs=len(texts)))
         tokenised = tokenise(texts, self._tokenizer, lengths=self._parameters.lengths())
         return [
             (

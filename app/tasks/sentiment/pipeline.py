@@ -1,10 +1,8 @@
 """Turns texts into engine jobs and logits into scored labels, for one model version.
 
-Each text is padded to the smallest length bucket that holds it. The texts of a request that share a
-bucket are packed into as few jobs as possible; the dynamic batcher combines them with jobs of other
-requests of that bucket. Padding every text to the maximum would cost up to 20 times the work, and
-arbitrary lengths would make oneDNN's memory grow without end. One job per text would have to be
-queued and settled for each text.
+Each text is padded to the smallest length bucket that holds it; texts of one bucket share jobs.
+Padding every text to the maximum would cost up to 20 times the work, and arbitrary lengths would
+make oneDNN's memory grow without end.
 """
 
 from __future__ import annotations
@@ -14,32 +12,88 @@ import math
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain
+from functools import lru_cache, partial
+from itertools import chain, pairwise
 from operator import attrgetter
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tokenizers import Tokenizer
 
 from app.contracts.caller import CALLER
-from app.contracts.errors import ConfigError, DeadlineExceeded, ModelOutputInvalid, Overloaded
+from app.contracts.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    InvalidParameter,
+    ModelOutputInvalid,
+    Overloaded,
+    TextEmpty,
+    TextTooLong,
+)
 from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
-from app.contracts.tensors import Array, Tensors
-from app.tasks.sentiment.parameters import Parameters, read_parameters
-from app.tasks.sentiment.texts import WholeTexts, cut, nothing_to_read
+from app.contracts.tensors import STRINGS, Array, TaskTensors, Tensors, TensorSpec, strings_of
+from app.models.repository.config import parse_parameters
+from app.settings.server import Settings
+from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, WholeTexts, check_texts
+
+MODEL_INPUTS = ("attention_mask", "input_ids")
+BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class Parameters(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    labels: tuple[str, ...] = Field(min_length=1)
+    labels_zh: tuple[str, ...] | None = None
+    buckets: tuple[int, ...] = Field(default=BUCKETS, min_length=1)
+    max_tokens: int = Field(default=512, ge=3)
+    pad_id: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Parameters:
+        if self.labels_zh is not None and len(self.labels_zh) != len(self.labels):
+            raise ValueError(f"{len(self.labels_zh)} labels_zh for {len(self.labels)} labels")
+        if self.buckets[0] < 1 or any(low >= high for low, high in pairwise(self.buckets)):
+            raise ValueError(f"buckets must rise from 1 or more, received {list(self.buckets)}")
+        if self.max_tokens > self.buckets[-1]:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} does not fit the largest bucket {self.buckets[-1]}"
+            )
+        return self
+
+    def lengths(self) -> tuple[int, ...]:
+        """The buckets below the model's maximum, and the maximum itself."""
+        return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
+
+
+def read_parameters(info: ServedModelInfo) -> Parameters:
+    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
+    parameters = parse_parameters(info, Parameters)
+    taken = tuple(sorted(spec.name for spec in info.inputs))
+    if taken != MODEL_INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
+        raise ConfigError(
+            f"{info.name} takes {', '.join(f'{s.name} ({s.dtype})' for s in info.inputs)}; "
+            f"the sentiment task feeds {' and '.join(MODEL_INPUTS)} as int64"
+        )
+    logits = info.outputs[0]
+    if len(info.outputs) != 1 or len(logits.shape) != 2:
+        raise ConfigError(
+            f"{info.name} returns {len(info.outputs)} tensors, the first of {len(logits.shape)} "
+            "axes; the sentiment task expects one tensor [texts, labels] of logits"
+        )
+    if logits.shape[1] not in (-1, len(parameters.labels)):
+        raise ConfigError(
+            f"{info.name} returns {logits.shape[1]} logits for {len(parameters.labels)} labels"
+        )
+    return parameters
 
 
 class Tokenised(NamedTuple):
-    """One tokenised text.
-
-    `ids` are what the model reads, the two markers included; `bucket` is the length that holds
-    them; `truncated` is True if the text had more.
-    """
+    """One tokenised text: `ids` with the two markers, and the `bucket` that holds them."""
 
     ids: Sequence[int]
     bucket: int
@@ -51,30 +105,24 @@ class Tokenised(NamedTuple):
 
     @property
     def padding(self) -> int:
-        """Number of padding tokens that fill the bucket."""
         return self.bucket - len(self.ids)
 
 
-def open_tokenizer(path: Path, *, max_tokens: int) -> Tokenizer:
-    """Open the tokenizer of a version directory; it truncates to `max_tokens`. Raises ConfigError.
-
-    One thread of the server tokenises the texts of a request.
-    """
+def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
+    """Open a version's tokenizer; it truncates to `max_tokens`. Raises ConfigError."""
+    path = info.directory / "tokenizer.json"
     # The library's own threads would compete with the predictors for the cores, and the library
     # warns if they exist when the process forks.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        return _tokenizer(path.read_text("utf-8"), max_tokens)
+        return _tokenizer(path.read_text("utf-8"), parameters.max_tokens)
     except Exception as error:  # the Rust binding raises bare Exception
         raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
 
 
 @lru_cache(maxsize=4)
 def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
-    """Build a tokenizer once for all versions with the same file.
-
-    That takes 15 ms and holds the interpreter lock: no request is answered meanwhile.
-    """
+    """Build a tokenizer once for all versions with the same file: it holds the interpreter lock."""
     tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a "[SEP]" in a client's text is text, not a marker
@@ -85,10 +133,7 @@ def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
 def tokenise(
     texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
 ) -> tuple[Tokenised, ...]:
-    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
-
-    Raises TextEmpty if the tokenizer keeps nothing of a text.
-    """
+    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens."""
     markers = tokenizer.num_special_tokens_to_add(False)
     # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
     encodings = tokenizer.encode_batch_fast(list(texts))
@@ -96,7 +141,12 @@ def tokenise(
     for position, encoding in enumerate(encodings, 1):
         ids = encoding.ids
         if len(ids) <= markers:
-            raise nothing_to_read(position, len(texts), received=len(texts[position - 1]))
+            received = len(texts[position - 1])
+            raise TextEmpty(
+                f"text {position} of {len(texts)} has {received} characters, and the model can "
+                "read none of them",
+                received=received,
+            )
         bucket = lengths[bisect_left(lengths, len(ids))]
         tokenised.append(Tokenised(ids, bucket, bool(encoding.overflowing)))
     return tuple(tokenised)
@@ -114,11 +164,7 @@ def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
 
 
 class Score(NamedTuple):
-    """One label with its probability; `label_zh` is None if the model has no Chinese names.
-
-    A named tuple, because a request of 32 texts has 192 of them and a frozen dataclass takes longer
-    to make.
-    """
+    """One label with its probability. A frozen dataclass would take longer to make."""
 
     label: str
     label_zh: str | None
@@ -126,10 +172,7 @@ class Score(NamedTuple):
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
-    """Convert the logits of one text, all finite, to probabilities in float64.
-
-    This is plain Python: for a handful of labels, NumPy's calls take longer than the work.
-    """
+    """Probabilities of one text in float64. For so few numbers, NumPy's calls take longer."""
     most = max(logits)
     powers = [math.exp(each - most) for each in logits]
     total = sum(powers)
@@ -139,7 +182,7 @@ def softmax(logits: Sequence[float]) -> list[float]:
 def rank(
     probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str] | None
 ) -> tuple[Score, ...]:
-    """The labels of one text by descending probability; ties keep the order of `labels`."""
+    """The labels by descending probability; ties keep their order."""
     translated = labels_zh if labels_zh is not None else [None] * len(labels)
     scores = map(Score, labels, translated, probabilities)
     return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
@@ -155,14 +198,12 @@ MAX_PENDING = 64
 """Most requests that wait for the tokenizer, which takes less than 0.1 s for the longest one."""
 
 SHORT_CHARACTERS = 1_536
-"""Requests of up to this many characters in total are tokenised on the event loop. That takes a
-millisecond at most; a switch of threads and back costs nearly as much when the cores are busy."""
+"""Requests of up to this many characters in total are tokenised on the event loop, in a millisecond
+at most; a switch of threads and back costs nearly as much when the cores are busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextScores:
-    """The labels of one text, best first, and the figures of its Tokenised."""
-
     scores: tuple[Score, ...]
     tokens: int
     truncated: bool
@@ -182,18 +223,17 @@ class SentimentPipeline:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
-        parameters: Parameters,
+        info: ServedModelInfo,
         *,
-        max_rows: int,
         executor: Executor,
         max_pending: int = MAX_PENDING,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._parameters = parameters
-        self._lengths = parameters.lengths()
-        self._max_rows = max_rows
+        """Open the version's tokenizer.json. Raises ConfigError if it or the model does not fit."""
+        self._parameters = read_parameters(info)
+        self._tokenizer = open_tokenizer(info, self._parameters)
+        self._lengths = self._parameters.lengths()
+        self._max_rows = info.max_rows
         self._executor = executor
         self._max_pending = max_pending
         self._pending = 0
@@ -202,15 +242,14 @@ class SentimentPipeline:
     async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
 
-        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded, and Overloaded if
-        `max_pending` requests already wait for the tokenizer.
+        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded and Overloaded.
         """
         CALLER.get().spend("texts", len(payload))
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
             return self._prepare(payload, deadline)
         if self._pending >= self._max_pending:
             raise Overloaded(
-                f"{self._pending} requests wait for the tokenizer, as many as may",
+                f"{self._pending} requests wait for the tokenizer, which is the limit",
                 retry_after=1.0,
                 limit=self._max_pending,
                 received=self._pending,
@@ -229,14 +268,11 @@ class SentimentPipeline:
         *,
         deadline: float,  # noqa: ARG002 - of the port; this cannot take long enough to miss one
     ) -> Finished:
-        """A tuple of TextScores, one per text; raises ModelOutputInvalid.
-
-        Runs on the event loop: a few hundred numbers cost less than a switch of threads.
-        """
+        """A tuple of TextScores, one per text; raises ModelOutputInvalid."""
         return self._finish(prepared.state, outputs)
 
     def close(self) -> None:
-        """Do nothing: the executor belongs to the server."""
+        """The executor belongs to the server."""
 
     def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
         if self._clock() >= deadline:
@@ -246,7 +282,11 @@ class SentimentPipeline:
         if isinstance(texts, WholeTexts):
             for position, text in enumerate(tokenised, 1):
                 if text.truncated:
-                    raise cut(position, len(texts), limit=self._lengths[-1])
+                    raise TextTooLong(
+                        f"text {position} of {len(texts)} has more than {self._lengths[-1]} "
+                        "tokens, which is all the model reads, and truncation is not allowed",
+                        limit=self._lengths[-1],
+                    )
         members = _members(tokenised, max_rows=self._max_rows)
         places = [0] * len(tokenised)
         for row, position in enumerate(chain.from_iterable(members)):
@@ -284,13 +324,6 @@ class SentimentPipeline:
         return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
 
 
-def open_pipeline(info: ServedModelInfo, *, executor: Executor) -> SentimentPipeline:
-    """Open a version's pipeline with its tokenizer.json. Raises ConfigError if it does not fit."""
-    parameters = read_parameters(info)
-    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=parameters.max_tokens)
-    return SentimentPipeline(tokenizer, parameters, max_rows=info.max_rows, executor=executor)
-
-
 def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
     """Positions of the texts in each job: at most `max_rows` texts, all of one bucket."""
     buckets: dict[int, list[int]] = {}
@@ -306,3 +339,63 @@ def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
 def _logits(output: Tensors) -> Array:
     [logits] = output.values()
     return logits
+
+
+INPUTS = (TensorSpec("text", STRINGS, (-1,)),)
+OUTPUTS = (
+    TensorSpec("labels", STRINGS, (-1, -1)),
+    TensorSpec("labels_zh", STRINGS, (-1, -1)),
+    TensorSpec("scores", "float32", (-1, -1)),
+    TensorSpec("tokens", "int32", (-1,)),
+    TensorSpec("truncated", "bool", (-1,)),
+)
+
+
+def tensors(settings: Settings) -> TaskTensors:
+    own = settings.of(SentimentSettings)
+    return TaskTensors(
+        inputs=INPUTS,
+        outputs=OUTPUTS,
+        parameters=("top_k", "model"),
+        read=partial(_read, limits=own),
+        write=_write,
+        max_bytes=own.sentiment_max_bytes,
+        padding=lambda value: sum(result.padding for result in value),
+    )
+
+
+def _read(
+    inputs: Tensors, parameters: Mapping[str, Any], *, limits: SentimentSettings
+) -> Sequence[str]:
+    top_k = parameters.get("top_k", 1)
+    if type(top_k) is not int or not 1 <= top_k <= MAX_TOP_K:
+        raise InvalidParameter(f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K)
+    found: list[bytes] = inputs["text"].tolist()
+    texts = [_decoded(text, position) for position, text in enumerate(found, 1)]
+    check_texts(texts, limits=limits)
+    return texts
+
+
+def _decoded(text: bytes, position: int) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidParameter(
+            f"text {position} is not UTF-8 from byte {error.start}", received=error.start
+        ) from None
+
+
+def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensors:
+    """All texts have the same number of labels. Chinese names are empty if the model has none."""
+    ranked = [result.scores[: parameters.get("top_k")] for result in value]
+    return {
+        "labels": _strings([[score.label for score in scores] for scores in ranked]),
+        "labels_zh": _strings([[score.label_zh or "" for score in scores] for scores in ranked]),
+        "scores": np.array([[score.score for score in scores] for scores in ranked], np.float32),
+        "tokens": np.array([result.tokens for result in value], np.int32),
+        "truncated": np.array([result.truncated for result in value], np.bool_),
+    }
+
+
+def _strings(rows: Sequence[Sequence[str]]) -> Array:
+    return strings_of([text.encode() for row in rows for text in row], (len(rows), len(rows[0])))

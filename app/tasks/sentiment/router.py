@@ -12,12 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
-from app.service.api.routes import TaskRoute
-from app.service.api.routing import ROUTING, Routing, RoutingDep, answer_headers
+from app.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, answer_headers
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 from app.tasks.sentiment.pipeline import TextScores
-from app.tasks.sentiment.tensors import text_limits
 from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, check_texts
 
 
@@ -26,7 +24,6 @@ class _Strict(BaseModel):
 
 
 def _without_routing(schema: dict[str, Any]) -> None:
-    """Remove from the schema what the OpenAPI document lists as query parameters."""
     del schema["additionalProperties"]
     for name in ROUTING:
         del schema["properties"][name]
@@ -153,9 +150,9 @@ async def classify_sentiment(
 
 
 async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
-    """Check the texts, run them and count their padding. Every request format ends here."""
+    """Check the texts, run them and count their padding; for every request format."""
     settings = services.settings
-    check_texts(texts, limits=text_limits(settings.of(SentimentSettings)))
+    check_texts(texts, limits=settings.of(SentimentSettings))
     answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
     services.metrics.padded(
         model=answer.model,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from app.tasks.sentiment.pipeline import label_agreement, open_pipeline
+from app.tasks.sentiment.pipeline import SentimentPipeline, label_agreement, tensors
 from app.tasks.sentiment.router import build_router
-from app.tasks.sentiment.tensors import tensors
 from app.tasks.sentiment.texts import SentimentSettings
 from app.tasks.task import Task, offline
 
 TASK = Task(
-    build=lambda info, workers: open_pipeline(info, executor=workers.text),
+    build=lambda info, workers: SentimentPipeline(info, executor=workers.text),
     endpoints=build_router,
     settings=SentimentSettings,
     tensors=tensors,

@@ -1,14 +1,13 @@
 """Checks of texts, made before the tokenizer sees a character.
 
-A tokenizer that truncates still reads the whole text first: 3.4 million characters take it 23 s.
-Therefore the length is limited in characters. No message repeats any part of a text.
+It would read a long text whole before truncating it: 3.4 million characters take 23 s. No message
+repeats any part of a text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
@@ -27,41 +26,47 @@ _INVISIBLE = re.compile(
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextLimits:
-    """Most characters (code points) of a text, and most texts of a request."""
+MAX_TOP_K = 1_000
+"""Largest `top_k` in every request format; a model with fewer labels returns all of them."""
 
-    characters: int = 2_000
-    texts: int = 32
+
+class SentimentSettings(BaseModel):
+    """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
+
+    sentiment_max_bytes: Bytes = Field(
+        256 * KIB, description="Maximum request body of /sentiment, in bytes."
+    )
+    text_max_characters: int = Field(
+        2_000, ge=1, le=1_000_000, description="Maximum characters of one text, before tokenising."
+    )
+    text_max_inputs: int = Field(
+        32, ge=1, le=1_024, description="Maximum texts in one request to /sentiment."
+    )
 
 
 class WholeTexts(tuple[str, ...]):
     """Texts that must be read whole: a text that the model would truncate is rejected."""
 
 
-def check_texts(texts: Sequence[str], *, limits: TextLimits) -> None:
-    """Check that every text can be classified.
-
-    Raises TooManyInputs, TextTooLong, TextEmpty (also for no text at all, and for a text of white
-    space or invisible characters alone) and InvalidParameter for a lone surrogate.
-    """
-    if len(texts) > limits.texts:
+def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
+    """Raises TooManyInputs, TextTooLong, TextEmpty, and InvalidParameter for a lone surrogate."""
+    if len(texts) > limits.text_max_inputs:
         raise TooManyInputs(
-            f"{len(texts)} texts in one request; the limit is {limits.texts}",
-            limit=limits.texts,
+            f"{len(texts)} texts in one request; the limit is {limits.text_max_inputs}",
+            limit=limits.text_max_inputs,
             received=len(texts),
         )
     if not texts:
         raise TextEmpty("the request holds no text; at least 1 is expected", limit=1, received=0)
     for position, text in enumerate(texts, 1):
-        _check(text, name=f"text {position} of {len(texts)}", limits=limits)
+        _check(text, name=f"text {position} of {len(texts)}", most=limits.text_max_characters)
 
 
-def _check(text: str, *, name: str, limits: TextLimits) -> None:
-    if len(text) > limits.characters:
+def _check(text: str, *, name: str, most: int) -> None:
+    if len(text) > most:
         raise TextTooLong(
-            f"{name} has {len(text)} characters; the limit is {limits.characters}",
-            limit=limits.characters,
+            f"{name} has {len(text)} characters; the limit is {most}",
+            limit=most,
             received=len(text),
         )
     if _SURROGATE.search(text):
@@ -72,38 +77,3 @@ def _check(text: str, *, name: str, limits: TextLimits) -> None:
         raise TextEmpty(
             f"{name} has {len(text)} characters and none of them is visible", received=len(text)
         )
-
-
-def nothing_to_read(position: int, count: int, *, received: int) -> TextEmpty:
-    """The error for a text whose `received` characters the tokenizer all drops."""
-    return TextEmpty(
-        f"text {position} of {count} has {received} characters and the model can read none of them",
-        received=received,
-    )
-
-
-def cut(position: int, count: int, *, limit: int) -> TextTooLong:
-    """The error for a text that must be read whole and has more than `limit` tokens."""
-    return TextTooLong(
-        f"text {position} of {count} has more than {limit} tokens, which is all the model reads, "
-        "and truncation is not allowed",
-        limit=limit,
-    )
-
-
-MAX_TOP_K = 1_000
-"""Largest `top_k` in every request format; a model with fewer labels returns all of them."""
-
-
-class SentimentSettings(BaseModel):
-    """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
-
-    sentiment_max_bytes: Bytes = Field(
-        256 * KIB, description="Largest request body of /sentiment, in bytes."
-    )
-    text_max_characters: int = Field(
-        2_000, ge=1, le=1_000_000, description="Most characters of one text, before tokenising."
-    )
-    text_max_inputs: int = Field(
-        32, ge=1, le=1_024, description="Most texts in one request to /sentiment."
-    )

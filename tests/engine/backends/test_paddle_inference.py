@@ -176,11 +176,6 @@ def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def observer() -> RecordingObserver:
-    return RecordingObserver()
-
-
-@pytest.fixture
 def registry(
     loop: Loop,
     repository: Path,
@@ -215,12 +210,9 @@ def _zeros(version: Path) -> None:
     params.write_bytes(data)
 
 
-def _cut(share: float) -> Any:
-    def cut(version: Path) -> None:
-        params = version / "inference.pdiparams"
-        params.write_bytes(params.read_bytes()[: int(params.stat().st_size * share)])
-
-    return cut
+def _half(version: Path) -> None:
+    params = version / "inference.pdiparams"
+    params.write_bytes(params.read_bytes()[: params.stat().st_size // 2])
 
 
 @pytest.mark.parametrize(
@@ -228,11 +220,8 @@ def _cut(share: float) -> Any:
     [
         pytest.param(_other_weights, id="other weights"),
         pytest.param(_zeros, id="zeros in the weights"),
-        pytest.param(_cut(0.99), id="cut at 99 %"),
-        pytest.param(_cut(0.5), id="cut at 50 %"),
-        pytest.param(lambda v: (v / "inference.pdiparams").write_bytes(b""), id="empty weights"),
+        pytest.param(_half, id="half of the weights"),
         pytest.param(lambda v: (v / "inference.json").write_text("{}"), id="empty program"),
-        pytest.param(lambda v: (v / "inference.json").write_bytes(b"\0" * 99), id="no program"),
     ],
 )
 def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(

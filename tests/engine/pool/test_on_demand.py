@@ -65,7 +65,7 @@ def test_no_group_is_started_beyond_the_memory() -> None:
     third.bytes = 600
     second.at_work = third.at_work = True
     on_demand.use(third)  # it runs already
-    with pytest.raises(Overloaded, match="hold 1200 bytes, no other starts from 1000 on"):
+    with pytest.raises(Overloaded, match="hold 1200 bytes; no other starts from 1000 bytes on"):
         on_demand.use(first)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -14,21 +13,13 @@ import pytest
 
 from app.contracts.errors import BackendError
 from app.engine.process.child import Child, Limits
+from tests.descriptors import open_descriptors
 
 pytestmark = pytest.mark.slow  # real processes
 
 TARGET = "tests.engine.backends.targets:open_double"
 MOST = 24
 """More descriptors than a start takes."""
-
-
-def open_descriptors() -> set[tuple[str, str]]:
-    """Number and target. Those of threads that other tests left may close at any moment."""
-    found = set()
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found.add((path.name, str(path.readlink())))
-    return found
 
 
 @contextmanager

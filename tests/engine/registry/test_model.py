@@ -47,16 +47,6 @@ Serve = Callable[..., Any]
 
 
 @pytest.fixture
-def observer() -> RecordingObserver:
-    return RecordingObserver()
-
-
-@pytest.fixture
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture
 def serve(
     loop: Loop, tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
 ) -> Iterator[Serve]:
@@ -190,20 +180,6 @@ def test_a_fixed_first_axis_is_not_a_batch(loop: Loop, tmp_path: Path) -> None:
     with pytest.raises(InvalidTensor, match=r"must be float32 of shape \[2, 1\]"):
         model.submit({"x": np.ones((1, 1), np.float32)}, deadline=soon())
     model.close()
-
-
-def test_a_crash_costs_the_batch_it_happened_in(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
-    """The job in the dead predictor fails; the next one is served by a new predictor."""
-    factory.behaviour = failing(13, Crash("gone"))
-    model = serve(batch=1)
-    with pytest.raises(WorkerCrashed):
-        model.submit(row(13), deadline=soon()).result(timeout=PATIENCE)
-    assert model.submit(row(1), deadline=soon()).result(timeout=PATIENCE).outputs["y"] == 2
-    assert observer.restarts == ["crashed"]
-    assert len(factory.opened) == 2
-    assert factory.opened[0].closed.is_set()
 
 
 def test_a_crash_fails_every_job_of_its_batch(serve: Serve, factory: FakeFactory) -> None:

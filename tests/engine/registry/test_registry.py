@@ -47,11 +47,6 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture
 def open_one(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
     opened: list[Any] = []
 
@@ -129,23 +124,6 @@ def test_a_request_keeps_its_version_through_a_reload(tmp_path: Path, open_one: 
     assert ask(registry) == 2
 
 
-def test_the_old_version_is_closed_when_its_last_lease_ends(
-    tmp_path: Path, open_one: Open, factory: FakeFactory
-) -> None:
-    """Not before, and load() returns only then."""
-    write_double(tmp_path, 1)
-    registry = open_one()
-    registry.load("double")
-    with ThreadPoolExecutor(1) as thread, registry.lease("double"):
-        loading = thread.submit(registry.load, "double")
-        while len(factory.opened) < 2:
-            pass
-        assert not factory.opened[0].closed.is_set()
-    loading.result(timeout=PATIENCE)
-    assert factory.opened[0].closed.is_set()
-    assert not factory.opened[1].closed.is_set()
-
-
 def test_no_request_is_lost_across_thirty_reloads(tmp_path: Path, open_one: Open) -> None:
     """500 requests by 8 clients while the model is reloaded 30 times back to back: all answered."""
     config = write_double(tmp_path, 1, 2, count=2, queue=64) / "config.toml"
@@ -192,19 +170,6 @@ def test_a_failing_new_version_leaves_the_old_one_serving(
     assert found["double", 2][0] == "UNAVAILABLE"
     assert "self-test" in found["double", 2][1]
     assert factory.opened[1].closed.wait(PATIENCE)
-
-
-def test_at_start_an_older_version_stands_in_for_a_damaged_one(
-    tmp_path: Path, open_one: Open
-) -> None:
-    """Nothing is served yet, so the newest version that is fit goes into service."""
-    write_double(tmp_path, 1, 2)
-    with (tmp_path / "double" / "2" / "inference.pdiparams").open("ab") as file:
-        file.write(b"tail")
-    registry = open_one()
-    registry.load_all()
-    assert ask(registry) == 1
-    assert "inference.pdiparams" in states(registry)["double", 2][1]
 
 
 def test_a_bad_model_does_not_keep_the_others_from_loading(tmp_path: Path, open_one: Open) -> None:

@@ -10,18 +10,13 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import ManifestError, ModelNotFound, ModelNotReady, PaddlepoolError
+from app.contracts.errors import ModelNotFound, ModelNotReady, PaddlepoolError
 from tests.engine.driving import Loop
 from tests.engine.fakes import PATIENCE, FakeFactory, open_registry, open_watcher, row, write_double
 from tests.engine.permissions import mode
 from tests.model_files import write_version
 
 Load = Callable[[], str | None]
-
-
-@pytest.fixture
-def factory() -> FakeFactory:
-    return FakeFactory()
 
 
 @pytest.fixture
@@ -140,19 +135,6 @@ def test_an_older_version_stands_in_beside_a_damaged_one(tmp_path: Path, registr
     (model / "3" / "inference.json").write_bytes(b"")
     registry.load("double")
     assert served(registry) == [2, 1]
-
-
-def test_a_damaged_newcomer_leaves_every_version_serving(
-    tmp_path: Path, registry: Any, factory: FakeFactory
-) -> None:
-    """None is opened again for it."""
-    model = prepare(tmp_path, "count = 2", 1, 2)
-    registry.load("double")
-    (write_version(model / "3") / "inference.json").write_bytes(b"")
-    with pytest.raises(ManifestError):
-        registry.load("double", changed={3})
-    assert served(registry) == [2, 1]
-    assert len(factory.opened) == 2
 
 
 def test_a_listed_version_that_is_not_there_is_an_error(tmp_path: Path, registry: Any) -> None:
@@ -308,25 +290,4 @@ def test_a_failed_version_that_is_removed_is_forgotten(
     load()
     assert index(registry) == {2: ("READY", ""), 1: ("READY", "")}
     with pytest.raises(ModelNotFound), registry.lease("double", 4):
-        pass
-
-
-@either_way
-@pytest.mark.parametrize("there", [False, True], ids=["missing", "damaged"])
-def test_a_failed_version_that_is_listed_no_longer_is_forgotten(
-    tmp_path: Path, registry: Any, load: Load, there: bool
-) -> None:
-    """As any other version that nobody asks for."""
-    model = prepare(tmp_path, 'kind = "specific"\nversions = [1, 7]', 1)
-    if there:
-        (write_version(model / "7") / "inference.json").write_bytes(b"")
-    load()
-    assert index(registry)[7][0] == "UNAVAILABLE"
-    with pytest.raises(ModelNotReady), registry.lease("double", 7):
-        pass
-    choose(model, 'kind = "specific"\nversions = [1]')
-    load()
-    rest = {7: ("UNAVAILABLE", "not loaded")} if there else {}
-    assert index(registry) == {1: ("READY", ""), **rest}
-    with pytest.raises(ModelNotFound), registry.lease("double", 7):
         pass

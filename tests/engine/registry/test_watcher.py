@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,24 +20,9 @@ from tests.engine.fakes import (
     open_registry,
     open_watcher,
     wait_until,
-    write_double,
 )
 from tests.engine.permissions import mode
 from tests.model_files import write_config, write_version
-
-
-@pytest.fixture
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture
-def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Any]:
-    write_double(tmp_path, 1)
-    registry = open_registry(loop, tmp_path, factory)
-    registry.load_all()
-    yield registry
-    registry.close()
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from app.cli import main
 from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 from app.evidence.comparison.measure import measure_concurrent, measure_single
-from app.evidence.comparison.recommend import recommend
-from app.evidence.comparison.result import group_results
-from app.evidence.comparison.run import Plan, compare
+from app.evidence.comparison.result import Comparison, group_results, recommend
+from app.evidence.comparison.run import compare
 from app.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import FakeFactory, ManualClock, doubled, row, write_double
 
@@ -91,20 +90,34 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -
 
         return open_predictor
 
-    plan = Plan(files=files, requests=2, concurrent=False)
-    found = compare(plan, open_predictor=refusing("spare"), comparison_of=lambda info: None)
+    def compared(refused: str) -> Comparison:
+        return compare(
+            files,
+            open_predictor=refusing(refused),
+            comparison_of=lambda info: None,
+            requests=2,
+            concurrent=False,
+        )
+
+    found = compared("spare")
     assert [each.group for each in found.groups] == ["main"]
     assert found.refused == {"spare": "no such device"}
     assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
     with pytest.raises(BackendError, match="default group main cannot run: no such device"):
-        compare(plan, open_predictor=refusing("main"), comparison_of=lambda info: None)
+        compared("main")
 
 
 @pytest.mark.parametrize("named", [("spare",), ("spare", "main")])
 def test_only_the_named_groups_run(files: ModelFiles, named: tuple[str, ...]) -> None:
     """Without the default group the first one is what others are compared with."""
-    plan = Plan(files=files, groups=named, requests=2, concurrent=False)
-    found = compare(plan, open_predictor=FakeFactory(), comparison_of=lambda info: None)
+    found = compare(
+        files,
+        open_predictor=FakeFactory(),
+        comparison_of=lambda info: None,
+        groups=named,
+        requests=2,
+        concurrent=False,
+    )
     assert {each.group for each in found.groups} == set(named)
     assert found.default_group == ("main" if "main" in named else "spare")
     alone = recommend(found, files.config).reason == "no other group ran"

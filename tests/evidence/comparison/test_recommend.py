@@ -12,11 +12,9 @@ import pytest
 from app.cli import main
 from app.contracts.errors import ConfigError
 from app.contracts.status import Candidate
-from app.evidence.comparison.recommend import recommend
-from app.evidence.comparison.result import Comparison, GroupResult, group_results
-from app.evidence.comparison.tuning import write_default_group
-from app.evidence.verdict.proof import best_of, clearly_faster
-from app.evidence.verdict.sampling import Runs
+from app.evidence.comparison.result import Comparison, GroupResult, group_results, recommend
+from app.evidence.comparison.search import write_default_group
+from app.evidence.verdict.proof import Runs, best_of, clearly_faster
 from app.models.repository.config import Budget, InstanceGroup, ModelConfig
 from app.models.repository.layout import ModelRepository
 from app.models.repository.selftest import SelfTest

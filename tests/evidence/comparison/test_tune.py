@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from app.contracts.errors import ConfigError
-from app.evidence.comparison.load import ROUTE, CandidateUnderLoad, open_candidate, request_buckets
-from app.evidence.comparison.search import Search
-from app.evidence.comparison.tuning import (
+from app.evidence.comparison.search import (
+    ROUTE,
     Candidate,
+    CandidateUnderLoad,
     Outcome,
+    Search,
     bucket_candidates,
     choose,
+    open_candidate,
+    request_buckets,
     thread_candidates,
     write_group,
 )

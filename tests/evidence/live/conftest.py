@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.process.suspension import Suspension
-from app.evidence.live.idle_gate import IdleGate
-from app.evidence.live.shadow_predictor import ShadowPredictors
+from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.driving import Loop
 from tests.engine.fakes import FakeFactory, open_registry, write_double
 from tests.evidence.live.fakes import Live, RecordingLive

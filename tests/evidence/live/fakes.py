@@ -12,8 +12,7 @@ from app.contracts.ports import PredictorSpec, Ran, Suspended
 from app.contracts.tensors import Tensors
 from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
-from app.evidence.live.idle_gate import IdleGate
-from app.evidence.live.shadow_predictor import ShadowPredictors
+from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.driving import Loop
 from tests.engine.fakes import PATIENCE, Behaviour, FakeFactory, FakePredictor, doubled
 

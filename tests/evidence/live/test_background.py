@@ -11,9 +11,9 @@ from app.contracts.status import UNKNOWN_EFFECT
 from app.engine.registry.model import ServedModel
 from app.evidence.live.background import Background
 from app.evidence.live.chooser import Chooser
-from app.evidence.live.idle_gate import SETTLE_SECONDS
 from app.evidence.live.prover import Prover
 from app.evidence.live.shadow import Shadow
+from app.evidence.live.shadow_predictor import SETTLE_SECONDS
 from tests.engine.fakes import Gate, ManualClock, doubled, row, wait_until
 from tests.evidence.live.fakes import Live
 

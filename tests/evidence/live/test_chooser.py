@@ -14,8 +14,8 @@ import pytest
 from app.contracts.ports import PredictorSpec
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
-from app.evidence.live.background import FromThread
 from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
+from app.evidence.live.shadow_predictor import FromThread
 from app.models.repository.layout import ModelFiles
 from tests.engine.fakes import (
     PATIENCE,

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from app.evidence.live.idle_gate import SETTLE_SECONDS, Closed, IdleGate
+from app.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate
 from tests.engine.fakes import PATIENCE, ManualClock
 from tests.evidence.live.fakes import Live
 

@@ -3,7 +3,7 @@
 import pytest
 
 from app.contracts.errors import BackendError, WorkerCrashed
-from app.evidence.live.idle_gate import Closed
+from app.evidence.live.shadow_predictor import Closed
 from tests.engine.fakes import doubled, row
 from tests.evidence.live.fakes import Live, nudged
 

@@ -16,7 +16,7 @@ from app.evidence.quality.report import (
     read_card,
     write_card,
 )
-from app.making.export.weights.release import U2NETP_RELEASE
+from app.making.export.release import U2NETP_RELEASE
 from app.models.repository.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[3] / "model_repo"

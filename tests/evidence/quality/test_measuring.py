@@ -151,20 +151,30 @@ def test_options_that_make_no_sense_are_one_line(
 
 
 @pytest.mark.paddle
+@pytest.mark.parametrize(
+    "models", [("mnist",), pytest.param(("emotion", "mnist", "u2netp"), marks=pytest.mark.nightly)]
+)
 def test_the_served_models_are_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    models: tuple[str, ...],
 ) -> None:
-    """A quick look at all three, in text and JSON: it says that it is one, and mnist is good."""
+    """A quick look, in text and JSON: it says that it is one, and mnist is good."""
     if not SHARED.is_dir():
         pytest.skip("NOT TESTED: the data of ../shared are not beside the project")
     monkeypatch.chdir(ROOT)
     file = tmp_path / "quality.json"
-    assert main(["models", "verify", "--quality", "--limit", "4", "--json", str(file)]) == 0
+    only = [] if len(models) > 1 else list(models)
+    options = ["--quality", "--limit", "4", "--json", str(file)]
+    assert main(["models", "verify", *only, *options]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("QUICK LOOK at the first 4 of each set") == 3
+    assert printed.count("QUICK LOOK at the first 4 of each set") == len(models)
     figures = {name: found["figures"] for name, found in json.loads(file.read_text()).items()}
-    assert set(figures) == {"emotion", "mnist", "u2netp"}
+    assert set(figures) == set(models)
     assert figures["mnist"]["held_out"]["held-out digits"]["accuracy"] >= 0.75
+    if only:
+        return
     assert figures["u2netp"]["validation"]["served mask"]["pairs"] == 4
     assert figures["emotion"]["eval"]["usual_eval"]["texts"] == 4
     assert figures["emotion"]["benchmark_sentence"]["scores"]["sad"] > 0.5

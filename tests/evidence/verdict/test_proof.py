@@ -6,49 +6,52 @@ import numpy as np
 import pytest
 
 from app.contracts.tensors import Tensors, largest_difference
-from app.evidence.verdict.proof import Evidence, bitwise_equal, judge
+from app.evidence.verdict.proof import Runs, bitwise_equal, judge
+
+Both = tuple[Runs, Runs]
 
 
-def evidence(
-    factor: float, *, noise: float, pairs: int, bitwise_equal: bool = True, **changes: bool
-) -> Evidence:
+def outputs(*values: float) -> Tensors:
+    return {"y": np.array(values, np.float32)}
+
+
+def runs_of(
+    factor: float, *, noise: float, pairs: int, bitwise_equal: bool = True, repeatable: bool = True
+) -> Both:
     """Times around 0.1 s of a group that takes `factor` times as long, with log-normal noise."""
     random = np.random.default_rng(pairs)
     shared = np.exp(random.normal(0, 0.3, pairs))  # what else the machine does: it hits both
     own, base = (0.1 * shared * np.exp(random.normal(0, noise, pairs)) for _ in range(2))
-    return Evidence(
-        base="native",
-        seconds=list(factor * own),
-        base_seconds=list(base),
-        bitwise_equal=bitwise_equal,
-        **changes,
+    return (
+        Runs(list(factor * own), [outputs(1 if bitwise_equal else 2)], repeatable),
+        Runs(list(base), [outputs(1)], repeatable),
     )
 
 
 @pytest.mark.parametrize(
     ("found", "effect"),
     [
-        pytest.param(evidence(1.0, noise=0.05, pairs=60), "ineffective", id="nothing changed"),
-        pytest.param(evidence(1.0, noise=0.15, pairs=200), "ineffective", id="nothing, noisy"),
-        pytest.param(evidence(0.5, noise=0.15, pairs=40), "effective", id="twice as fast"),
-        pytest.param(evidence(1.3, noise=0.05, pairs=40), "effective", id="slower is an effect"),
-        pytest.param(evidence(1.02, noise=0.001, pairs=60), "ineffective", id="2 % is too little"),
-        pytest.param(evidence(1.08, noise=0.06, pairs=60), "unproven", id="between the two"),
-        pytest.param(evidence(1.0, noise=1.0, pairs=20), "unproven", id="noise hides anything"),
-        pytest.param(evidence(0.5, noise=0.01, pairs=4), "unproven", id="too few pairs"),
+        pytest.param(runs_of(1.0, noise=0.05, pairs=60), "ineffective", id="nothing changed"),
+        pytest.param(runs_of(1.0, noise=0.15, pairs=200), "ineffective", id="nothing, noisy"),
+        pytest.param(runs_of(0.5, noise=0.15, pairs=40), "effective", id="twice as fast"),
+        pytest.param(runs_of(1.3, noise=0.05, pairs=40), "effective", id="slower is an effect"),
+        pytest.param(runs_of(1.02, noise=0.001, pairs=60), "ineffective", id="2 % is too little"),
+        pytest.param(runs_of(1.08, noise=0.06, pairs=60), "unproven", id="between the two"),
+        pytest.param(runs_of(1.0, noise=1.0, pairs=20), "unproven", id="noise hides anything"),
+        pytest.param(runs_of(0.5, noise=0.01, pairs=4), "unproven", id="too few pairs"),
         pytest.param(
-            evidence(1.0, noise=0.05, pairs=4, bitwise_equal=False), "effective", id="other outputs"
+            runs_of(1.0, noise=0.05, pairs=4, bitwise_equal=False), "effective", id="other outputs"
         ),
         pytest.param(
-            evidence(1.0, noise=0.05, pairs=60, bitwise_equal=False, repeatable=False),
+            runs_of(1.0, noise=0.05, pairs=60, bitwise_equal=False, repeatable=False),
             "unproven",
             id="the base itself varies",
         ),
     ],
 )
-def test_the_verdict(found: Evidence, effect: str) -> None:
+def test_the_verdict(found: Both, effect: str) -> None:
     """Other bits or a proven 5 % in time are an effect; too little to tell is said to be so."""
-    verdict = judge(found)
+    verdict = judge(*found, base="native")
     assert verdict.finding == effect
     assert verdict.effective is {"effective": True, "ineffective": False}.get(effect)
     assert "native" in verdict.reason
@@ -57,29 +60,23 @@ def test_the_verdict(found: Evidence, effect: str) -> None:
 
 def test_a_difference_of_the_way_there_is_no_effect() -> None:
     """Two processes of one configuration, a tenth of a millisecond apart on every run."""
-    verdict = judge(
-        Evidence(base="a", seconds=[0.0011] * 50, base_seconds=[0.001] * 50, bitwise_equal=True)
-    )
+    verdict = judge(Runs([0.0011] * 50), Runs([0.001] * 50), base="a")
     assert verdict.finding == "ineffective"
 
 
 def test_nothing_measured_is_unproven() -> None:
     """No pair, no verdict; times that are not in pairs are a mistake."""
-    verdict = judge(Evidence(base="a", seconds=[], base_seconds=[], bitwise_equal=True))
+    verdict = judge(Runs(), Runs(), base="a")
     assert (verdict.finding, verdict.effective) == ("unproven", None)
     assert math.isnan(verdict.ratio)
     with pytest.raises(ValueError, match="1 times of the group, 2 of its base"):
-        judge(Evidence(base="a", seconds=[1.0], base_seconds=[1.0, 2.0], bitwise_equal=True))
+        judge(Runs([1.0]), Runs([1.0, 2.0]), base="a")
 
 
 def test_the_same_runs_give_the_same_verdict() -> None:
     """The bootstrap draws from a fixed seed."""
-    runs = evidence(0.9, noise=0.2, pairs=30)
-    assert judge(runs) == judge(runs)
-
-
-def outputs(*values: float) -> Tensors:
-    return {"y": np.array(values, np.float32)}
+    runs = runs_of(0.9, noise=0.2, pairs=30)
+    assert judge(*runs, base="native") == judge(*runs, base="native")
 
 
 def test_drift_and_bits() -> None:

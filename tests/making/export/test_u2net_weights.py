@@ -8,10 +8,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from app.contracts.errors import ExportError
-from app.making.export.recipe import read_recipe
-from app.making.export.weights.arrays import Arrays, read_arrays
-from app.making.export.weights.onnx import convolution_sources, read_u2net_onnx
-from app.making.export.weights.u2net import check_state, fold_batch_norm, mask_state
+from app.making.export.exporter import read_recipe
+from app.making.export.weights import (
+    Arrays,
+    check_state,
+    convolution_sources,
+    fold_batch_norm,
+    mask_state,
+    read_arrays,
+    read_u2net_onnx,
+)
 from app.models.networks.u2net import U2NETP, Stage
 from tests.making.export.u2net_onnx import write_u2netp
 

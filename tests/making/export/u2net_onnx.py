@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from app.making.export.weights.arrays import Arrays
+from app.making.export.weights import Arrays
 from app.models.networks.u2net import U2NETP, Stage
 
 

@@ -13,8 +13,7 @@ from app.contracts.errors import ExportError
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors
 from app.engine.backends.process import ProcessBackend
-from app.making.programs.check import checked
-from app.making.programs.derive import Derived, add_program
+from app.making.programs.derive import Derived, add_program, checked
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import Derivation, DerivedProgram
 from app.tasks import PIPELINES

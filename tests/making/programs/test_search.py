@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from app.making.programs.check import Differences
+from app.making.programs.derive import Differences
 from app.making.programs.qdq import Activation, Ranges
 from app.making.programs.search import FloatLayers
 from tests.making.programs.networks import named, planted

@@ -5,8 +5,7 @@ import paddle
 import pytest
 from numpy.typing import NDArray
 
-from app.making.export.weights.arrays import Arrays
-from app.making.export.weights.u2net import fold_batch_norm, mask_state
+from app.making.export.weights import Arrays, fold_batch_norm, mask_state
 from app.models.networks import build
 from app.models.networks.u2net import U2NETP, U2Net
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.models.repository.config import InstanceGroup, ModelConfig
-from app.models.repository.default_models import find_default_models, read_configs
-from app.models.repository.layout import ModelRepository
+from app.models.repository.layout import ModelRepository, find_default_models, read_configs
 from tests.model_files import write_config
 
 

@@ -1,8 +1,5 @@
 """The golden test of a version: what may be in it, and what it finds."""
 
-import os
-import tracemalloc
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,76 +71,17 @@ def test_what_proves_nothing_is_refused(
         read_selftest(written(tmp_path, **arrays), INPUTS, (outputs,))
 
 
-def archived(directory: Path, name: str, content: bytes, kind: int) -> Path:
-    """A self-test in which one member has this content."""
-    with zipfile.ZipFile(written(directory, x=None) / "selftest.npz", "a", kind) as archive:
-        archive.writestr(name, content)
-    return directory
-
-
-def npy(shape: str, values: bytes) -> bytes:
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
-
-
-@pytest.mark.parametrize(
-    ("content", "kind", "named"),
-    [
-        (
-            npy("(512, 2, 4096)", bytes(16 << 20)),
-            zipfile.ZIP_DEFLATED,
-            r"float32 \[512, 2, 4096\]",
-        ),
-        (npy("(2097152, 2)", bytes(16 << 20)), zipfile.ZIP_DEFLATED, r"16777\d* bytes, .* 2099200"),
-        (bytes(16 << 20), zipfile.ZIP_DEFLATED, "cannot be read as arrays"),
-        (os.urandom(4 << 20), zipfile.ZIP_STORED, r"has 419\d* bytes, the limit is 3147776"),
-        (npy("(4398046511104,)", b""), zipfile.ZIP_STORED, "cannot be read as arrays"),
-        (npy("(4, 2)", bytes(8)), zipfile.ZIP_STORED, "cannot be read as arrays"),
-        (bytes(1 << 20), zipfile.ZIP_BZIP2, "cannot be read as arrays"),
-        (npy("(True, 2)", bytes(8)), zipfile.ZIP_STORED, "cannot be read as arrays"),
-    ],
-    ids=[
-        "a bomb of another shape",
-        "a bomb of a fitting shape",
-        "a bomb without a header",
-        "a large archive",
-        "a claim of 16 TiB",
-        "too short",
-        "another compression",
-        "no such shape",
-    ],
-)
-def test_an_archive_is_measured_before_it_is_unpacked(
-    content: bytes, kind: int, named: str, tmp_path: Path
-) -> None:
-    tracemalloc.start()
-    with pytest.raises(ManifestError, match=named):
-        read_selftest(archived(tmp_path, "input.x.npy", content, kind), INPUTS, (BOXES,))
-    before, _ = tracemalloc.get_traced_memory()
-    tracemalloc.reset_peak()
-    with pytest.raises(ManifestError, match=named):
-        read_selftest(tmp_path, INPUTS, (BOXES,))
-    assert tracemalloc.get_traced_memory()[1] - before < 4 << 20
-    tracemalloc.stop()
-
-
-def test_a_member_that_unpacks_to_more_than_it_says_is_not_unpacked(tmp_path: Path) -> None:
-    """The size stands in the archive's directory, which whoever wrote it could change."""
-    directory = archived(tmp_path, "input.x.npy", bytes(16 << 20), zipfile.ZIP_DEFLATED)
-    archive = directory / "selftest.npz"
-    said = (16 << 20).to_bytes(4, "little")
-    archive.write_bytes(archive.read_bytes().replace(said, (100).to_bytes(4, "little")))
-    tracemalloc.start()
+@pytest.mark.parametrize("cut", [0, 100, -40], ids=["nothing", "no archive", "its directory cut"])
+def test_what_is_no_archive_of_arrays_is_refused(cut: int, tmp_path: Path) -> None:
+    archive = written(tmp_path) / "selftest.npz"
+    archive.write_bytes(archive.read_bytes()[:cut])
     with pytest.raises(ManifestError, match="cannot be read as arrays"):
-        read_selftest(directory, INPUTS, (BOXES,))
-    assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    tracemalloc.stop()
+        read_selftest(tmp_path, INPUTS, (BOXES,))
 
 
-def test_what_no_tensor_is_called_is_not_unpacked(tmp_path: Path) -> None:
-    with zipfile.ZipFile(written(tmp_path) / "selftest.npz", "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("other.npy", bytes(16 << 20))
-    assert set(read_selftest(tmp_path, INPUTS, (BOXES,)).inputs) == {"x"}
+def test_pickled_objects_are_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="cannot be read as arrays"):
+        read_selftest(written(tmp_path, x=np.array([{}])), INPUTS, (BOXES,))
 
 
 def test_an_output_of_another_dtype_or_no_number_is_found() -> None:

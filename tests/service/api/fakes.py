@@ -26,8 +26,7 @@ from app.observability.metrics import Metrics
 from app.service.api.services import Lifecycle, Services
 from app.settings.server import Settings
 from app.tasks import PIPELINES
-from app.tasks.task import Task, load_tasks, settings_class
-from app.tasks.workers import Workers
+from app.tasks.task import Task, Workers, load_tasks, settings_class
 from tests.engine.driving import Driven, Loop, inner
 
 CONFIG = ModelConfig(

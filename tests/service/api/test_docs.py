@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.application import build_application
+from app.application import DOORS, build_application
 from app.doors.door import Door
-from app.doors.opened import DOORS
 from app.service.api.pages import STATIC
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES
 from app.tasks import PIPELINES

@@ -4,7 +4,7 @@ from typing import cast
 
 from app.contracts.status import ModelStatus
 from app.engine.registry.registry import ModelRegistry
-from app.service.api.metrics import read_gauges
+from app.service.api.info import read_gauges
 from tests.service.api.fakes import FakeModel, FakeRegistry
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from app.contracts.errors import Overloaded
-from app.service.api.offload import LARGE_BYTES, beside_the_loop
+from app.service.api.services import LARGE_BYTES, beside_the_loop
 from tests.service.api.fakes import FakeRegistry, make_services, make_settings
 
 PATIENCE = 60.0

@@ -7,8 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import PlainTextResponse, Response
 
 from app.contracts.errors import InvalidParameter
-from app.service.api.routes import TaskRoute
-from app.service.api.routing import RoutingDep, split_model
+from app.service.api.routes import RoutingDep, TaskRoute, split_model
 from app.service.api.services import ServicesDep
 from tests.service.api.fakes import Client, make_app, make_settings
 

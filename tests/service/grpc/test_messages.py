@@ -12,9 +12,16 @@ from app.service.api.errors import HTTP_CODES, STATUS
 
 pytest.importorskip("grpc")
 
-from app.service.grpc.messages import SERVICE, Messages, descriptor_set
-from app.service.grpc.status import CODES
-from app.service.grpc.wire import MAX_PARTS, divide, joined, together
+from app.service.grpc.calls import CODES
+from app.service.grpc.messages import (
+    MAX_PARTS,
+    SERVICE,
+    Messages,
+    descriptor_set,
+    divide,
+    joined,
+    together,
+)
 from tests.ran import ran
 
 MESSAGES = Messages()

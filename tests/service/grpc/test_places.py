@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.contracts.errors import InvalidTensor, Overloaded
-from app.service.grpc.places import Arrivals
+from app.service.grpc.calls import Arrivals
 
 
 async def of(*messages: bytes) -> AsyncIterator[bytes]:

@@ -18,10 +18,8 @@ from app.contracts.errors import (
     TooManyScans,
     UnsupportedMediaType,
 )
-from app.tasks.codecs.decode import decode
-from app.tasks.codecs.headers import check_scans
-from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.sniff import formats_named
+from app.tasks.codecs.decode import check_scans, decode
+from app.tasks.codecs.limits import PictureLimits, formats_named
 from tests.tasks.codecs import pictures
 from tests.tasks.codecs.pictures import UPRIGHT, near
 

@@ -20,7 +20,7 @@ from app.contracts.errors import (
     ResolutionTooHigh,
     UnsupportedMediaType,
 )
-from app.tasks.codecs import sniff
+from app.tasks.codecs import limits
 from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
 from tests.tasks.codecs import heic_samples, pictures
@@ -94,7 +94,7 @@ def test_a_heic_decodes_upright_with_its_transparency() -> None:
 
 def test_without_its_decoder_a_heic_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """415, with what is accepted there."""
-    monkeypatch.setattr(sniff, "accepted_formats", lambda: sniff.ACCEPTED)
+    monkeypatch.setattr(limits, "accepted_formats", lambda: limits.ACCEPTED)
     with pytest.raises(UnsupportedMediaType) as caught:
         decode(heic_samples.PLAIN, LIMITS)
     assert caught.value.received == "HEIC"

@@ -33,10 +33,10 @@ from app.contracts.errors import (
 )
 from app.contracts.reasons import Restart
 from app.engine.process.child import Child, Reply
-from app.tasks.codecs.limits import PictureLimits, allow_pixels, time_limit
+from app.tasks.codecs.limits import HEIC_DECODER, PictureLimits, allow_pixels, time_limit
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
-from app.tasks.codecs.sniff import HEIC_DECODER
+from tests.descriptors import open_descriptors
 from tests.engine.driving import Loop
 from tests.engine.fakes import Sleeper, wait_until
 from tests.tasks.codecs.heic_samples import PLAIN
@@ -56,7 +56,7 @@ class Pool:
 
     def __init__(self, **options: object) -> None:
         self.reasons: list[str] = []
-        settings = {"count": 1, "wall_seconds": 3.0, "on_restart": self.reasons.append} | options
+        settings = {"count": 1, "wall_seconds": 1.5, "on_restart": self.reasons.append} | options
         self.loop = Loop()
         self.pool = self.loop(CodecPool, **settings)
         self.pool.start()
@@ -180,10 +180,6 @@ def end_idle(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 def test_arrays_and_values_go_there_and_back(one: Pool) -> None:
     """A function gets what was sent and its answer comes back."""
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -269,7 +265,7 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(
     tmp_path: Path, sent: signal.Signals
 ) -> None:
     """The system takes one when memory runs out: the call is run again, from its beginning."""
-    before = open_descriptors()
+    before = len(open_descriptors())
     gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         held = gate.hold(pool)
@@ -278,7 +274,7 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(
         gate.open()
         assert held.result(timeout=60).meta["pid"] != pid
         assert pool.reasons == ["killed"]
-    assert open_descriptors() == before
+    assert len(open_descriptors()) == before
 
 
 @pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
@@ -487,11 +483,11 @@ def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(tmp_path: P
     gate = Gate(tmp_path)
     with Pool(queue_size=1, wall_seconds=60.0) as pool:
         held = gate.hold(pool)
-        before = open_descriptors()
+        before = len(open_descriptors())
         abandoned = pool.call("echo", descriptors=(0, 1, 2))
-        assert open_descriptors() == before + 3
+        assert len(open_descriptors()) == before + 3
         assert abandoned.cancel()
-        wait_until(lambda: open_descriptors() == before)
+        wait_until(lambda: len(open_descriptors()) == before)
         successor = pool.call("echo")
         gate.open()
         held.result(timeout=60)
@@ -503,9 +499,9 @@ def test_who_leaves_a_running_call_costs_nobody_a_process(tmp_path: Path) -> Non
     gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         pid = pool.echo().meta["pid"]
-        before = open_descriptors()
+        before = len(open_descriptors())
         assert gate.hold(pool).cancel()
-        wait_until(lambda: open_descriptors() == before)
+        wait_until(lambda: len(open_descriptors()) == before)
         waiting = pool.call("echo")
         gate.open()
         assert waiting.result(timeout=60).meta["pid"] == pid
@@ -543,7 +539,7 @@ def test_a_process_has_its_limits(one: Pool) -> None:
 
 def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> None:
     """After close: waiting calls failed, processes gone, no descriptor left."""
-    before = open_descriptors()
+    before = len(open_descriptors())
     gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         running = gate.hold(pool)
@@ -555,7 +551,7 @@ def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> Non
         assert not Path(f"/proc/{pid}").exists()
         with pytest.raises(Overloaded):
             pool.call("echo")
-    assert open_descriptors() == before
+    assert len(open_descriptors()) == before
 
 
 def test_a_warm_up_runs_in_each_process_before_its_first_call() -> None:

@@ -14,8 +14,14 @@ from app.contracts.tensors import Array, Tensors, TensorSpec
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
 from app.tasks.segment import stages
-from app.tasks.segment.answers import check_background, check_opened, check_rendered
-from app.tasks.segment.pipeline import CHECKS, STAGES, open_pipeline
+from app.tasks.segment.pipeline import (
+    CHECKS,
+    STAGES,
+    SegmentPipeline,
+    check_background,
+    check_opened,
+    check_rendered,
+)
 from tests.engine.driving import Loop
 from tests.engine.fakes import wait_until
 
@@ -40,7 +46,7 @@ def test_an_answer_that_is_refused_costs_the_process(loop: Loop) -> None:
     pool = loop(CodecPool, count=1, wall_seconds=60.0, on_restart=reasons.append)
     pool.start()
     try:
-        open_pipeline(INFO, codecs=Codecs(pool=pool, pictures=PictureStore(budget=1 << 30)))
+        SegmentPipeline(INFO, codecs=Codecs(pool=pool, pictures=PictureStore(budget=1 << 30)))
         expected: list[str] = []
         for stage in CHECKS:
             pool.expect(f"{__name__}:lie", pool.it._checks[f"{STAGES}:{stage}"])

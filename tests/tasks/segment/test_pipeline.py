@@ -29,12 +29,13 @@ from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
 from app.tasks.segment import matte
 from app.tasks.segment.options import SIZE_PIXELS
-from app.tasks.segment.pipeline import open_pipeline
+from app.tasks.segment.pipeline import SegmentPipeline
 from app.tasks.segment.request import (
     SegmentRequest,
     SegmentResult,
     read_options,
 )
+from tests.descriptors import open_descriptors
 from tests.engine.driving import Loop
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures
@@ -62,7 +63,7 @@ class Server:
         self.codecs = codecs
         self.lost = lost
         """Why codec processes were replaced."""
-        self.pipeline = open_pipeline(INFO, codecs=codecs)
+        self.pipeline = SegmentPipeline(INFO, codecs=codecs)
         self._loop = Loop()
         self._loop(codecs.pool.start)
         self.awaited(codecs.pool.opened())
@@ -111,13 +112,8 @@ def pixels_of(result: SegmentResult) -> Any:
     return np.asarray(Image.open(io.BytesIO(result.image)))
 
 
-def open_descriptors() -> int:
-    """Without the memory shared with codec processes, which they map at its first use."""
-    links = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            links.append(str(descriptor.readlink()))
-    return sum(not link.startswith(("/memfd:requests", "/memfd:replies")) for link in links)
+MAPPED = ("/memfd:requests", "/memfd:replies")
+"""The memory shared with codec processes, which they map at its first use."""
 
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
@@ -411,9 +407,9 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
         answered = asyncio.Event()
         await asyncio.gather(*[ask(attempt, answered) for attempt in range(60)])
 
-    before = open_descriptors()
+    before = len(open_descriptors(but=MAPPED))
     server.awaited(ask_often())
-    wait_until(lambda: open_descriptors() == before)
+    wait_until(lambda: len(open_descriptors(but=MAPPED)) == before)
     assert server.codecs.pictures.held == 0
     with pytest.raises(DeadlineExceeded):
         server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))
@@ -450,4 +446,4 @@ def test_a_full_picture_budget_is_overload() -> None:
 )
 def test_a_model_that_does_not_fit_the_task_is_refused(server: Server, info: Any) -> None:
     with pytest.raises(ConfigError):
-        open_pipeline(info, codecs=server.codecs)
+        SegmentPipeline(info, codecs=server.codecs)

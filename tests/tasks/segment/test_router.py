@@ -10,11 +10,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import httpx
 import pytest
 
-from app.service.api.offload import LARGE_BYTES
 from app.service.api.pages import STATIC
+from app.service.api.services import LARGE_BYTES
 from app.tasks.segment.options import FILES, OPTIONS
-from app.tasks.segment.request import SegmentRequest
-from app.tasks.segment.scene_request import Scene
+from app.tasks.segment.request import Scene, SegmentRequest
 from paddlepool_client import SegmentOptions, Source
 from tests.doors.fakes import PICTURE, Doors, shared_doors
 from tests.service.api.fakes import RecordingExecutor, assert_problem

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from app.contracts.errors import InvalidParameter
-from app.tasks.segment.request import read_options
-from app.tasks.segment.scene_request import Scene
+from app.tasks.segment.request import Scene, read_options
 
 COMPOSITE = {"output": "composite"}
 CROP = {"crop": "true"}

@@ -27,19 +27,18 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import Prepared, ServedModelInfo
 from app.contracts.tensors import Array, Tensors, TensorSpec
-from app.tasks.sentiment.parameters import Parameters
 from app.tasks.sentiment.pipeline import (
     SHORT_CHARACTERS,
+    Parameters,
     SentimentPipeline,
     TextScores,
-    open_pipeline,
     open_tokenizer,
     rank,
     softmax,
     tensors_of,
     tokenise,
 )
-from app.tasks.sentiment.texts import TextLimits, WholeTexts, check_texts
+from app.tasks.sentiment.texts import SentimentSettings, WholeTexts, check_texts
 from tests.engine.fakes import calling
 
 LABELS = ["angry", "happy", "neutral", "surprise", "sad", "fear"]
@@ -102,7 +101,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def pipeline(info: ModelInfo, executor: ThreadPoolExecutor) -> SentimentPipeline:
-    return open_pipeline(info, executor=executor)
+    return SentimentPipeline(info, executor=executor)
 
 
 def fake_model(job: Tensors) -> Tensors:
@@ -193,7 +192,7 @@ def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:
     """max_tokens 100 with buckets 64 and 128 pads long texts to 100, never past the model's end."""
     parameters = Parameters.model_validate(PARAMETERS | {"max_tokens": 100})
     assert parameters.lengths() == (16, 32, 64, 100)
-    tokenizer = open_tokenizer(info.directory / "tokenizer.json", max_tokens=100)
+    tokenizer = open_tokenizer(info, parameters)
     [text] = tokenise(["我" * 500], tokenizer, lengths=parameters.lengths())
     assert (text.tokens, text.truncated) == (100, True)
     assert tensors_of([text], pad_id=0)["input_ids"].shape == (1, 100)
@@ -207,7 +206,7 @@ def test_padding_and_truncation_in_the_file_do_not_count(
     tokenizer.enable_padding(length=512)
     tokenizer.enable_truncation(8)
     tokenizer.save(str(info.directory / "tokenizer.json"))
-    pipeline = open_pipeline(info, executor=executor)
+    pipeline = SentimentPipeline(info, executor=executor)
     prepared = asyncio.run(pipeline.prepare(["我" * 20], deadline=FAR))
     assert prepared.jobs[0]["input_ids"].shape == (1, 32)
 
@@ -221,8 +220,8 @@ def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
         [normalizers.BertNormalizer(), normalizers.Replace("~", "")]
     )
     tokenizer.save(str(info.directory / "tokenizer.json"))
-    check_texts(["~~~"], limits=TextLimits())
-    pipeline = open_pipeline(info, executor=executor)
+    check_texts(["~~~"], limits=SentimentSettings())
+    pipeline = SentimentPipeline(info, executor=executor)
     with pytest.raises(TextEmpty, match="text 2 of 2 has 3 characters"):
         asyncio.run(pipeline.prepare(["我", "~~~"], deadline=FAR))
 
@@ -267,9 +266,7 @@ def test_more_waiting_requests_than_allowed_are_refused_at_once(info: ModelInfo)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(gate.wait)
         pipeline = SentimentPipeline(
-            open_tokenizer(info.directory / "tokenizer.json", max_tokens=128),
-            Parameters.model_validate(PARAMETERS),
-            max_rows=4,
+            info,
             executor=pool,
             max_pending=2,
         )
@@ -297,7 +294,7 @@ def test_a_short_text_is_tokenised_at_once(info: ModelInfo) -> None:
     gate = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(gate.wait)
-        pipeline = open_pipeline(info, executor=pool)
+        pipeline = SentimentPipeline(info, executor=pool)
 
         async def ask() -> None:
             assert at_once(pipeline.prepare(["我" * SHORT_CHARACTERS], deadline=FAR)).jobs
@@ -317,9 +314,7 @@ def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: li
     """O3: work that can no longer be in time never starts."""
     with ThreadPoolExecutor(1) as pool:
         pipeline = SentimentPipeline(
-            open_tokenizer(info.directory / "tokenizer.json", max_tokens=128),
-            Parameters.model_validate(PARAMETERS),
-            max_rows=4,
+            info,
             executor=pool,
             clock=lambda: 100.0,
         )
@@ -352,7 +347,7 @@ def test_wrong_parameters_name_the_fault(
         change = {"parameters": PARAMETERS | change}
     wrong = ModelInfo(directory=info.directory, **change)
     with pytest.raises(ConfigError, match=message):
-        open_pipeline(wrong, executor=executor)
+        SentimentPipeline(wrong, executor=executor)
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "not json"])
@@ -362,13 +357,13 @@ def test_a_missing_or_damaged_tokenizer_is_a_config_error(
     path = info.directory / "tokenizer.json"
     path.unlink() if content is None else path.write_text(content, "utf-8")
     with pytest.raises(ConfigError, match=r"^tokenizer.json of emotion is not a tokenizer$"):
-        open_pipeline(info, executor=executor)
+        SentimentPipeline(info, executor=executor)
 
 
 def test_markers_that_someone_typed_are_text() -> None:
     """The committed tokenizer must not end a text where its author wrote "[SEP]"."""
-    version = Path(__file__).parents[3] / "model_repo" / "emotion" / "1"
-    tokenizer = open_tokenizer(version / "tokenizer.json", max_tokens=128)
+    version = ModelInfo(directory=Path(__file__).parents[3] / "model_repo" / "emotion" / "1")
+    tokenizer = open_tokenizer(version, Parameters.model_validate(PARAMETERS))
     markers = {tokenizer.token_to_id(marker) for marker in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")}
     [encoding] = tokenizer.encode_batch_fast(["[CLS]好[SEP][PAD][MASK]"])
     assert not markers & set(encoding.ids[1:-1])

@@ -3,9 +3,9 @@
 import pytest
 
 from app.contracts.errors import TextEmpty, TextTooLong
-from app.tasks.sentiment.texts import TextLimits, check_texts
+from app.tasks.sentiment.texts import SentimentSettings, check_texts
 
-LIMITS = TextLimits(characters=2_000, texts=32)
+LIMITS = SentimentSettings()
 
 
 @pytest.mark.parametrize("length", [1, 1_999, 2_000])

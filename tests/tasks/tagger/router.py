@@ -6,8 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from app.service.api.routes import TaskRoute
-from app.service.api.routing import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep, TaskRoute, answer_headers
 from app.service.api.services import ServicesDep
 from app.settings.server import Settings
 from tests.tasks.tagger.settings import TaggerSettings

@@ -32,11 +32,9 @@ KEPT_AS_THEY_ARE = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
 
 
 def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """Decompress a body with `Content-Encoding: gzip` while it is read.
+    """Decompress a body with `Content-Encoding: gzip` while it is read, in pieces.
 
-    Readers see only the decompressed body and apply their limits to it. A body that decompresses
-    to too many bytes is rejected at the first piece beyond the limit. Reading raises
-    UnsupportedEncoding for a body that is not exactly one complete gzip member.
+    Reading raises UnsupportedEncoding for a body that is not exactly one complete gzip member.
     """
     codings = [value for name, value in scope["headers"] if name == b"content-encoding"]
     if [coding.strip().lower() for coding in codings] != [b"gzip"]:
@@ -106,4 +104,4 @@ class _Unpacked:
             raise UnsupportedEncoding("The body is not what gzip makes.") from error
         self._packed = self._stream.unconsumed_tail
         if self._stream.unused_data:  # accepting more members would let many empty ones take long
-            raise UnsupportedEncoding("The body goes on after the end of its gzip stream.")
+            raise UnsupportedEncoding("The body continues after the end of its gzip stream.")

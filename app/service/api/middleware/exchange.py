@@ -1,17 +1,19 @@
-"""One request and its reply, between the server and the route."""
+"""One request and its reply, between the server and the route; its id and its log line."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import logging
+import re
+import secrets
+from collections.abc import Iterable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
-from app.service.api.middleware.access import request_id_of
+from app.observability.metrics import METHODS, OTHER, UNMATCHED, Metrics
 from app.service.api.middleware.compression import packed
-from app.service.api.middleware.limits import Budget, too_large
-from app.service.api.middleware.quotas import TokenBucket
+from app.service.api.middleware.limits import Budget, TokenBucket, too_large
 from app.service.api.services import Lifecycle
 
 LOGGED = {b"x-model": "x_model", b"x-predictor": "x_predictor", b"server-timing": "server_timing"}
@@ -134,3 +136,48 @@ class Exchange:
             self._watching.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
+
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+CLIENT_GONE = 499
+log = logging.getLogger("paddlepool.access")
+
+
+def record(
+    metrics: Metrics,
+    *,
+    request_id: str,
+    method: str,
+    route: str | None,
+    status: int,
+    seconds: float,
+    routine: bool,
+    sent: Mapping[str, str],
+) -> None:
+    """Measure and log one finished request. `sent` holds model, group and timings of the answer.
+
+    A `routine` request, from a probe or a scraper, is logged only if it failed.
+
+    The log line has only the route's template: no path, query, text or file name of the client.
+    """
+    metrics.request_done(route=route, method=method, status=status, seconds=seconds)
+    if routine and status < 400:
+        return
+    log.info(
+        "request",
+        extra={
+            "request_id": request_id,
+            "method": method if method in METHODS else OTHER,
+            "route": route or UNMATCHED,
+            "status": status,
+            "milliseconds": round(seconds * 1000, 2),
+            **sent,
+        },
+    )
+
+
+def request_id_of(offered: str | None) -> str:
+    """Return the client's own id if it is well formed, else a new one."""
+    if offered is not None and REQUEST_ID.fullmatch(offered):
+        return offered
+    return secrets.token_hex(8)

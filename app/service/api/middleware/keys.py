@@ -1,4 +1,4 @@
-"""Optional API keys: which paths need one, how keys are compared, and who the caller is."""
+"""Who may ask: optional API keys, and protection against pages of other sites."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from app.contracts.caller import ANYBODY, Caller, Quota
-from app.contracts.errors import Forbidden, Unauthorized
+from app.contracts.errors import CrossSite, Forbidden, HostNotAllowed, Unauthorized
 from app.service.api.pages import FOLDERS, ICON, PAGES
 
 ADMIN_PREFIX = "/v2/repository"
@@ -33,10 +34,7 @@ IPV6_NETWORK = 64
 
 
 class KeyRules:
-    """Decides which paths need a key, and identifies the caller, for HTTP and gRPC.
-
-    The caller is the key, or the client's address if no key is needed.
-    """
+    """Decides which paths need a key, and identifies the caller: its key, or else its address."""
 
     def __init__(
         self,
@@ -48,10 +46,7 @@ class KeyRules:
         health_needs_key: bool,
         metrics_needs_key: bool,
     ) -> None:
-        """Only `start_keys` may start instance groups; if there are none, every caller may.
-
-        `wrong_admin_keys` returns the quota for an address.
-        """
+        """Only `start_keys` may start instance groups; if there are none, every caller may."""
         self._keys = tuple(dict.fromkeys((*keys, *start_keys)))
         may_start = [not start_keys or key in start_keys for key in self._keys]
         self._callers = tuple(
@@ -116,10 +111,7 @@ def is_open(path: str) -> bool:
 
 
 def client_network(address: str) -> str:
-    """Reduce an IPv6 address to its network. Return an IPv4 address unchanged.
-
-    An IPv4-mapped IPv6 address, as a dual-stack socket reports it, becomes the IPv4 address.
-    """
+    """Reduce an IPv6 address to its network, and an IPv4-mapped one to the IPv4 address."""
     if ":" not in address:
         return address
     try:
@@ -150,3 +142,62 @@ def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> int:
     if not any(matches):
         raise Unauthorized(f"The key in the request is not {wanted}.")
     return matches.index(True)
+
+
+ANY = "*"
+SAFE = ("GET", "HEAD", "OPTIONS")
+OWN = (b"same-origin", b"none")
+HOST = re.compile(rb"(?:\[([^\[\]]+)\]|([^:\[\]]+?)\.?)(?::[0-9]*)?")
+"""Matches an address in brackets, or a name without its final dot, with an optional port."""
+
+
+class Sites:
+    """Accepts a request if its Host is one of the server's names and no other site's page sent it.
+
+    A page can make its own name resolve to this machine (DNS rebinding). The browser then sends
+    that name as Host. A page can also send a form or a text to any address without a preflight. The
+    browser then reports in Sec-Fetch-Site that the page is not the server's own. Starlette's
+    TrustedHostMiddleware is not used because it would answer in plain text.
+    """
+
+    def __init__(self, *, hosts: Sequence[str], origins: Sequence[str]) -> None:
+        """`hosts` come from Settings.hosts; pages of `origins` may send any request."""
+        self._any = ANY in hosts
+        self._names = frozenset(host.encode("latin-1") for host in hosts)
+        self._endings = tuple(name[1:] for name in self._names if name.startswith(b"*."))
+        self._origins = frozenset(origin.encode("latin-1") for origin in origins)
+
+    def refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
+        """Return why the request is rejected, or None."""
+        host: bytes | None = None
+        site = origin = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"sec-fetch-site":
+                site = value
+            elif name == b"origin":
+                origin = value
+        # Only HTTP/1.0 clients may omit Host, and no browser does.
+        foreign = not (self._any or host is None or self._allowed(host))
+        if foreign and not is_health(scope["path"]):  # probes use the server's address as Host
+            return HostNotAllowed(
+                "The Host header is not one of this server's names, which "
+                "PADDLEPOOL_ALLOWED_HOSTS lists."
+            )
+        # Browsers omit Sec-Fetch-Site for plain HTTP to another machine.
+        elsewhere = site not in OWN if site else origin and _is_of_another(origin, host)
+        if elsewhere and scope["method"] not in SAFE and origin not in self._origins:
+            return CrossSite(
+                "A page of another site sent this; PADDLEPOOL_CORS_ORIGINS lists those that may."
+            )
+        return None
+
+    def _allowed(self, host: bytes) -> bool:
+        found = HOST.fullmatch(host.lower())
+        name = (found[1] or found[2]) if found else b""
+        return name in self._names or name.endswith(self._endings)
+
+
+def _is_of_another(origin: bytes, host: bytes | None) -> bool:
+    return host is None or origin.lower().partition(b"://")[2] != host.lower()

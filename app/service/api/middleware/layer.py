@@ -1,29 +1,31 @@
-"""The layer around the routes: the steps of every request, in order."""
+"""The layers around the routes: the steps of every request in order, known clients, spans."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.contracts.caller import CALLER
-from app.observability.metrics import Metrics
+from app.observability.metrics import METHODS, Metrics
 from app.service.api.errors import fault_from, http_fault, log_failure
-from app.service.api.middleware.access import CLIENT_GONE, record
 from app.service.api.middleware.compression import unpacked
-from app.service.api.middleware.exchange import Exchange
-from app.service.api.middleware.keys import is_routine
-from app.service.api.middleware.limits import Gates, check_body
-from app.service.api.middleware.quotas import is_free
-from app.service.api.middleware.sites import Sites
-from app.service.api.problems import reply
+from app.service.api.middleware.exchange import CLIENT_GONE, Exchange, record
+from app.service.api.middleware.keys import Sites, is_routine
+from app.service.api.middleware.limits import Gates, check_body, is_free
+from app.service.api.problems import Fault, reply
 from app.service.api.routes import RouteTable
 from app.service.api.services import Lifecycle
 
-REPLICA = "X-Replica"
+if TYPE_CHECKING:  # an optional extra
+    from app.observability.tracing import Tracing
+
+REPLICA, TRACE_ID = "X-Replica", "X-Trace-ID"
 
 
 class RequestLayer:
@@ -140,3 +142,75 @@ class RequestLayer:
             return nullcontext()
         exchange.bucket = buckets.of_caller()
         return buckets.running(exchange.bucket)
+
+
+class Agents:
+    """Changes the path of a request by its User-Agent. GET and HEAD, for pages, are unchanged."""
+
+    def __init__(self, app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> None:
+        """`paths` maps a path to its replacement, and to parts of a User-Agent that select it."""
+        self._app = app
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        led = self._paths.get(scope["path"]) if scope["type"] == "http" else None
+        if led is not None and scope["method"] not in ("GET", "HEAD"):
+            path, agents = led
+            agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
+            if any(each in agent for each in agents):
+                scope = {**scope, "path": path}
+        await self._app(scope, receive, send)
+
+
+class Traced:
+    """The outermost layer if tracing is on. It creates a span for each request that quotas count.
+
+    If the client began the trace, the reply has the trace's id. The span has only the route's
+    template: no path, query, text or file name of the client.
+    """
+
+    def __init__(self, app: ASGIApp, *, tracing: Tracing) -> None:
+        self._app = app
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or is_free(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+        span = self._tracing.begin(
+            method,
+            Headers(scope=scope).getlist,
+            {"http.request.method": method, "url.scheme": scope["scheme"]},
+        )
+        status = 0
+
+        async def send_seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if span.given:
+                    MutableHeaders(scope=message)[TRACE_ID] = span.trace_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_seen)
+        finally:
+            state = scope["state"]
+            fault: Fault | None = state.get("fault")
+            attributes: dict[str, str | int] = {}
+            if route := state.get("route"):
+                attributes["http.route"] = route.template
+            if status:
+                attributes["http.response.status_code"] = status
+            if state["exchange"].client_gone:
+                error, failed = "client_gone", False
+            else:
+                error, failed = fault.code if fault else "", not 0 < status < 500
+            span.end(
+                f"{method} {route.template}" if route else method,
+                attributes,
+                error=error,
+                failed=failed,
+                why=fault.detail if fault and failed else "",
+            )

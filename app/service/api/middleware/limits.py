@@ -1,16 +1,20 @@
-"""Limits on one request body and on all together; unknown encodings are rejected."""
+"""Limits on request bodies, and quotas of each caller."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.datastructures import Headers
 
-from app.contracts.errors import FileTooLarge, Overloaded, UnsupportedEncoding
-from app.service.api.middleware.keys import KeyRules
-from app.service.api.middleware.quotas import TokenBuckets
+from app.contracts.caller import CALLER
+from app.contracts.errors import FileTooLarge, Overloaded, QuotaExceeded, UnsupportedEncoding
+from app.contracts.ports import Clock
+from app.service.api.middleware.keys import ADMIN_PREFIX, KeyRules, is_open
 
 RETRY_SECONDS = 1.0
 
@@ -29,8 +33,8 @@ class Budget:
         wanted = self.used + amount
         if wanted > self.limit:
             raise Overloaded(
-                f"{self.used} {self._what} are held and {amount} more asked for; the limit is "
-                f"{self.limit}",
+                f"{self.used} {self._what} are in use and {amount} more were requested; "
+                f"the limit is {self.limit}",
                 retry_after=RETRY_SECONDS,
                 limit=self.limit,
                 received=wanted,
@@ -52,10 +56,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """The checks of every request, over HTTP and gRPC.
-
-    Built once: both share the callers' quotas and the memory budget of request bodies.
-    """
+    """The checks of every request, built once: HTTP and gRPC share quotas and memory."""
 
     keys: KeyRules
     buckets: TokenBuckets | None
@@ -80,3 +81,132 @@ def too_large(cap: int, received: int | str) -> FileTooLarge:
     return FileTooLarge(
         f"The body has {received} bytes, the limit is {cap}.", limit=cap, received=received
     )
+
+
+MINUTE = 60.0
+MAX_CALLERS = 10_000
+"""Maximum callers with a bucket. The least recently seen is evicted and starts with a full one."""
+
+
+class Allowance:
+    """A limit per minute; a whole minute's worth may be spent at once.
+
+    Spending more than is left is allowed while anything is left, because the cost of a picture is
+    known only after it is opened. The debt must be refilled before the next request.
+    """
+
+    def __init__(self, limit: int, now: float) -> None:
+        self.limit = limit
+        self.left = float(limit)
+        self._seen = now
+
+    def refill(self, now: float) -> None:
+        self.left = min(self.limit, self.left + (now - self._seen) * self.limit / MINUTE)
+        self._seen = now
+
+    def seconds_until(self, amount: float) -> float:
+        return max(0.0, (amount - self.left) * MINUTE / self.limit)
+
+
+class TokenBucket:
+    """All allowances of one caller, refilled over time. Implements Quota."""
+
+    def __init__(self, limits: Mapping[str, int], clock: Clock) -> None:
+        self._clock = clock
+        now = clock()
+        self._allowances = {what: Allowance(limit, now) for what, limit in limits.items()}
+        self.running = 0
+
+    def spend(self, what: str, amount: int) -> None:
+        if (allowance := self._allowances.get(what)) is None:
+            return
+        self._check(what, allowance)
+        allowance.left -= amount
+
+    def check(self) -> None:
+        """Raise QuotaExceeded if any allowance is used up, before any work begins."""
+        for what, allowance in self._allowances.items():
+            self._check(what, allowance)
+
+    def _check(self, what: str, allowance: Allowance) -> None:
+        allowance.refill(self._clock())
+        if allowance.left < 1:
+            raise QuotaExceeded(
+                f"the quota of {allowance.limit} {what} a minute is used up",
+                retry_after=allowance.seconds_until(1),
+                limit=allowance.limit,
+            )
+
+    def headers(self) -> dict[str, str]:
+        """RateLimit headers of the allowance with the smallest share left."""
+        if not self._allowances:
+            return {}
+        now = self._clock()
+        for allowance in self._allowances.values():
+            allowance.refill(now)
+        least = min(self._allowances.values(), key=lambda each: each.left / each.limit)
+        return {
+            "RateLimit-Limit": str(least.limit),
+            "RateLimit-Remaining": str(max(0, math.floor(least.left))),
+            "RateLimit-Reset": str(math.ceil(least.seconds_until(least.limit))),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimits:
+    """Limits `per_minute` by counted unit, and `concurrent` requests (0: any number)."""
+
+    per_minute: Mapping[str, int]
+    concurrent: int
+
+    def __bool__(self) -> bool:
+        return bool(self.per_minute or self.concurrent)
+
+
+class TokenBuckets:
+    """The bucket of each caller, shared by HTTP and gRPC. For one event loop."""
+
+    def __init__(self, limits: QuotaLimits, *, clock: Clock = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def of(self, name: str) -> TokenBucket:
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = TokenBucket(self._limits.per_minute, self._clock)
+            if len(self._buckets) > MAX_CALLERS:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(name)
+        return bucket
+
+    def of_caller(self) -> TokenBucket:
+        """Return the current caller's bucket, and make it available to the task through CALLER."""
+        caller = CALLER.get()
+        bucket = self.of(caller.name)
+        CALLER.set(replace(caller, quota=bucket))
+        return bucket
+
+    @contextmanager
+    def running(self, bucket: TokenBucket) -> Iterator[None]:
+        """Count one more request while it runs. Raises QuotaExceeded."""
+        limit = self._limits.concurrent
+        if limit and bucket.running >= limit:
+            raise QuotaExceeded(
+                f"{bucket.running} requests of this caller are running, the limit is {limit}",
+                retry_after=1.0,
+                limit=limit,
+                received=bucket.running + 1,
+            )
+        bucket.check()
+        bucket.spend("requests", 1)
+        bucket.running += 1
+        try:
+            yield
+        finally:
+            bucket.running -= 1
+
+
+def is_free(path: str) -> bool:
+    """Whether quotas ignore the path: probes, metrics, pages and model control."""
+    return is_open(path) or path.startswith(ADMIN_PREFIX)

@@ -10,7 +10,7 @@ import orjson
 from app.contracts.errors import InvalidTensor
 from app.contracts.tensors import Array, Tensors
 from app.engine.dataplane import TensorRequest
-from app.service.api.offload import LARGE_BYTES, base64_parts
+from app.service.api.services import LARGE_BYTES, base64_parts
 from app.service.api.v2.documents import IGNORED, Expected, ReplyForm, read_document
 from app.service.api.v2.tensors import (
     BASE64,
@@ -43,8 +43,7 @@ def parse_request(
 ) -> TensorRequest:
     """Parse a body: `header_length` bytes of JSON, then raw tensors (None: all JSON).
 
-    The returned request's state is its ReplyForm. Raises InvalidTensor, which names the tensor or
-    the parameter and what was expected.
+    The returned request's state is its ReplyForm. Raises InvalidTensor.
     """
     if header_length is not None and not 0 <= header_length <= len(body):
         raise InvalidTensor(
@@ -148,10 +147,7 @@ def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
 
 
 def raw_bytes(array: Array) -> bytes | memoryview:
-    """Encode an array as a raw tensor: little-endian, row-major.
-
-    Does not copy a numeric array that is already contiguous.
-    """
+    """Encode an array, little-endian and row-major. Contiguous numbers are not copied."""
     if array.dtype == np.object_:
         return write_strings(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

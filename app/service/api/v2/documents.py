@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any
 
 from app.contracts.errors import InvalidTensor
-from app.contracts.task_tensors import STRINGS, TaskTensors
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.dataplane import TensorRequest
 from app.engine.registry.model import ServedModel
 from app.service.api.v2.tensors import (
@@ -201,7 +200,7 @@ def _check_output_parameters(own: Mapping[str, Any], number: int) -> None:
         raise InvalidTensor(f"outputs[{number}]: {NO_SHARED_MEMORY}")
     if unknown := set(own) - set(OUTPUT_PARAMETERS):
         raise InvalidTensor(
-            f"outputs[{number}]: {len(unknown)} unknown parameters; there are "
+            f"outputs[{number}]: {len(unknown)} unknown parameters; known are "
             f"{', '.join(OUTPUT_PARAMETERS)}"
         )
 

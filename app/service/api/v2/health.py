@@ -9,8 +9,7 @@ from app.contracts.errors import ModelNotReady
 from app.service.api.problems import documented
 from app.service.api.routes import TaskRoute
 from app.service.api.services import Services, ServicesDep
-from app.service.api.v2.metadata import add_by_version
-from app.service.api.v2.tasks import check_ready, check_version, task_named
+from app.service.api.v2.metadata import add_by_version, check_ready, check_version, task_named
 
 
 def router() -> APIRouter:

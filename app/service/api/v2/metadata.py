@@ -1,29 +1,27 @@
-"""Metadata of the Open Inference Protocol: the server, and each model's tensors and configuration.
+"""Metadata of the server, and of each model its tensors, configuration and statistics.
 
-A model's configuration has the form that Triton's tools read.
+Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
+as an ensemble of one step. If the repository has a model with a task's name, the name means the
+model. The task then has only its own endpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 
 from app import __version__
-from app.contracts.tensors import TensorSpec
+from app.contracts.errors import ModelNotFound, ModelNotReady
+from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
+from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
 from app.service.api.problems import documented
 from app.service.api.services import Services, ServicesDep
-from app.service.api.v2.tasks import (
-    check_version,
-    configured,
-    described,
-    described_tensor,
-    task_named,
-)
 from app.service.api.v2.tensors import NAMES
 
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
@@ -61,10 +59,15 @@ class ModelMetadata(BaseModel):
 
 
 def router() -> APIRouter:
-    """Build the routes for metadata of the server and of models, and for their configuration."""
+    """Build the routes for metadata, configuration and statistics."""
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
     unready = documented(404, 503, protocol=True)
+    # Before the routes of one model, where `stats` would be a name.
+    routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
+    add_by_version(
+        routes, "/stats", stats, version_stats, operation="Statistics", responses=unready
+    )
     add_by_version(
         routes, "", model_metadata, version_metadata, operation="Metadata", responses=unready
     )
@@ -132,10 +135,7 @@ def config_of(services: Services, model: str, version: int | None) -> dict[str, 
 
 
 def model_config(served: ServedModel) -> dict[str, Any]:
-    """The configuration in Triton's form.
-
-    `max_batch_size` 0 means that no axis is the batch; otherwise `dims` omit the batch axis.
-    """
+    """The configuration in Triton's form; `max_batch_size` 0 means that no axis is the batch."""
     batching = served.config.dynamic_batching
     described: dict[str, Any] = {
         "name": served.name,
@@ -143,8 +143,8 @@ def model_config(served: ServedModel) -> dict[str, Any]:
         "backend": "paddle",
         "version_policy": _policy(served.config.version_policy),
         "max_batch_size": served.max_rows if served.batched else 0,
-        "input": [_tensor(spec, served.batched) for spec in served.inputs],
-        "output": [_tensor(spec, served.batched) for spec in served.outputs],
+        "input": [_tensor(spec, batched=served.batched) for spec in served.inputs],
+        "output": [_tensor(spec, batched=served.batched) for spec in served.outputs],
         "instance_group": [_group(group) for group in served.config.instance_group],
         "default_model_filename": served.manifest.program,
         "parameters": {"default_group": {"string_value": served.config.default_group}},
@@ -157,9 +157,10 @@ def model_config(served: ServedModel) -> dict[str, Any]:
     return described
 
 
-def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Any]:
+def _tensor(spec: TensorSpec, *, batched: bool = False) -> dict[str, Any]:
+    kind = "STRING" if spec.dtype == STRINGS else NAMES[spec.dtype]
     dims = list(spec.shape[1:] if batched else spec.shape)
-    return {"name": spec.name, "data_type": f"TYPE_{NAMES[spec.dtype]}", "dims": dims}
+    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": dims}
 
 
 def _policy(policy: VersionPolicy) -> dict[str, Any]:
@@ -176,7 +177,7 @@ def _group(group: InstanceGroup) -> dict[str, Any]:
 
 
 MODEL = "/v2/models/{model}"
-VERSION = "/v2/models/{model}/versions/{version}"
+MODEL_VERSION = "/v2/models/{model}/versions/{version}"
 
 
 def add_by_version(
@@ -188,12 +189,158 @@ def add_by_version(
     operation: str,
     **options: Any,
 ) -> None:
-    """Add a route for a model and one for its version, with `tail` after their paths.
-
-    `one` takes `model`; `by_number` takes `model` and `version`. `options` are passed to
-    add_api_route.
-    """
+    """Add a route for a model and one for its version, with `tail` after their paths."""
     routes.add_api_route(MODEL + tail, one, operation_id=f"model{operation}", **options)
     routes.add_api_route(
-        VERSION + tail, by_number, operation_id=f"modelVersion{operation}", **options
+        MODEL_VERSION + tail, by_number, operation_id=f"modelVersion{operation}", **options
     )
+
+
+async def all_stats(services: ServicesDep) -> dict[str, Any]:
+    """Statistics of all served models."""
+    return {"model_stats": [model_stats(served) for served in services.registry.served()]}
+
+
+async def stats(model: str, services: ServicesDep) -> dict[str, Any]:
+    """Statistics of every served version of the model, newest first; a task has its model's."""
+    found = [served for served in services.registry.served() if served.name == model]
+    return (
+        {"model_stats": [model_stats(each) for each in found]}
+        if found
+        else _one(services, model, None)
+    )
+
+
+async def version_stats(model: str, version: int, services: ServicesDep) -> dict[str, Any]:
+    """Statistics of one version."""
+    return _one(services, model, version)
+
+
+def _one(services: Services, model: str, version: int | None) -> dict[str, Any]:
+    if task_named(services, model) is not None:
+        check_version(version)
+        with services.registry.lease(model_of(services, model)) as served:
+            own = {"name": model, "version": str(VERSION)}
+            return {"model_stats": [model_stats(served) | own]}
+    with services.registry.lease(model, version) as served:
+        return {"model_stats": [model_stats(served)]}
+
+
+def model_stats(served: ServedModel) -> dict[str, Any]:
+    """Statistics since the load: durations in ns, `last_inference` in ms since 1970 (0: never)."""
+    counted = served.statistics()
+    ended = counted.last_ended
+    last = 0 if ended is None else round(1000 * (time.time() - (time.monotonic() - ended)))
+    return {
+        "name": served.name,
+        "version": str(served.version),
+        "last_inference": last,
+        "inference_count": counted.rows,
+        "execution_count": counted.executions,
+        "inference_stats": {
+            "success": _duration(counted.success),
+            "fail": _duration(counted.failure),
+            "queue": _duration(counted.queue),
+            **_stages(counted.requests),
+        },
+        "batch_stats": [
+            {"batch_size": rows, **_stages(stages)} for rows, stages in counted.batches.items()
+        ],
+    }
+
+
+def _stages(stages: Stages) -> dict[str, Any]:
+    return {
+        "compute_input": _duration(stages.inputs),
+        "compute_infer": _duration(stages.infer),
+        "compute_output": _duration(stages.outputs),
+    }
+
+
+def _duration(duration: Duration) -> dict[str, int]:
+    return {"count": duration.count, "ns": round(duration.seconds * 1e9)}
+
+
+VERSION = 1
+PLATFORM = "ensemble"
+
+
+def task_named(services: Services, model: str) -> TaskTensors | None:
+    """Return the task of this name, or None if there is none or a model has the name."""
+    task = services.task_tensors.get(model)
+    if task is None or model in services.registry.wanted():
+        return None
+    return task
+
+
+def check_version(version: int | None) -> None:
+    """Raise ModelNotFound for any version but 1, a task's only one, whatever its model has."""
+    if version not in (None, VERSION):
+        raise ModelNotFound(
+            f"a task has only version {VERSION}; that of its model is named by the parameter model",
+            limit=VERSION,
+            received=version,
+        )
+
+
+def model_of(services: Services, name: str) -> str:
+    """Return the task's default model. Raises ModelNotFound."""
+    if name not in services.default_models:
+        raise ModelNotFound(f"no model for the task {name!r} is configured")
+    return services.default_models[name]
+
+
+def check_ready(services: Services, name: str) -> None:
+    """Raise ModelNotFound or ModelNotReady if the task's model cannot answer."""
+    with services.registry.lease(model_of(services, name)) as served:
+        if not served.ready():
+            raise ModelNotReady("The predictors of the task's model are not running.")
+
+
+def described(task: TaskTensors, name: str) -> dict[str, Any]:
+    """The task's metadata."""
+    return {
+        "name": name,
+        "versions": [str(VERSION)],
+        "platform": PLATFORM,
+        "inputs": [described_tensor(spec) for spec in task.inputs],
+        "outputs": [described_tensor(spec) for spec in task.outputs],
+    }
+
+
+def described_tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}
+
+
+def configured(services: Services, task: TaskTensors, name: str) -> dict[str, Any]:
+    """The task's configuration in Triton's form."""
+    inputs = [
+        _tensor(spec) | ({"optional": True} if spec.name in task.optional else {})
+        for spec in task.inputs
+    ]
+    return {
+        "name": name,
+        "platform": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 0,
+        "input": inputs,
+        "output": [_tensor(spec) for spec in task.outputs],
+        "ensemble_scheduling": {
+            "step": [{"model_name": model_of(services, name), "model_version": -1}]
+        },
+    }
+
+
+def listed(services: Services) -> Iterator[tuple[str, str, str]]:
+    """Yield name, state and reason of each task that has a model, for the repository index."""
+    for name in services.task_tensors:
+        if task_named(services, name) is None:
+            continue
+        try:
+            check_ready(services, name)
+        except ModelNotFound:
+            continue
+        except ModelNotReady as error:
+            yield name, "UNAVAILABLE", error.message
+        else:
+            yield name, "READY", ""

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from app.contracts.errors import InvalidParameter, ModelLoadFailed, OperatorError
 from app.service.api.problems import documented
 from app.service.api.services import Services, ServicesDep
-from app.service.api.v2.tasks import VERSION, listed
+from app.service.api.v2.metadata import VERSION, listed
 
 
 class IndexEntry(BaseModel):

@@ -116,7 +116,7 @@ def described_request() -> dict[str, Any]:
         "name": BINARY_HEADER,
         "in": "header",
         "required": False,
-        "description": "Bytes of JSON before raw tensors; without it, the body is JSON.",
+        "description": "Length in bytes of the JSON before raw tensors; absent in plain JSON.",
         "schema": {"type": "integer", "minimum": 0},
     }
     return {"parameters": [header], "requestBody": {"required": True, "content": content}}

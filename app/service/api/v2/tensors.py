@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.contracts.errors import InvalidTensor
-from app.contracts.task_tensors import STRINGS, strings_of
-from app.contracts.tensors import DTYPES, Array, TensorSpec
+from app.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec, strings_of
 
 NAMES: Mapping[str, str] = {
     **{dtype: dtype.upper().replace("FLOAT", "FP") for dtype in DTYPES},
@@ -125,10 +124,7 @@ def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def _task_shape(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a task reads: [n, 1], which MLServer's codecs send, becomes [n].
-
-    Raises InvalidTensor.
-    """
+    """Return the shape that a task reads: [n, 1], which MLServer's codecs send, becomes [n]."""
     if spec.admits_shape(shape):
         return shape
     if shape[-1:] == (1,) and spec.admits_shape(shape[:-1]):
@@ -150,10 +146,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _dtype(name: str, value: Any, spec: TensorSpec) -> np.dtype[Any]:
-    """Return the model's data type. Raises InvalidTensor if the request declares another one.
-
-    Raw bytes are read as the model's type.
-    """
+    """Return the model's data type. Raises InvalidTensor if the request declares another one."""
     expected = NAMES[spec.dtype]
     if value != expected:
         received = value if isinstance(value, str) and value in DATATYPES else "something else"
@@ -240,10 +233,7 @@ LENGTH_BYTES = 4
 
 
 def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Read the strings in `raw`. Each follows its length: four bytes, little-endian.
-
-    Raises InvalidTensor unless their number fits the shape.
-    """
+    """Read strings, each after its length in four bytes, little-endian. Raises InvalidTensor."""
     count = math.prod(shape)
     if count * LENGTH_BYTES > len(raw):
         raise InvalidTensor(

@@ -37,4 +37,4 @@ __all__ = [
     "Unreachable",
 ]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -17,6 +17,10 @@ from paddlepool_client.calls import Call, SegmentOptions, SentimentOptions, Sour
 from paddlepool_client.errors import Unreachable
 from paddlepool_client.exchange import Retries, completed, exchange
 from paddlepool_client.results import Emotion, Model, Segmentation
+
+if TYPE_CHECKING:
+    # Of `typing` from Python 3.11 on. Type checkers know this module without the package.
+    from typing_extensions import Self, Unpack
 
 T = TypeVar("T")
 

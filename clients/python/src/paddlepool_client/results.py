@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
 import httpx
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of `typing` from Python 3.11 on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

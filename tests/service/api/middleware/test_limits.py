@@ -138,6 +138,15 @@ def test_a_body_that_is_not_one_gzip_stream_is_415(body: bytes) -> None:
     assert "gzip" in assert_problem(response, 415, "unsupported_encoding")["detail"]
 
 
+@pytest.fixture(scope="module")
+def packing() -> Client:
+    """One application, because its document takes a second to make."""
+    router = APIRouter()
+    picture = Response(bytes(9_999), media_type="image/png")
+    router.add_api_route("/picture", lambda: picture, response_class=Response)
+    return Client(make_app(router))
+
+
 @pytest.mark.parametrize(
     ("path", "asked", "packed"),
     [
@@ -150,12 +159,11 @@ def test_a_body_that_is_not_one_gzip_stream_is_415(body: bytes) -> None:
         ("/picture", "gzip", False),
     ],
 )
-def test_a_reply_is_compressed_where_it_is_worth_it(path: str, asked: str, packed: bool) -> None:
+def test_a_reply_is_compressed_where_it_is_worth_it(
+    packing: Client, path: str, asked: str, packed: bool
+) -> None:
     """Long ones for those who ask, and no picture."""
-    router = APIRouter()
-    picture = Response(bytes(9_999), media_type="image/png")
-    router.add_api_route("/picture", lambda: picture, response_class=Response)
-    response = Client(make_app(router)).get(path, headers={"Accept-Encoding": asked})
+    response = packing.get(path, headers={"Accept-Encoding": asked})
     assert response.status_code == 200
     assert response.headers.get("content-encoding") == ("gzip" if packed else None)
     length = int(response.headers["content-length"])

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from app.contracts.caller import CALLER
 from app.contracts.errors import QuotaExceeded
 from app.service.api.middleware.keys import client_network
-from app.service.api.middleware.quotas import MAX_CALLERS, QuotaLimits, TokenBucket, TokenBuckets
+from app.service.api.middleware.limits import MAX_CALLERS, QuotaLimits, TokenBucket, TokenBuckets
 from app.settings.server import Settings
 from tests.service.api.fakes import Client, assert_problem, make_app, make_settings
 

@@ -1,7 +1,6 @@
 """Model control over HTTP: index, load and unload behind the admin key."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
-from tests.engine.fakes import PATIENCE, FakeFactory, Gate, open_registry, write_double
+from tests.engine.fakes import PATIENCE, FakeFactory, Gate
 from tests.model_files import write_version
 from tests.service.api.fakes import Client, make_app
 
@@ -18,20 +17,6 @@ KEY = {"X-Api-Key": "admin"}
 INDEX = "/v2/repository/index"
 LOAD = "/v2/repository/models/double/load"
 UNLOAD = "/v2/repository/models/double/unload"
-
-
-@pytest.fixture
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture
-def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Driven]:
-    write_double(tmp_path, 1)
-    registry = open_registry(loop, tmp_path, factory)
-    registry.load_all()
-    yield registry
-    registry.close()
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.contracts.task_tensors import STRINGS, TaskTensors
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.service.api.v2.tensors import BINARY_HEADER
 from tests.service.api.fakes import (
     Client,

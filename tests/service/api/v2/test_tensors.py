@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from app.contracts.errors import InvalidTensor
-from app.contracts.task_tensors import STRINGS, strings_of
-from app.contracts.tensors import TensorSpec
+from app.contracts.tensors import STRINGS, TensorSpec, strings_of
 from app.engine.dataplane import TensorRequest
-from app.service.api.offload import LARGE_BYTES
+from app.service.api.services import LARGE_BYTES
 from app.service.api.v2.bodies import (
     MAX_LISTS,
     PART_NUMBERS,
@@ -350,6 +349,7 @@ def asked(*outputs: str, binary: bool = False) -> ReplyForm:
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 @pytest.mark.parametrize(("datatype", "dtype"), DATATYPES.items(), ids=DATATYPES.keys())
+@settings(max_examples=20)
 @given(st.data())
 def test_what_is_written_is_read_back(
     datatype: str, dtype: str, binary: bool, data: st.DataObject

@@ -1,0 +1,62 @@
+"""The repository that `paddlepool serve` makes for its user where no other is named or there."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+from app.contracts.errors import ConfigError
+from app.models.repository.shipped import fill, located, shipped_models, untouched, user_repository
+from app.settings.server import Settings
+
+PULLED = "u2netp"
+PULL_TIMEOUT = 15
+"""Seconds for each source of the official weights: a dead network must not keep the server down."""
+
+logger = logging.getLogger("paddlepool.server")
+
+
+def repository(settings: Settings) -> Path:
+    """Return the model repository to serve.
+
+    If none was chosen and there is no ./model_repo, that is the user's own. The first call fills it
+    with the shipped models. As long as U²-Netp in it is as shipped, each call tries to add the
+    official weights. Nothing that the user has changed is written to. Raises ConfigError.
+    """
+    configured = settings.model_repository
+    chosen = "model_repository" in settings.model_fields_set or bool(settings.model_source)
+    if chosen or configured.exists():
+        return configured
+    models, own = shipped_models(), user_repository()
+    if models is None or own is None:
+        return located(configured, chosen=False)
+    if not own.exists():
+        try:
+            fill(own, models)
+        except OSError as error:
+            if not own.exists():  # otherwise another server was faster
+                raise ConfigError(f"cannot make a model repository at {own}: {error}") from error
+        logger.info("the models that come with the program were copied to %s", own)
+    if untouched(own / PULLED, models):
+        _pull(own)
+    logger.info("the model repository is %s", own)
+    return own
+
+
+def _pull(root: Path) -> None:
+    from app.making.export.publish import published_version
+    from app.making.export.release import RELEASES
+
+    if published_version(root / PULLED, RELEASES[PULLED].sha256):
+        return
+    logger.info("looking for the official weights of %s", PULLED)
+    # In a process of its own, because it imports Paddle. -P: a directory `app` here is not ours.
+    command = [sys.executable, "-P", "-m", "app.cli", "pull", PULLED, "--if-possible"]
+    command += ["--timeout", str(PULL_TIMEOUT), "--repository", str(root)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    for line in (done.stdout + done.stderr).splitlines():
+        logger.info("%s", line)

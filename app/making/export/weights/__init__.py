@@ -1,1 +1,0 @@
-"""Sources of weights and their readers."""

@@ -1,0 +1,68 @@
+"""The models that come with the program, and the repository that a user's server makes of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+PACKED = Path(__file__).parents[1] / "shipped"
+"""Where setup.py puts the models of `model_repo/` in a wheel."""
+CHECKOUT = Path(__file__).parents[3] / "model_repo"
+
+
+def shipped_models() -> Path | None:
+    """Return the repository that was installed with the program or lies in its checkout, if any."""
+    return next((root for root in (PACKED, CHECKOUT) if root.is_dir()), None)
+
+
+def user_repository() -> Path | None:
+    """Return the place of this user's repository, whether or not it exists.
+
+    It follows the XDG base directory specification. Returns None for a user without a home.
+    """
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    try:
+        # The specification tells programs to ignore a relative path.
+        data = base if base.is_absolute() else Path.home() / ".local" / "share"
+    except RuntimeError:
+        return None
+    return data / "paddlepool" / "model_repo"
+
+
+def located(configured: Path, *, chosen: bool) -> Path:
+    """Return the user's repository if it exists and nothing else is there, else `configured`.
+
+    `chosen` tells whether an operator chose `configured`; otherwise it is the default.
+    """
+    if chosen or configured.exists():
+        return configured
+    own = user_repository()
+    return own if own is not None and own.exists() else configured
+
+
+def fill(root: Path, models: Path) -> None:
+    """Copy the shipped `models` to `root`, which must not exist. Raises OSError.
+
+    The repository appears complete or not at all; a copy that was interrupted leaves it to the next
+    start.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".staging-", dir=root.parent) as staging:
+        copy = Path(staging) / root.name
+        shutil.copytree(
+            models,
+            copy,
+            copy_function=shutil.copyfile,  # the user's own files, whatever the modes of the source
+            ignore=shutil.ignore_patterns(".*", "__pycache__"),
+        )
+        copy.rename(root)
+
+
+def untouched(model: Path, models: Path) -> bool:
+    """Return True if the directory of a model holds exactly what was shipped of it, by name."""
+    shipped = models / model.name
+    if not model.is_dir() or not shipped.is_dir():
+        return False
+    return {each.name for each in model.iterdir()} == {each.name for each in shipped.iterdir()}

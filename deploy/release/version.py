@@ -1,0 +1,72 @@
+"""Check that everything which names the version agrees with a tag, and print what is released.
+
+    python3 deploy/release/version.py v1.0.0           # prints 1.0.0, or what disagrees
+    python3 deploy/release/version.py --notes v1.0.0   # prints the changelog's section
+
+Exit code 1: something disagrees, or the changelog has no section for the version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)")
+
+PLACES = (
+    ("app/__init__.py", r'^__version__ = "(.+)"$'),
+    ("CITATION.cff", r"^version: (.+)$"),
+    ("deploy/helm/paddlepool/Chart.yaml", r"^version: (.+)$"),
+    ("deploy/helm/paddlepool/Chart.yaml", r'^appVersion: "(.+)"$'),
+    ("deploy/kserve/servingruntime.yaml", r"image: paddlepool:(.+)$"),
+    ("deploy/ray/rayservice.yaml", r"image: paddlepool-ray:(.+)$"),
+)
+"""Files of the repository with the version, and where it stands in them."""
+CLIENT = Path("clients", "python")
+
+
+def disagreements(tag: str, root: Path = ROOT) -> list[str]:
+    """Return a line for each place that does not have the tag's version."""
+    if (match := TAG.fullmatch(tag)) is None:
+        return [f"{tag}: not a version, such as v1.0.0"]
+    version = match[1]
+    found = []
+    for name, pattern in PLACES:
+        versions = re.findall(pattern, (root / name).read_text("utf-8"), re.M)
+        if set(versions) != {version}:
+            found.append(f"{name}: {', '.join(versions) or 'no version'} is not {version}")
+    if not section(root / "CHANGELOG.md", version):
+        found.append(f"CHANGELOG.md: no section [{version}]")
+    client = (root / CLIENT / "src/paddlepool_client/__init__.py").read_text("utf-8")
+    [own] = re.findall(PLACES[0][1], client, re.M)
+    if not section(root / CLIENT / "CHANGELOG.md", own):
+        found.append(f"{CLIENT / 'CHANGELOG.md'}: no section [{own}]")
+    return found
+
+
+def section(changelog: Path, version: str) -> str:
+    """Return the text below the version's heading up to the next one; "" if there is none."""
+    pattern = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"
+    match = re.search(pattern, changelog.read_text("utf-8"), re.M | re.S)
+    return match[1].strip() if match else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--notes", action="store_true", help="print the changelog's section")
+    parser.add_argument("tag")
+    given = parser.parse_args(arguments)
+    if faults := disagreements(given.tag):
+        print("\n".join(faults), file=sys.stderr)
+        return 1
+    version = given.tag.removeprefix("v")
+    print(section(ROOT / "CHANGELOG.md", version) if given.notes else version)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The script that builds the client and tests what it built on each Python."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from paddlepool_client import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENT = ROOT / "clients" / "python"
+
+
+@pytest.fixture
+def check(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("deploy/check_client.py")
+
+
+def test_the_versions_are_those_that_pip_takes(check: ModuleType) -> None:
+    project = tomllib.loads((CLIENT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert check.supported() == ["3.10", "3.11", "3.12", "3.13"]
+    assert all(
+        f"{each}.0" in SpecifierSet(project["requires-python"]) for each in check.supported()
+    )
+    assert "3.9.20" not in SpecifierSet(project["requires-python"])
+
+
+def test_an_interpreter_is_found_for_this_version(check: ModuleType) -> None:
+    """Each that is found can run and has the version that it is found for."""
+    found = check.found()
+    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert found[mine] == sys.executable
+    assert {version: check.version_of(python) for version, python in found.items()} == {
+        version: version for version in found
+    }
+
+
+def test_an_interpreter_that_cannot_run_is_named(
+    check: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "python3.12"
+    for _ in range(2):
+        assert check.main([str(broken)]) == 1
+        assert capsys.readouterr().err == f"cannot run: {broken}\n"
+        broken.write_text("#!/bin/sh\nexit 127\n")
+        broken.chmod(0o755)
+
+
+def test_the_changelog_has_the_clients_version() -> None:
+    text = (CLIENT / "CHANGELOG.md").read_text("utf-8")
+    assert f"## [{__version__}] - " in text
+
+
+@pytest.mark.nightly
+def test_the_client_passes_its_tests_as_it_is_built(
+    check: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Wheel and source distribution, from the registry up, on the Python of the tests."""
+    assert check.main(["--output", str(tmp_path), sys.executable]) == 0
+    assert {file.suffix for file in tmp_path.iterdir()} == {".whl", ".gz"}
+    out = capfd.readouterr().out
+    assert " passed" in out
+    assert "not tested: 3." in out

@@ -1,0 +1,149 @@
+"""A server that systemd started, its socket and its notices; how late the event loop wakes."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.contracts.errors import ConfigError
+from app.service.server.system import INTERVAL_SECONDS, passed_listener, watch_loop
+from tests.e2e.process import PATIENCE, Server, running, wait_until
+
+GATED = """
+default_group = "gated"
+[[instance_group]]
+name = "gated"
+backend = "gated"
+options = {{ gate = "{gate}" }}
+"""
+READY = b"READY=1\nWATCHDOG=1"
+
+
+class Clients:
+    """Two users without a pause, one of them with a connection for each request."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/v2/models/tiny/ready"
+        self._ending = threading.Event()
+        self.replies: list[object] = []
+        """The name of the replica that said 200, or what came instead."""
+        kept = [httpx.Limits(), httpx.Limits(max_keepalive_connections=0)]
+        self._threads = [threading.Thread(target=self._use, args=(limits,)) for limits in kept]
+        for thread in self._threads:
+            thread.start()
+
+    def _use(self, limits: httpx.Limits) -> None:
+        with httpx.Client(limits=limits, timeout=PATIENCE, trust_env=False) as client:
+            while not self._ending.wait(0.001):
+                try:
+                    reply = client.get(self._url)
+                    failed = reply.status_code != 200
+                    self.replies.append(reply.text if failed else reply.headers["X-Replica"])
+                except httpx.TransportError as error:
+                    self.replies.append(error)
+
+    def join(self) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextlib.contextmanager
+def notices(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """What the next server tells its manager."""
+    told: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(directory / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(directory / "notify"))
+        thread = threading.Thread(target=lambda: told.extend(iter(lambda: receiver.recv(99), b"")))
+        thread.start()
+        yield told
+        receiver.shutdown(socket.SHUT_RD)
+        thread.join()
+
+
+@pytest.mark.e2e
+@pytest.mark.paddle
+def test_the_next_server_takes_over_the_socket_without_a_lost_request(
+    tiny_model_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no connection until its models answer, and is told of as ready then."""
+    gate = tmp_path / "gate"
+    directories = {name: tmp_path / name for name in ("old", "new")}
+    for directory in directories.values():
+        shutil.copytree(tiny_model_repository, directory / "models")
+    new = directories["new"] / "models"
+    (new / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+        told: dict[str, list[bytes]] = {}
+        servers: dict[str, Server] = {}
+        for name, directory in directories.items():
+            told[name] = stack.enter_context(notices(directory, monkeypatch))
+            servers[name] = stack.enter_context(
+                running(
+                    directory / "models",
+                    directory,
+                    settings={"replica": name},
+                    module="tests.e2e.altered_server",
+                    passed=listener,
+                )
+            )
+            if name == "old":
+                assert servers[name].port == listener.getsockname()[1]
+                wait_until(lambda: READY in told["old"])
+                clients = Clients(servers[name].port)
+                stack.callback(clients.join)
+        wait_until(lambda: len(servers["new"].children()) >= 3)
+        asked = len(clients.replies)
+        wait_until(lambda: len(clients.replies) > asked + 100)
+        assert set(clients.replies) == {"old"}, "it took connections before its model was loaded"
+        gate.touch()
+        wait_until(lambda: READY in told["new"])
+        wait_until(lambda: "new" in clients.replies)
+        assert servers["old"].stop() == 0
+        assert told["old"].count(READY) >= 2, "no watchdog's notice each second"
+        assert told["old"][-1] == b"STOPPING=1"
+        asked = len(clients.replies)
+        wait_until(lambda: len(clients.replies) > asked + 100)
+        clients.join()
+        assert set(clients.replies) == {"old", "new"}
+        assert set(clients.replies[-50:]) == {"new"}
+
+
+@pytest.mark.parametrize(("count", "kind"), [(2, socket.AF_INET), (1, socket.AF_UNIX)])
+def test_only_one_tcp_socket_is_taken(
+    count: int, kind: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process was passed is none."""
+    with socket.socket(kind) as sent:
+        monkeypatch.setattr("app.service.server.system.FIRST_PASSED", os.dup(sent.fileno()))
+        monkeypatch.setenv("LISTEN_FDS", str(count))
+        monkeypatch.setenv("LISTEN_PID", "1")
+        assert passed_listener() is None
+        monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+        with pytest.raises(ConfigError, match="one listening TCP socket"):
+            passed_listener()
+
+
+def test_a_step_that_blocks_the_loop_is_seen() -> None:
+    """By the rest of it after the timer was due; never as less than nothing."""
+    seen: list[float] = []
+
+    async def scenario() -> None:
+        watching = asyncio.create_task(watch_loop(seen.append))
+        loop = asyncio.get_running_loop()
+        loop.call_later(INTERVAL_SECONDS / 2, time.sleep, INTERVAL_SECONDS)
+        await asyncio.sleep(3 * INTERVAL_SECONDS)
+        watching.cancel()
+
+    asyncio.run(scenario())
+    assert seen[0] >= 0.4 * INTERVAL_SECONDS
+    assert min(seen) >= 0
