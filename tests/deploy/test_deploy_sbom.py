@@ -39,7 +39,8 @@ def bill(
                 "purl": f"pkg:pypi/{each.name}",
             }
             for each in distributions()
-            if each.name != "paddlepool"  # what the file is about
+            # Neither what the file is about, nor what setuptools carries and adds to the path.
+            if each.name != "paddlepool" and "_vendor" not in str(each.locate_file(""))
         ]
         return {"components": load_script("deploy/sbom.py").components(installed)}
     if not PYTHON.exists():

@@ -30,6 +30,7 @@ ELSEWHERE = {
 NOT_RUN = {
     "make run": "it is how these tests came here, and serves until it is stopped",
     "pip install ./clients/python": "installs",
+    "pip wheel --no-deps": "installs; tests/deploy/test_deploy_wheel.py does it",
     "source .venv/bin/activate": "the tests have an environment",
     "paddlepool serve --model-repository": "serves until it is stopped; the tests do it themselves",
     "docker compose": "needs Docker",
@@ -37,6 +38,9 @@ NOT_RUN = {
     "helm install": "needs a cluster",
     "cp deploy/systemd": "needs systemd; tests/service/server/test_system.py plays its part",
     "systemctl start": "needs systemd; tests/service/server/test_system.py plays its part",
+    ".venv/bin/python deploy/container/size.py": "takes a minute; tests/deploy runs it",
+    "python3 deploy/release/version.py": "tags and pushes; tests/deploy runs the script",
+    "cosign verify": "needs a published release",
     "make chaos": "needs HAProxy and minutes",
     "python deploy/check_dashboard.py": "needs Prometheus; tests/deploy runs it",
     "make load": "takes minutes",
