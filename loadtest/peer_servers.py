@@ -1,23 +1,39 @@
 """Other servers as peers, each installed once into an environment of its own.
 
-They serve u2netp's float32 ONNX by ONNX Runtime: LitServe with the program in peer_programs/, which
-is written as its documentation suggests, a worker of one thread for each core; rembg has no workers
-and computes one picture with all threads.
+They serve u2netp's float32 ONNX by ONNX Runtime, with the programs in peer_programs/, which are
+written as each server's documentation suggests: a worker of one thread for each core. rembg has no
+workers and computes one picture with all threads.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cases import form
-from harness import HOST, ROOT, Server, free_port, is_ready, running_program
+from closed_loop import checked
+from harness import (
+    HOST,
+    ROOT,
+    Reply,
+    Server,
+    ask,
+    free_port,
+    is_ready,
+    request,
+    running_program,
+)
 
 from app.engine.backends.process import NICE
 
@@ -31,9 +47,10 @@ RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 class PeerServer:
     """How one of them is installed, started and asked.
 
-    `command(bin, port)` starts it in a directory that `prepare(home, workers, model)` has filled,
-    which returns variables for it; `ready` is a path that answers 200; `ask(picture)` is a
-    request that is answered with the mask as PNG.
+    `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
+    filled, which returns variables for it. `ready` is a path that answers 200. `ask(picture)` is a
+    request, and `read(reply)` its mask as PNG. `change(server, home)` loads the model again while
+    the server runs, in the way that `changed_by` says; None if only a restart does that.
     """
 
     name: str
@@ -41,8 +58,11 @@ class PeerServer:
     command: Callable[[Path, int], list[str]]
     ready: str
     ask: Callable[[bytes], bytes]
+    read: Callable[[Reply], bytes] = lambda reply: reply.body
     also: tuple[str, ...] = RUNTIME
-    prepare: Callable[[Path, int, Path], Mapping[str, str]] = lambda *_: {}
+    prepare: Callable[[Path, int, int, Path], Mapping[str, str]] = lambda *_: {}
+    change: Callable[[Server, Path], None] | None = None
+    changed_by: str = "restart"
 
     @property
     def environment(self) -> Path:
@@ -53,7 +73,7 @@ def rembg_cutout(picture: bytes) -> bytes:
     return form("/api/remove", "file", picture, model="u2netp")
 
 
-def _rembg_files(home: Path, workers: int, model: Path) -> Mapping[str, str]:
+def _rembg_files(home: Path, _port: int, workers: int, model: Path) -> Mapping[str, str]:
     shutil.copyfile(model, home / "u2netp.onnx")
     return {
         "U2NET_HOME": str(home),
@@ -63,6 +83,48 @@ def _rembg_files(home: Path, workers: int, model: Path) -> Mapping[str, str]:
         "OPENBLAS_NUM_THREADS": str(workers),
         "BROWSER": "true",  # it opens one at its start
     }
+
+
+def _tensor(picture: bytes) -> bytes:
+    """The Open Inference Protocol's JSON with the picture in base64."""
+    tensor = {
+        "name": "image",
+        "shape": [1, 1],
+        "datatype": "BYTES",
+        "parameters": {"content_type": "base64"},
+        "data": [base64.b64encode(picture).decode()],
+    }
+    body = json.dumps({"inputs": [tensor]}).encode()
+    return request("POST", "/v2/models/u2netp/infer", body, content_type="application/json")
+
+
+def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mapping[str, str]:
+    settings: dict[str, Any] = {
+        "host": HOST,
+        "http_port": port,
+        "grpc_port": free_port(),
+        "metrics_port": free_port(),
+        "parallel_workers": workers,
+    }
+    model = {"name": "u2netp", "implementation": "mlserver_peer.Masks"}
+    (home / "settings.json").write_text(json.dumps(settings), "utf-8")
+    (home / "model-settings.json").write_text(json.dumps(model), "utf-8")
+    return {}
+
+
+def _mlserver_load(server: Server, _home: Path) -> None:
+    load = request("POST", "/v2/repository/models/u2netp/load")
+    checked(ask(server.port, load.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")))
+
+
+def _ray_deploy(server: Server, home: Path) -> None:
+    (home / "deployed").unlink()
+    os.kill(server.pid, signal.SIGHUP)
+    until = time.perf_counter() + START_SECONDS
+    while not (home / "deployed").exists():
+        if time.perf_counter() > until:
+            raise RuntimeError("Ray Serve did not deploy the application again")
+        time.sleep(0.05)
 
 
 REMBG = PeerServer(
@@ -86,6 +148,37 @@ PEER_SERVERS = (
         ready="/health",
         ask=lambda picture: form("/predict", "image", picture),
     ),
+    PeerServer(
+        name="BentoML",
+        package="bentoml==1.4.39",
+        command=lambda bin, port: [
+            *(str(bin / "bentoml"), "serve", "bentoml_peer:Masks"),
+            *("--host", HOST, "--port", str(port), "--working-dir", str(PROGRAMS)),
+        ],
+        ready="/readyz",
+        ask=lambda picture: form("/mask", "image", picture),
+    ),
+    PeerServer(
+        name="MLServer",
+        package="mlserver==1.7.1",
+        also=(*RUNTIME, "uvloop==0.21.0"),  # its workers do not start with a newer one
+        command=lambda bin, _port: [str(bin / "mlserver"), "start", "."],
+        ready="/v2/models/u2netp/ready",
+        ask=_tensor,
+        read=lambda reply: base64.b64decode(json.loads(reply.body)["outputs"][0]["data"][0]),
+        prepare=_mlserver_files,
+        change=_mlserver_load,
+        changed_by="POST to its repository API",
+    ),
+    PeerServer(
+        name="Ray Serve",
+        package="ray[serve]==2.60.0",
+        command=lambda bin, _port: [str(bin / "python"), str(PROGRAMS / "ray_peer.py")],
+        ready="/",
+        ask=lambda picture: request("POST", "/", picture, content_type="image/jpeg"),
+        change=_ray_deploy,
+        changed_by="serve.run() again",
+    ),
 )
 
 
@@ -106,18 +199,21 @@ def install(peer: PeerServer) -> None:
 
 
 @contextlib.contextmanager
-def running(peer: PeerServer, model: Path, home: Path, *, workers: int) -> Iterator[Server]:
+def running(
+    peer: PeerServer, model: Path, home: Path, *, workers: int, port: int | None = None
+) -> Iterator[Server]:
     """Serve the ONNX file with so many workers. Raises RuntimeError with the end of its log."""
-    home.mkdir(parents=True)
-    port = free_port()
+    home.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
     bin = peer.environment / "bin"
     environment = {
         "PATH": f"{bin}:{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(PROGRAMS),
         "PEER_MODEL": str(model.resolve()),
         "PEER_PORT": str(port),
         "PEER_WORKERS": str(workers),
         "OMP_NUM_THREADS": "1",
-        **peer.prepare(home, workers, model),
+        **peer.prepare(home, port, workers, model),
     }
     # At the priority that the others' computing processes have.
     command = ["nice", "-n", str(NICE), *peer.command(bin, port)]

@@ -4,8 +4,8 @@
 
 This server is measured as it serves by default, after it has chosen its instance group.
 
-Pictures (a JPEG of 1 MP): masks by `/segment`, the rembg server, LitServe and bare loops over ONNX
-Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the weights of
+Pictures (a JPEG of 1 MP): masks by `/segment`, the servers of peer_servers.py and bare loops over
+ONNX Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the weights of
 model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime loops. Bare
 loops run the version's int8 program as well, where it has one: "the same program without a server".
 The processor and the machine's load are printed with each table.
@@ -37,7 +37,7 @@ import cv2
 import numpy as np
 from cases import TEXT, newest, picture, text_request, wait_chosen
 from closed_loop import HttpWay, checked
-from harness import ROOT, Server, ask, memory_of, request, running_server
+from harness import ROOT, Reply, Server, ask, memory_of, request, running_server
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
@@ -87,12 +87,13 @@ def served(
     loads: Mapping[str, tuple[int, bytes, int]],
     *,
     threads_each: int,
+    read: Callable[[Reply], bytes] = lambda reply: reply.body,
 ) -> Contender:
     """A server; each load has clients, their request, and the units of one."""
 
     def one() -> tuple[float, bytes]:
         reply = checked(ask(port, message))
-        return reply.seconds, reply.body
+        return reply.seconds, read(reply)
 
     def busy(clients: int, asked: bytes, units: int) -> Busy:
         return lambda seconds: HttpWay(port, asked, units).rate(clients=clients, seconds=seconds)
@@ -229,6 +230,7 @@ def pictures(
                     message,
                     loads(message),
                     threads_each=threads if peer is REMBG else 1,
+                    read=peer.read,
                 )
                 (masks if output == "mask" else cutouts).append(contender)
         programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
@@ -303,6 +305,8 @@ def rows(contest: Contest) -> list[dict[str, Any]]:
             "name": each.name,
             "task": contest.task,
             "threads_each": each.threads_each,
+            "seconds": each.seconds,
+            "rates": each.rates,
             "p50_seconds": statistics.median(each.seconds),
             "p95_seconds": float(np.quantile(each.seconds, 0.95)),
             "latency_ratio": _ratio(each.seconds, ours.seconds),

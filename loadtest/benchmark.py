@@ -1,0 +1,625 @@
+"""This server beside rembg, LitServe, BentoML, MLServer and Ray Serve, at work and in trouble.
+
+    .venv/bin/python loadtest/benchmark.py --write docs/benchmark.md [--rounds N] [--seconds S]
+
+Measures latency, throughput, memory and start, then ten times the load, a killed worker, hostile
+pictures and a model that changes. Every server runs U²-Netp on the same cores. The figures of this
+processor go to a JSON file beside the page, and those of other processors stay in it; `--render
+docs/benchmark.md` writes page and chart from it again. On a quiet machine of two cores it takes 40
+minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import mask_request, newest, picture, wait_chosen
+from closed_loop import HttpWay, checked
+from harness import (
+    HOST,
+    ROOT,
+    Connection,
+    Server,
+    ask,
+    cpu_seconds,
+    descendants,
+    free_port,
+    memory_of,
+    running_server,
+)
+from peer_servers import PEER_SERVERS, PeerServer, install, running
+from peers import as_onnx, measure, pictures, rows
+from tqdm import tqdm
+
+from app.models.repository.layout import ModelFiles, ModelRepository
+from app.observability.build_info import describe_machine
+
+STARTS = 3
+FACTOR = 10.0
+FLOOD_SECONDS = 10.0
+PATIENCE_SECONDS = 20.0
+"""How long a client waits for its answer."""
+KILL_AFTER_SECONDS = 5.0
+AFTERWARDS_SECONDS = 20.0
+BOMB_SIDE = 20_000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A server under test. `open(port)` runs it; `ask(picture)` is a request for a mask.
+
+    `settle(server)` waits until it serves as it goes on serving. `change(server)` loads the model
+    again while it runs; None if only a restart does that.
+    """
+
+    name: str
+    open: Callable[[int], AbstractContextManager[Server]]
+    ask: Callable[[bytes], bytes]
+    settle: Callable[[Server], object] = lambda _: None
+    change: Callable[[Server], None] | None = None
+    changed_by: str = "restart"
+
+
+def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subject]:
+    """This server first, then each peer that can be installed."""
+    repository = scratch / "repository"
+    shutil.copytree(files.directory.parent, repository / files.name)
+
+    def reload(server: Server) -> None:
+        """Put the next version there, and wait until it answers."""
+        last = max(int(each.name) for each in (repository / files.name).iterdir() if each.is_dir())
+        hidden = repository / files.name / ".next"
+        shutil.copytree(repository / files.name / str(last), hidden)
+        hidden.rename(repository / files.name / str(last + 1))
+        while f"@{last + 1}" not in ask(server.port, asked).headers.get("x-model", ""):
+            time.sleep(0.05)
+
+    asked = mask_request(picture())
+    environment = {
+        "PADDLEPOOL_PROVE_GROUPS": "started",
+        "PADDLEPOOL_STATE_FILE": str(scratch / "kept.json"),
+    }
+    yield Subject(
+        name="Paddlepool",
+        open=lambda port: running_server(repository, port=port, environment=environment),
+        ask=mask_request,
+        settle=wait_chosen,
+        change=reload,
+        changed_by="a directory",
+    )
+    onnx = as_onnx(files, scratch)
+    for peer in PEER_SERVERS:
+        try:
+            install(peer)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
+            continue
+        yield beside(peer, onnx, scratch / f"alone-{peer.name}", cores=cores)
+
+
+def beside(peer: PeerServer, onnx: Path, home: Path, *, cores: int) -> Subject:
+    change = peer.change
+    return Subject(
+        name=peer.name,
+        open=lambda port: running(peer, onnx, home, workers=cores, port=port),
+        ask=peer.ask,
+        change=None if change is None else lambda server: change(server, home),
+        changed_by=peer.changed_by,
+    )
+
+
+def starts(subject: Subject, asked: bytes) -> list[float]:
+    """Seconds from the command to the first answer, each time a new process."""
+    taken = []
+    for _ in range(STARTS):
+        began, port = time.perf_counter(), free_port()
+        with subject.open(port) as server:
+            checked(ask(server.port, asked))
+            taken.append(time.perf_counter() - began)
+    return taken
+
+
+def flood(server: Server, asked: bytes, *, rate: float) -> Row:
+    """Send `rate` requests a second, each on a connection of its own, then one more."""
+    ended = asyncio.run(_flooded(server.port, asked, rate))
+    answered = sorted(seconds for status, seconds in ended if status == 200)
+    refused = [seconds for status, seconds in ended if status in (429, 503)]
+    time.sleep(1.0)
+    return {
+        "per_second": rate,
+        "sent": len(ended),
+        "answered": len(answered),
+        "p50_seconds": statistics.median(answered) if answered else None,
+        "p99_seconds": float(np.quantile(answered, 0.99)) if answered else None,
+        "refused": len(refused),
+        "refusal_seconds": statistics.median(refused) if refused else None,
+        "failed": len(ended) - len(answered) - len(refused),
+        "next_seconds": next_answer(server.port, asked),
+    }
+
+
+async def _flooded(port: int, asked: bytes, rate: float) -> list[tuple[int, float]]:
+    async def one(at: float) -> tuple[int, float]:
+        """Status, 0 without an answer, and seconds."""
+        await asyncio.sleep(at - loop.time())
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                reader, writer = await asyncio.open_connection(HOST, port)
+                with contextlib.closing(writer):
+                    writer.write(asked)
+                    status = int((await reader.readline()).split()[1])
+                    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                    if b"content-length:" in head:
+                        length = head.partition(b"content-length:")[2].split(b"\r\n")[0]
+                        await reader.readexactly(int(length))
+                    return status, loop.time() - at
+        except (OSError, TimeoutError, EOFError, IndexError):
+            return 0, loop.time() - at
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    count = int(rate * FLOOD_SECONDS)
+    return await asyncio.gather(*(one(began + number / rate) for number in range(count)))
+
+
+def next_answer(port: int, asked: bytes) -> float | None:
+    """Seconds until one request is answered with 200, asked again until it is; None after 60 s."""
+    began = time.perf_counter()
+    while (waited := time.perf_counter() - began) < 60.0:
+        with contextlib.suppress(OSError):
+            if ask(port, asked, timeout=60.0 - waited).status == 200:
+                return time.perf_counter() - began
+        time.sleep(0.05)
+    return None
+
+
+class Watch:
+    """Clients that ask without a pause while the block runs; they connect again after a failure."""
+
+    def __init__(self, port: int, asked: bytes, *, clients: int) -> None:
+        self._port, self._asked, self._clients = port, asked, clients
+        self._stop = threading.Event()
+        self.ended: list[tuple[float, int]] = []
+        """When each request ended, in seconds from the start, and its status; 0 without one."""
+
+    def __enter__(self) -> Watch:
+        self._began = time.perf_counter()
+        self._pool = ThreadPoolExecutor(self._clients)
+        self._working = [self._pool.submit(self._work) for _ in range(self._clients)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.seconds = max(at for at, _ in self.ended)
+
+    def stop(self) -> None:
+        """End the clients before the server ends; the block may go on."""
+        self._stop.set()
+        self._pool.shutdown()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _work(self) -> None:
+        connection: Connection | None = None
+        while not self._stop.is_set():
+            status, reply = 0, None
+            try:
+                connection = connection or Connection(self._port, timeout=PATIENCE_SECONDS)
+                reply = connection.send(self._asked)
+                status = reply.status
+            except (OSError, ValueError, IndexError):
+                pass
+            self.ended.append((self.now(), status))
+            if connection is not None and (
+                reply is None or reply.headers.get("connection") == "close"
+            ):
+                connection.close()
+                connection = None
+            if status != 200:
+                self._stop.wait(0.05)
+        if connection is not None:
+            connection.close()
+
+    def figures(self) -> Row:
+        """How many failed, and the longest time without an answer."""
+        answers = sorted(at for at, status in self.ended if status == 200)
+        moments = [0.0, *answers, self.seconds]
+        gaps = [after - before for before, after in pairwise(moments)]
+        return {
+            "answered": len(answers),
+            "failed": len(self.ended) - len(answers),
+            "longest_gap_seconds": max(gaps),
+        }
+
+
+def killed(server: Server, asked: bytes, *, clients: int) -> Row:
+    """Kill the process that computes most, under load."""
+    with Watch(server.port, asked, clients=clients) as watch:
+        before = {pid: cpu_seconds(pid, below=False) for pid in descendants(server.pid)}
+        time.sleep(KILL_AFTER_SECONDS)
+        used = {pid: cpu_seconds(pid, below=False) - had for pid, had in before.items()}
+        busiest = max(used, key=lambda pid: used[pid], default=server.pid)
+        os.kill(busiest if used.get(busiest, 0.0) > 0.5 else server.pid, 9)
+        time.sleep(AFTERWARDS_SECONDS)
+    late = sum(status == 200 and at > watch.seconds - 10.0 for at, status in watch.ended)
+    return watch.figures() | {"per_second_afterwards": late / 10.0}
+
+
+def bomb() -> bytes:
+    """A PNG of 400 million pixels in 50 kB."""
+    packer = zlib.compressobj(9)
+    line = bytes(1 + BOMB_SIDE // 8)
+    data = b"".join(packer.compress(line) for _ in range(BOMB_SIDE)) + packer.flush()
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", BOMB_SIDE, BOMB_SIDE, 1, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    )
+
+
+def hostile(server: Server, subject: Subject) -> Row:
+    """Send bad pictures while one client sends a good one."""
+    good = picture()
+    bad = {"bomb": bomb(), "truncated": good[: len(good) // 2], "no picture": b"hello" * 100}
+    calm = most = memory_of(server.pid)
+    replies = {}
+    with (
+        Watch(server.port, subject.ask(good), clients=1) as watch,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        time.sleep(2.0)
+        for name, body in bad.items():
+            asking = pool.submit(_status, server.port, subject.ask(body))
+            while not asking.done():
+                most = max(most, memory_of(server.pid))
+                time.sleep(0.02)
+            replies[name] = asking.result()
+        time.sleep(2.0)
+    return watch.figures() | {"status": replies, "memory_growth_bytes": most - calm}
+
+
+def _status(port: int, asked: bytes) -> int:
+    try:
+        return ask(port, asked, timeout=PATIENCE_SECONDS).status
+    except (OSError, IndexError):
+        return 0
+
+
+def changed(subject: Subject, port: int, asked: bytes) -> Row:
+    """Change the model under the load of two clients, by a restart where there is no other way."""
+    with contextlib.ExitStack() as first:
+        server = first.enter_context(subject.open(port))
+        subject.settle(server)
+        checked(ask(port, asked))
+        with Watch(port, asked, clients=2) as watch:
+            time.sleep(3.0)
+            began = watch.now()
+            if subject.change is not None:
+                subject.change(server)
+                taken = watch.now() - began
+                time.sleep(3.0)
+            else:
+                first.close()
+                with subject.open(port):
+                    checked(ask(port, asked))
+                    taken = watch.now() - began
+                    time.sleep(3.0)
+                    watch.stop()
+    return watch.figures() | {"by": subject.changed_by, "seconds": taken}
+
+
+def trouble(subject: Subject, *, cores: int) -> Row:
+    """Everything that happens to one server, while no other runs."""
+    asked = subject.ask(picture())
+    found: Row = {"name": subject.name, "starts": starts(subject, asked)}
+    with subject.open(free_port()) as server:
+        subject.settle(server)
+        rate = HttpWay(server.port, asked).rate(clients=2 * cores, seconds=5.0)
+        found["hostile"] = hostile(server, subject)
+        found["flood"] = flood(server, asked, rate=FACTOR * rate)
+    with subject.open(free_port()) as server:
+        subject.settle(server)
+        checked(ask(server.port, asked))
+        found["killed"] = killed(server, asked, clients=2 * cores)
+    found["changed"] = changed(subject, free_port(), asked)
+    return found
+
+
+def run(repository: ModelRepository, *, rounds: int, seconds: float, peers: bool) -> Row:
+    """Everything, on this machine."""
+    cores, files = len(os.sched_getaffinity(0)), newest(repository, "u2netp")
+    began, report = time.time(), {"machine": describe_machine(cores=cores), "cores": cores}
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        with pictures(repository, scratch, threads=cores, peers=peers) as contests:
+            masks = contests[0]
+            measure(masks, seconds=seconds, rounds=rounds)
+            report["masks"] = rows(masks)
+        everyone = list(subjects(files, scratch, cores=cores))
+        report["trouble"] = [
+            trouble(each, cores=cores)
+            for each in tqdm(everyone if peers else everyone[:1], unit="server", disable=None)
+        ]
+    report["rounds"], report["minutes"] = rounds, (time.time() - began) / 60
+    return report
+
+
+INTRODUCTION = """\
+# Beside other servers
+
+`.venv/bin/python loadtest/benchmark.py --write docs/benchmark.md` measured and wrote this page; the
+[raw figures](benchmark.json) hold every round. All servers ran U²-Netp with the same weights on the
+same cores, with a worker for each core, as the documentation of each suggests
+(`loadtest/peer_programs`); rembg has no workers. The peers run the float32 program by ONNX Runtime.
+Paddlepool runs the instance group that it chose by itself, within its limits of quality
+([quality](quality.md)). The clients ran on the same cores and sent a JPEG of 1 MP for its mask.
+The best figure of each column is bold. No text model is here: the peers serve pictures.
+"""
+
+STEADY = """\
+### Latency, throughput and memory
+
+In turns in one run of {rounds} rounds: medians over the rounds, with the lowest and the highest.
+The last column is the mean difference of the mask from Paddlepool's, in levels of 255.
+"""
+
+TROUBLE = """\
+### In trouble
+
+Each server ran alone.
+
+- **Start**: seconds from the command to the first mask, three times.
+- **Ten times the load**: ten times its own throughput for {flood:.0f} s; a client waits
+  {patience:.0f} s. "Next" is the time until one more request, sent 1 s later, has its answer.
+- **Killed worker**: SIGKILL to the process that computes most, with {clients} clients who never
+  pause. The throughput is that of the last 10 s.
+- **Bad pictures**: the status of a PNG of 400 million pixels in {bomb:.0f} kB, of half a JPEG and
+  of a text, 0 for no answer in {patience:.0f} s; the growth of memory meanwhile; and the longest
+  time that another client waited for a mask.
+- **Another model**: two clients, while the model is loaded again in the way that the server offers.
+"""
+
+
+def page(report: Mapping[str, Row]) -> str:
+    """The page of the figures of one or more processors."""
+    return "\n".join([INTRODUCTION, *(_machine(found) for found in report.values())])
+
+
+def _machine(found: Row) -> str:
+    paddlepool, *_ = masks = found["masks"]
+    parts = [f"## {found['machine']}\n"]
+    parts.append(STEADY.format(rounds=found["rounds"]))
+    loads = list(paddlepool["per_second"])
+    parts.append(
+        _table(
+            ["", "one client", *(f"masks a second, {load}" for load in loads), "memory", "mask"],
+            [
+                (
+                    _name(row),
+                    _spread(row["seconds"], "ms", 1000),
+                    *(_spread(row["rates"][load], "", 1) for load in loads),
+                    (row["memory_bytes"], f"{row['memory_bytes'] / 1e6:,.0f} MB"),
+                    (0.0, row["agreement"].split()[2]),
+                )
+                for row in masks
+            ],
+            most=range(2, 2 + len(loads)),
+            competing=sum("bare" not in row["name"] for row in masks),
+        )
+    )
+    parts.append(
+        TROUBLE.format(
+            flood=FLOOD_SECONDS,
+            patience=PATIENCE_SECONDS,
+            clients=2 * found["cores"],
+            bomb=len(bomb()) / 1000,
+        )
+    )
+    everyone = found["trouble"]
+    parts.append(
+        _table(
+            ["", "start", "answered", "refused", "failed", "p99 of the answered", "next"],
+            [
+                (
+                    row["name"],
+                    _spread(row["starts"], "s", 1),
+                    _share(row["flood"], "answered"),
+                    _share(row["flood"], "refused"),
+                    _share(row["flood"], "failed"),
+                    _seconds(row["flood"]["p99_seconds"]),
+                    _seconds(row["flood"]["next_seconds"]),
+                )
+                for row in everyone
+            ],
+            most=(),
+        )
+    )
+    parts.append(
+        _table(
+            ["", "killed worker: failed", "longest wait", "masks a second afterwards"],
+            [
+                (
+                    row["name"],
+                    (row["killed"]["failed"], f"{row['killed']['failed']:,}"),
+                    _seconds(row["killed"]["longest_gap_seconds"]),
+                    _plain(row["killed"]["per_second_afterwards"]),
+                )
+                for row in everyone
+            ],
+            most=(3,),
+        )
+    )
+    parts.append(
+        _table(
+            ["", "bad pictures: status", "memory grew by", "longest wait beside"],
+            [
+                (
+                    row["name"],
+                    (0.0, ", ".join(map(str, row["hostile"]["status"].values()))),
+                    (
+                        row["hostile"]["memory_growth_bytes"],
+                        f"{row['hostile']['memory_growth_bytes'] / 1e6:,.0f} MB",
+                    ),
+                    _seconds(row["hostile"]["longest_gap_seconds"]),
+                )
+                for row in everyone
+            ],
+            most=(),
+        )
+    )
+    parts.append(
+        _table(
+            ["", "another model by", "seconds", "failed", "longest wait"],
+            [
+                (
+                    row["name"],
+                    (0.0, row["changed"]["by"]),
+                    _plain(row["changed"]["seconds"]),
+                    (row["changed"]["failed"], f"{row['changed']['failed']:,}"),
+                    _seconds(row["changed"]["longest_gap_seconds"]),
+                )
+                for row in everyone
+            ],
+            most=(),
+        )
+    )
+    return "\n".join(parts)
+
+
+Cell = tuple[float | None, str]
+"""A value to compare, None for the worst, and its text."""
+
+
+def _name(row: Row) -> str:
+    return str(row["name"]).replace(" /segment", "")
+
+
+def _spread(values: Sequence[float], unit: str, factor: float) -> Cell:
+    low, middle, high = (
+        f"{factor * each:.3g}" for each in (min(values), statistics.median(values), max(values))
+    )
+    return statistics.median(values), f"{middle} {unit} ({low}–{high})".replace("  ", " ")
+
+
+def _share(flood: Row, kind: str) -> Cell:
+    return (
+        0.0,
+        f"{flood[kind]:,} of {flood['sent']:,}" if kind == "answered" else f"{flood[kind]:,}",
+    )
+
+
+def _seconds(value: float | None) -> Cell:
+    return (None, "none in 60 s") if value is None else (value, f"{value:.3g} s")
+
+
+def _plain(value: float) -> Cell:
+    return value, f"{value:.3g}"
+
+
+def _table(
+    heads: Sequence[str],
+    lines: Sequence[tuple[str | Cell, ...]],
+    *,
+    most: Iterable[int],
+    competing: int | None = None,
+) -> str:
+    """A Markdown table with the best of the `competing` first lines bold.
+
+    The smallest value is best, in the columns of `most` the largest.
+    """
+    shown = [[cell if isinstance(cell, str) else cell[1] for cell in line] for line in lines]
+    for column in range(1, len(heads)):
+        values = [line[column][0] for line in lines[:competing]]
+        known = [value for value in values if isinstance(value, float | int)]
+        if len(set(known)) < 2:
+            continue
+        best = max(known) if column in most else min(known)
+        for number, value in enumerate(values):
+            if value == best:
+                shown[number][column] = f"**{shown[number][column]}**"
+    rule = "|".join(["", *["---"] * len(heads), ""])
+    body = "\n".join(f"| {' | '.join(line)} |" for line in shown)
+    return f"| {' | '.join(heads)} |\n{rule}\n{body}\n"
+
+
+def draw(found: Row, target: Path) -> None:
+    """Draw masks a second, latency and memory of the servers as an SVG."""
+    from matplotlib import pyplot as plt  # the extra `compare`
+
+    servers = [row for row in found["masks"] if "bare" not in row["name"]][::-1]
+    load = list(servers[0]["per_second"])[-1]
+    panels = (
+        (f"masks a second, {load}", [row["per_second"][load] for row in servers]),
+        ("one client's mask, ms", [1000 * row["p50_seconds"] for row in servers]),
+        ("memory, MB", [row["memory_bytes"] / 1e6 for row in servers]),
+    )
+    plt.rcParams.update({"svg.hashsalt": "paddlepool", "font.size": 9})
+    figure, axes = plt.subplots(1, 3, figsize=(9, 2.4), sharey=True, layout="constrained")
+    colours = ["#b0b8c1"] * (len(servers) - 1) + ["#2b6cb0"]
+    for axis, (title, values) in zip(axes, panels, strict=True):
+        bars = axis.barh([_name(row).split(" (")[0] for row in servers], values, color=colours)
+        axis.bar_label(bars, fmt="%.3g" if max(values) < 1000 else "%.0f", padding=2)
+        axis.set_title(title)
+        axis.set_xlim(0, max(values) * 1.25)
+        axis.spines[["top", "right", "bottom"]].set_visible(False)
+        axis.set_xticks([])
+    figure.savefig(target, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", type=Path, metavar="PAGE", help="measure, and write page and JSON")
+    what.add_argument("--render", type=Path, metavar="PAGE", help="write it from its JSON")
+    parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each server")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a busy phase")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="this server alone")
+    given = parser.parse_args()
+    out: Path = given.write or given.render
+    figures = out.with_suffix(".json")
+    report: dict[str, Row] = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
+    if given.write:
+        repository = ModelRepository(given.repository)
+        found = run(repository, rounds=given.rounds, seconds=given.seconds, peers=given.peers)
+        report[found["machine"].split(";")[0]] = found
+        figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    out.write_text(page(report), "utf-8")
+    (out.parent / "images").mkdir(exist_ok=True)
+    draw(next(iter(report.values())), out.parent / "images" / "peers.svg")
+
+
+if __name__ == "__main__":
+    main()
