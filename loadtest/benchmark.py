@@ -5,8 +5,7 @@
 Measures latency, throughput, memory and start, then ten times the load, a killed worker, hostile
 pictures and a model that changes. Every server runs U²-Netp on the same cores. The figures of this
 processor go to a JSON file beside the page, and those of other processors stay in it; `--render
-docs/benchmark.md` writes page and chart from it again. On a quiet machine of two cores it takes 40
-minutes.
+docs/benchmark.md` writes page and chart from it again.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from harness import (
     cpu_seconds,
     descendants,
     free_port,
+    meanwhile,
     memory_of,
     running_server,
 )
@@ -63,6 +63,9 @@ PATIENCE_SECONDS = 20.0
 KILL_AFTER_SECONDS = 5.0
 AFTERWARDS_SECONDS = 20.0
 BOMB_SIDE = 20_000
+
+NO_ANSWER = (OSError, ValueError, IndexError)
+"""What a client raises for a connection that fails, or a reply that is not one."""
 
 Row = dict[str, Any]
 
@@ -85,7 +88,7 @@ class Subject:
 
 def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subject]:
     """This server first, then each peer that can be installed."""
-    repository = scratch / "repository"
+    repository, asked = scratch / "repository", mask_request(picture())
     shutil.copytree(files.directory.parent, repository / files.name)
 
     def reload(server: Server) -> None:
@@ -97,7 +100,6 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subjec
         while f"@{last + 1}" not in ask(server.port, asked).headers.get("x-model", ""):
             time.sleep(0.05)
 
-    asked = mask_request(picture())
     environment = {
         "PADDLEPOOL_PROVE_GROUPS": "started",
         "PADDLEPOOL_STATE_FILE": str(scratch / "kept.json"),
@@ -197,42 +199,28 @@ def next_answer(port: int, asked: bytes) -> float | None:
 
 
 class Watch:
-    """Clients that ask without a pause while the block runs; they connect again after a failure."""
+    """What clients got who ask without a pause; they connect again after a failure."""
 
-    def __init__(self, port: int, asked: bytes, *, clients: int) -> None:
-        self._port, self._asked, self._clients = port, asked, clients
-        self._stop = threading.Event()
+    def __init__(self, port: int, asked: bytes) -> None:
+        self._port, self._asked = port, asked
+        self._began = time.perf_counter()
+        self.seconds = 0.0
+        """How long the clients asked."""
         self.ended: list[tuple[float, int]] = []
         """When each request ended, in seconds from the start, and its status; 0 without one."""
-
-    def __enter__(self) -> Watch:
-        self._began = time.perf_counter()
-        self._pool = ThreadPoolExecutor(self._clients)
-        self._working = [self._pool.submit(self._work) for _ in range(self._clients)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        self.seconds = max(at for at, _ in self.ended)
-
-    def stop(self) -> None:
-        """End the clients before the server ends; the block may go on."""
-        self._stop.set()
-        self._pool.shutdown()
 
     def now(self) -> float:
         return time.perf_counter() - self._began
 
-    def _work(self) -> None:
+    def ask(self, ending: threading.Event) -> None:
+        """Be one of the clients, until the event is set."""
         connection: Connection | None = None
-        while not self._stop.is_set():
+        while not ending.is_set():
             status, reply = 0, None
-            try:
+            with contextlib.suppress(*NO_ANSWER):
                 connection = connection or Connection(self._port, timeout=PATIENCE_SECONDS)
                 reply = connection.send(self._asked)
                 status = reply.status
-            except (OSError, ValueError, IndexError):
-                pass
             self.ended.append((self.now(), status))
             if connection is not None and (
                 reply is None or reply.headers.get("connection") == "close"
@@ -240,7 +228,7 @@ class Watch:
                 connection.close()
                 connection = None
             if status != 200:
-                self._stop.wait(0.05)
+                ending.wait(0.05)
         if connection is not None:
             connection.close()
 
@@ -256,9 +244,18 @@ class Watch:
         }
 
 
+@contextlib.contextmanager
+def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Watch]:
+    """Clients who ask while the block runs."""
+    watch = Watch(port, asked)
+    with meanwhile(*[watch.ask] * clients):
+        yield watch
+    watch.seconds = watch.now()
+
+
 def killed(server: Server, asked: bytes, *, clients: int) -> Row:
     """Kill the process that computes most, under load."""
-    with Watch(server.port, asked, clients=clients) as watch:
+    with watched(server.port, asked, clients=clients) as watch:
         before = {pid: cpu_seconds(pid, below=False) for pid in descendants(server.pid)}
         time.sleep(KILL_AFTER_SECONDS)
         used = {pid: cpu_seconds(pid, below=False) - had for pid, had in before.items()}
@@ -296,7 +293,7 @@ def hostile(server: Server, subject: Subject) -> Row:
     calm = most = memory_of(server.pid)
     replies = {}
     with (
-        Watch(server.port, subject.ask(good), clients=1) as watch,
+        watched(server.port, subject.ask(good), clients=1) as watch,
         ThreadPoolExecutor(1) as pool,
     ):
         time.sleep(2.0)
@@ -311,32 +308,28 @@ def hostile(server: Server, subject: Subject) -> Row:
 
 
 def _status(port: int, asked: bytes) -> int:
-    try:
+    with contextlib.suppress(*NO_ANSWER):
         return ask(port, asked, timeout=PATIENCE_SECONDS).status
-    except (OSError, IndexError):
-        return 0
+    return 0
 
 
 def changed(subject: Subject, port: int, asked: bytes) -> Row:
     """Change the model under the load of two clients, by a restart where there is no other way."""
-    with contextlib.ExitStack() as first:
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         server = first.enter_context(subject.open(port))
         subject.settle(server)
         checked(ask(port, asked))
-        with Watch(port, asked, clients=2) as watch:
+        with watched(port, asked, clients=2) as watch:
             time.sleep(3.0)
             began = watch.now()
             if subject.change is not None:
                 subject.change(server)
-                taken = watch.now() - began
-                time.sleep(3.0)
             else:
                 first.close()
-                with subject.open(port):
-                    checked(ask(port, asked))
-                    taken = watch.now() - began
-                    time.sleep(3.0)
-                    watch.stop()
+                second.enter_context(subject.open(port))
+                checked(ask(port, asked))
+            taken = watch.now() - began
+            time.sleep(3.0)
     return watch.figures() | {"by": subject.changed_by, "seconds": taken}
 
 

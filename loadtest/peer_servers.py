@@ -113,8 +113,8 @@ def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mappin
 
 
 def _mlserver_load(server: Server, _home: Path) -> None:
-    load = request("POST", "/v2/repository/models/u2netp/load")
-    checked(ask(server.port, load.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")))
+    path, empty = "/v2/repository/models/u2netp/load", {"Content-Length": "0"}
+    checked(ask(server.port, request("POST", path, headers=empty)))
 
 
 def _ray_deploy(server: Server, home: Path) -> None:

@@ -26,8 +26,7 @@ def repository(settings: Settings) -> Path:
     official weights. Nothing that the user has changed is written to. Raises ConfigError.
     """
     configured = settings.model_repository
-    chosen = "model_repository" in settings.model_fields_set or bool(settings.model_source)
-    if chosen or configured.exists():
+    if settings.repository_is_chosen or configured.exists():
         return configured
     models, own = shipped_models(), user_repository()
     if models is None or own is None:

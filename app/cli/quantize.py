@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     import onnx
 
     from app.contracts.errors import ExportError
+    from app.making.export.publish import versions_of
     from app.making.programs.derive import (
         FILE,
         INT8,
@@ -71,12 +72,12 @@ def run(args: argparse.Namespace) -> int:
     )
     from app.making.programs.qdq import quantised
     from app.making.programs.search import (
+        TOOLS,
         FloatLayers,
         chosen,
         digest_of,
         layers_of,
         measure_ranges,
-        versions,
     )
     from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
 
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         program=FILE,
         derivation=Derivation(
             tool="paddlepool quantize",
-            versions=dict(versions()),
+            versions=versions_of(TOOLS),
             settings={"budget": args.budget, "bias_correction": False, "per_channel": True},
             float_layers=search.ranges.float_layers,
         ),

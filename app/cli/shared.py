@@ -39,8 +39,7 @@ def repository_root(given: Path | None) -> Path:
         settings = Settings()
     except ValidationError as error:
         raise ConfigError(explain(error)) from error
-    chosen = "model_repository" in settings.model_fields_set
-    return located(settings.model_repository, chosen=chosen)
+    return located(settings.model_repository, chosen=settings.repository_is_chosen)
 
 
 def open_repository(given: Path | None) -> ModelRepository:

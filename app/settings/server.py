@@ -387,6 +387,11 @@ class Settings(BaseSettings):
             raise TypeError(f"settings without {part.__name__}: this is a bug")
         return self
 
+    @property
+    def repository_is_chosen(self) -> bool:
+        """Whether an operator set the repository, or a source that fills it."""
+        return "model_repository" in self.model_fields_set or bool(self.model_source)
+
     def keys(self) -> tuple[bytes, ...]:
         """All API keys, from the setting and the file.
 

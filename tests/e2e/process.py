@@ -18,6 +18,15 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 """Seconds after which a server that has not done what a test waits for counts as hung."""
 
+GATED = """
+default_group = "gated"
+[[instance_group]]
+name = "gated"
+backend = "gated"
+options = {{ gate = "{gate}" }}
+"""
+"""A config.toml whose predictor opens when the file `gate` is there."""
+
 AS_SYSTEMD = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)

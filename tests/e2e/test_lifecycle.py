@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.process import PATIENCE, ROOT, Server, running, wait_until
+from tests.e2e.process import GATED, PATIENCE, ROOT, Server, running, wait_until
 from tests.ran import ran
 
 pytestmark = pytest.mark.e2e
@@ -187,15 +187,6 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-GATED = """
-default_group = "gated"
-[[instance_group]]
-name = "gated"
-backend = "gated"
-options = {{ gate = "{gate}" }}
-"""
 
 
 @pytest.mark.paddle

@@ -1,18 +1,19 @@
 """The comparison with other servers: what it counts, and the page that it writes."""
 
 import io
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import count
 from typing import Any, ClassVar
 
 import benchmark
 import pytest
-from benchmark import Watch, bomb, flood, page
-from harness import HOST, Server, request
+from benchmark import bomb, flood, page, watched
+from harness import Server, request
 from PIL import Image
+
+from tests.loadtest.listening import listening
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -36,12 +37,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    server = ThreadingHTTPServer((HOST, 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with listening(Handler) as port:
+        yield port
 
 
 def test_a_flood_counts_answers_refusals_and_failures(
@@ -57,7 +54,7 @@ def test_a_flood_counts_answers_refusals_and_failures(
 
 def test_a_watch_counts_failures_and_the_longest_wait(port: int) -> None:
     Handler.statuses = (503 if 3 <= number < 8 else 200 for number in count())
-    with Watch(port, request("GET", "/"), clients=1) as watch:
+    with watched(port, request("GET", "/"), clients=1) as watch:
         time.sleep(1.0)
     found = watch.figures()
     assert found["failed"] == 5

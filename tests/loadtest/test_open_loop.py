@@ -1,15 +1,16 @@
 """The client of many requests a second: it waits for nobody, and tells how each request ended."""
 
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
-from harness import HOST, request
+from harness import request
 from open_loop import arrivals
+
+from tests.loadtest.listening import listening
 
 LARGE = 8 << 20
 """More than sockets hold: it is sent in parts."""
@@ -48,12 +49,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     Handler.connections = Counter()
-    server = ThreadingHTTPServer((HOST, 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with listening(Handler) as port:
+        yield port
 
 
 def post(path: str, size: int = 2) -> bytes:

@@ -18,18 +18,19 @@ import onnx
 import openvino
 from numpy.typing import NDArray
 
-from app.engine.backends.handler import onnx_bytes
-from app.making.programs.onnx_graph import simplified
+from app.making.export.publish import versions_of
+from app.making.programs.derive import named_graph
 from app.making.programs.qdq import DIRECTORY, PARSER, ShippedRanges, quantised
 from app.making.programs.search import (
     PRESET,
+    TOOLS,
     chosen,
     digest_of,
     layers_of,
     measure_ranges,
-    versions,
 )
-from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss, read_manifest
+from app.models.repository.layout import ModelRepository
+from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.segment import evaluation, matte
@@ -48,22 +49,14 @@ def main() -> None:
     parser.add_argument("--version", type=int, required=True, help="that of the official weights")
     parser.add_argument("--samples", type=int, default=400)
     args = parser.parse_args()
-    directory = args.repository.resolve() / "u2netp" / str(args.version)
-    manifest = read_manifest(directory)
-    opening = {
-        "directory": str(directory), "program": manifest.program, "params": manifest.params
-    }  # fmt: skip
-    model = simplified(
-        onnx.load_from_string(onnx_bytes(opening)),
-        inputs=[spec.name for spec in manifest.inputs],
-        outputs=[spec.name for spec in manifest.outputs],
-    )
+    files = ModelRepository(args.repository.resolve()).read("u2netp", args.version)
+    manifest, model = files.manifest, named_graph(files)
     pictures = sorted((args.data / "images").glob("*.jpg"))
     held_out = pictures[::EVERY]
-    files = chosen([path for path in pictures if path not in set(held_out)], args.samples)
+    samples = chosen([path for path in pictures if path not in set(held_out)], args.samples)
     floats = [name for name in layers_of(model) if name.startswith(FLOAT)]
     ranges = measure_ranges(
-        model, [{manifest.inputs[0].name: network_input(path)} for path in files],
+        model, [{manifest.inputs[0].name: network_input(path)} for path in samples],
         float_layers=floats,
     )  # fmt: skip
     small = quantised(onnx.ModelProto.FromString(model.SerializeToString()), ranges)
@@ -71,12 +64,12 @@ def main() -> None:
         weights_sha256=str(manifest.weights["sha256"]),
         derivation=Derivation(
             tool="NNCF's ranges, put in by Paddlepool",
-            versions=dict(versions()),
+            versions=versions_of(TOOLS),
             settings={"preset": PRESET, "bias_correction": False, "per_channel": True},
             float_layers=ranges.float_layers,
         ),
         calibration=Calibration(
-            data="sod_train without every tenth pair", count=len(files), sha256=digest_of(files)
+            data="sod_train without every tenth pair", count=len(samples), sha256=digest_of(samples)
         ),
         quality=(loss(model, small, held_out, args.data / "masks"),),
         ranges=ranges,

@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +23,11 @@ LAST_VERSION = 999_999_999
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The installed version of each package, as a manifest records it."""
+    return {name: importlib.metadata.version(name) for name in packages}
 
 
 def versions(model: Path) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shutil
 import tempfile
@@ -27,6 +26,7 @@ from app.making.export.publish import (
     replace_manifest,
     sha256_of,
     staged_version,
+    versions_of,
     write_synced,
 )
 from app.making.programs.onnx_graph import Graph, simplified
@@ -48,6 +48,7 @@ OPSET = 13
 DYNAMIC = ("bert",)
 """Networks whose activations are quantised at run time; they need no ranges."""
 TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
+TOOLS = ("onnxruntime", "paddle2onnx")
 SETTINGS: dict[str, str | int | float | bool] = {
     "per_channel": True,
     "reduce_range": True,
@@ -182,15 +183,11 @@ def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
             program=FILE,
             derivation=shipped.derivation
             if shipped is not None
-            else Derivation(tool=TOOL, versions=versions(), settings=SETTINGS),
+            else Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS),
             calibration=shipped.calibration if shipped is not None else None,
             quality=shipped.quality if shipped is not None else (),
         ),
     )
-
-
-def versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("onnxruntime", "paddle2onnx")}
 
 
 def add_program(directory: Path, derived: Derived) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import logging
 import random
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from app.making.programs.qdq import Ranges, quantised, read_ranges
 
 PRESET = "mixed"
 SEED = 20
+TOOLS = ("nncf", "onnx", "openvino")
+"""Packages whose versions a manifest records."""
 
 
 def chosen(files: Sequence[Path], count: int) -> list[Path]:
@@ -63,10 +64,6 @@ def measure_ranges(
             advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
         )
     return read_ranges(model, found)
-
-
-def versions() -> Mapping[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("nncf", "onnx", "openvino")}
 
 
 def layers_of(model: onnx.ModelProto) -> list[str]:

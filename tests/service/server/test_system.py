@@ -15,15 +15,8 @@ import pytest
 
 from app.contracts.errors import ConfigError
 from app.service.server.system import INTERVAL_SECONDS, passed_listener, watch_loop
-from tests.e2e.process import PATIENCE, Server, running, wait_until
+from tests.e2e.process import GATED, PATIENCE, Server, running, wait_until
 
-GATED = """
-default_group = "gated"
-[[instance_group]]
-name = "gated"
-backend = "gated"
-options = {{ gate = "{gate}" }}
-"""
 READY = b"READY=1\nWATCHDOG=1"
 
 
