@@ -47,8 +47,9 @@ from harness import (
     meanwhile,
     memory_of,
     running_server,
+    wait_until,
 )
-from peer_servers import PEER_SERVERS, PeerServer, install, running
+from peer_servers import PEER_SERVERS, START_SECONDS, PeerServer, install, running
 from peers import as_onnx, measure, pictures, rows
 from tqdm import tqdm
 
@@ -74,8 +75,8 @@ Row = dict[str, Any]
 class Subject:
     """A server under test. `open(port)` runs it; `ask(picture)` is a request for a mask.
 
-    `settle(server)` waits until it serves as it goes on serving. `change(server)` loads the model
-    again while it runs; None if only a restart does that.
+    `settle(server)` waits until its default group is chosen. `change(server)` loads the model again
+    while the server runs; None if only a restart does that.
     """
 
     name: str
@@ -97,12 +98,17 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subjec
         hidden = repository / files.name / ".next"
         shutil.copytree(repository / files.name / str(last), hidden)
         hidden.rename(repository / files.name / str(last + 1))
-        while f"@{last + 1}" not in ask(server.port, asked).headers.get("x-model", ""):
-            time.sleep(0.05)
+        answers = f"{files.name}@{last + 1}"
+        wait_until(
+            lambda: ask(server.port, asked).headers.get("x-model") == answers,
+            f"{answers} did not answer",
+            timeout=START_SECONDS,
+        )
 
     environment = {
         "PADDLEPOOL_PROVE_GROUPS": "started",
         "PADDLEPOOL_STATE_FILE": str(scratch / "kept.json"),
+        "PADDLEPOOL_REPOSITORY_POLL_SECONDS": "1",
     }
     yield Subject(
         name="Paddlepool",
@@ -199,7 +205,7 @@ def next_answer(port: int, asked: bytes) -> float | None:
 
 
 class Watch:
-    """What clients got who ask without a pause; they connect again after a failure."""
+    """Replies to clients that send requests without a pause and reconnect after a failure."""
 
     def __init__(self, port: int, asked: bytes) -> None:
         self._port, self._asked = port, asked
@@ -246,7 +252,7 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Watch]:
-    """Clients who ask while the block runs."""
+    """Let clients send requests while the block runs."""
     watch = Watch(port, asked)
     with meanwhile(*[watch.ask] * clients):
         yield watch
@@ -254,7 +260,7 @@ def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Watch]:
 
 
 def killed(server: Server, asked: bytes, *, clients: int) -> Row:
-    """Kill the process that computes most, under load."""
+    """Kill the busiest process under load."""
     with watched(server.port, asked, clients=clients) as watch:
         before = {pid: cpu_seconds(pid, below=False) for pid in descendants(server.pid)}
         time.sleep(KILL_AFTER_SECONDS)
@@ -314,7 +320,7 @@ def _status(port: int, asked: bytes) -> int:
 
 
 def changed(subject: Subject, port: int, asked: bytes) -> Row:
-    """Change the model under the load of two clients, by a restart where there is no other way."""
+    """Change the model under the load of two clients; restart the server if it cannot do that."""
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         server = first.enter_context(subject.open(port))
         subject.settle(server)
@@ -334,7 +340,7 @@ def changed(subject: Subject, port: int, asked: bytes) -> Row:
 
 
 def trouble(subject: Subject, *, cores: int) -> Row:
-    """Everything that happens to one server, while no other runs."""
+    """Measure one server in trouble, while no other runs."""
     asked = subject.ask(picture())
     found: Row = {"name": subject.name, "starts": starts(subject, asked)}
     with subject.open(free_port()) as server:
@@ -351,7 +357,7 @@ def trouble(subject: Subject, *, cores: int) -> Row:
 
 
 def run(repository: ModelRepository, *, rounds: int, seconds: float, peers: bool) -> Row:
-    """Everything, on this machine."""
+    """Measure all servers on this machine."""
     cores, files = len(os.sched_getaffinity(0)), newest(repository, "u2netp")
     began, report = time.time(), {"machine": describe_machine(cores=cores), "cores": cores}
     with tempfile.TemporaryDirectory() as directory:

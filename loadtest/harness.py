@@ -251,6 +251,15 @@ def running_program(
                     os.kill(pid, signal.SIGKILL)
 
 
+def wait_until(done: Callable[[], bool], what: str, *, timeout: float) -> None:
+    """Wait until it is done. Raises RuntimeError, with `what` is not, after `timeout` seconds."""
+    until = time.perf_counter() + timeout
+    while not done():
+        if time.perf_counter() > until:
+            raise RuntimeError(f"{what} within {timeout:.0f} s")
+        time.sleep(0.05)
+
+
 def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
     """Whether a server there answers a path with 200; by default, whether it says it is ready."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)

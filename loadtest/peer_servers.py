@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from harness import (
     is_ready,
     request,
     running_program,
+    wait_until,
 )
 
 from app.engine.backends.process import NICE
@@ -120,11 +120,8 @@ def _mlserver_load(server: Server, _home: Path) -> None:
 def _ray_deploy(server: Server, home: Path) -> None:
     (home / "deployed").unlink()
     os.kill(server.pid, signal.SIGHUP)
-    until = time.perf_counter() + START_SECONDS
-    while not (home / "deployed").exists():
-        if time.perf_counter() > until:
-            raise RuntimeError("Ray Serve did not deploy the application again")
-        time.sleep(0.05)
+    what = "Ray Serve did not deploy the application again"
+    wait_until((home / "deployed").exists, what, timeout=START_SECONDS)
 
 
 REMBG = PeerServer(

@@ -190,7 +190,7 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPredictors:
-    """Opens shadow predictors, in processes that belong to `suspension`."""
+    """Opens shadow predictors in processes that `suspension` can stop."""
 
     open_predictor: PredictorFactory
     suspension: Suspension
