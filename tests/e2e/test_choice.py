@@ -105,8 +105,9 @@ def test_choosing_swapping_and_starting_with_it(
         assert found["group"] == "fast"
         reasons = {each["group"]: each["reason"] for each in found["candidates"]}
         assert "times the throughput of first" in reasons["fast"]
-        # Half as fast, so a few runs may or may not be enough to drop it.
-        words = ("times as long as first", "times the throughput of first")
+        # Half as fast, so a few runs may or may not be enough to drop it; and on a busy machine the
+        # users' requests may not leave it all its runs.
+        words = ("times as long as first", "times the throughput of first", "requests left time")
         assert any(each in reasons["slow"] for each in words), reasons
         assert "no CUDA" in reasons["gpu"]
         assert logged(server, "tiny@1: fast answers by default")
