@@ -353,25 +353,28 @@ def trouble(subject: Subject, *, cores: int) -> Row:
         checked(ask(server.port, asked))
         found["killed"] = killed(server, asked, clients=2 * cores)
     found["changed"] = changed(subject, free_port(), asked)
+    print(json.dumps(found), file=sys.stderr)
     return found
 
 
 def run(repository: ModelRepository, *, rounds: int, seconds: float, peers: bool) -> Row:
     """Measure all servers on this machine."""
     cores, files = len(os.sched_getaffinity(0)), newest(repository, "u2netp")
-    began, report = time.time(), {"machine": describe_machine(cores=cores), "cores": cores}
+    began = time.time()
+    report: Row = {"machine": describe_machine(cores=cores), "cores": cores}
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         with pictures(repository, scratch, threads=cores, peers=peers) as contests:
             masks = contests[0]
             measure(masks, seconds=seconds, rounds=rounds)
             report["masks"] = rows(masks)
+        print(json.dumps(report["masks"]), file=sys.stderr)
         everyone = list(subjects(files, scratch, cores=cores))
         report["trouble"] = [
             trouble(each, cores=cores)
             for each in tqdm(everyone if peers else everyone[:1], unit="server", disable=None)
         ]
-    report["rounds"], report["minutes"] = rounds, (time.time() - began) / 60
+    report |= {"rounds": rounds, "seconds": seconds, "minutes": (time.time() - began) / 60}
     return report
 
 
@@ -390,7 +393,8 @@ The best figure of each column is bold. No text model is here: the peers serve p
 STEADY = """\
 ### Latency, throughput and memory
 
-In turns in one run of {rounds} rounds: medians over the rounds, with the lowest and the highest.
+In turns in one run of {rounds} rounds, with busy phases of {seconds:g} s: medians over the rounds,
+with the lowest and the highest.
 The last column is the mean difference of the mask from Paddlepool's, in levels of 255.
 """
 
@@ -408,6 +412,8 @@ Each server ran alone.
   of a text, 0 for no answer in {patience:.0f} s; the growth of memory meanwhile; and the longest
   time that another client waited for a mask.
 - **Another model**: two clients, while the model is loaded again in the way that the server offers.
+  Paddlepool opens and tests a new version in the time that requests leave, at least a tenth of a
+  core ([decision 10](decisions/0010-a-reload-stands-still.md)), so a busy server takes long.
 """
 
 
@@ -419,7 +425,7 @@ def page(report: Mapping[str, Row]) -> str:
 def _machine(found: Row) -> str:
     paddlepool, *_ = masks = found["masks"]
     parts = [f"## {found['machine']}\n"]
-    parts.append(STEADY.format(rounds=found["rounds"]))
+    parts.append(STEADY.format(rounds=found["rounds"], seconds=found["seconds"]))
     loads = list(paddlepool["per_second"])
     parts.append(
         _table(
@@ -522,14 +528,19 @@ Cell = tuple[float | None, str]
 
 
 def _name(row: Row) -> str:
-    return str(row["name"]).replace(" /segment", "")
+    return str(row["name"]).replace(" /segment", "").replace("paddlepool", "Paddlepool")
 
 
 def _spread(values: Sequence[float], unit: str, factor: float) -> Cell:
     low, middle, high = (
-        f"{factor * each:.3g}" for each in (min(values), statistics.median(values), max(values))
+        _digits(factor * each) for each in (min(values), statistics.median(values), max(values))
     )
     return statistics.median(values), f"{middle} {unit} ({low}–{high})".replace("  ", " ")
+
+
+def _digits(value: float) -> str:
+    """Three digits, and no exponent."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _share(flood: Row, kind: str) -> Cell:
@@ -584,7 +595,14 @@ def draw(found: Row, target: Path) -> None:
         ("one client's mask, ms", [1000 * row["p50_seconds"] for row in servers]),
         ("memory, MB", [row["memory_bytes"] / 1e6 for row in servers]),
     )
-    plt.rcParams.update({"svg.hashsalt": "paddlepool", "font.size": 9})
+    plt.rcParams.update(
+        {
+            "svg.hashsalt": "paddlepool",
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+        }
+    )
     figure, axes = plt.subplots(1, 3, figsize=(9, 2.4), sharey=True, layout="constrained")
     colours = ["#b0b8c1"] * (len(servers) - 1) + ["#2b6cb0"]
     for axis, (title, values) in zip(axes, panels, strict=True):

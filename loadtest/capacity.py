@@ -65,6 +65,12 @@ texts. A mask is `/segment?output=mask` of a JPEG, texts are of 41 characters. `
 group; `chosen` is what the server's own measurements make the default, in brackets.
 """
 
+OTHERS = """\
+The same on
+
+> {machine}
+"""
+
 LATENCY = """\
 ## How long a request takes
 
@@ -260,6 +266,7 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
     parts = [
         INTRODUCTION.format(machine=report["machine"]),
         _rates(rows),
+        *_others(report.get("others", {})),
         *_latency(costs),
         *_start(report),
         COSTS.format(cores=cores),
@@ -276,6 +283,13 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
         "the number in its\n  `server-template`.\n",
     ]
     return "\n".join(parts)
+
+
+def other_machines(before: Mapping[str, Any], now: Row) -> dict[str, Sequence[Row]]:
+    """What the file of an earlier run knows about other processors than that of this run."""
+    known = dict(before.get("others", {})) | {before["machine"]: before["replicas"]}
+    here = now["machine"].partition(";")[0]
+    return {machine: rows for machine, rows in known.items() if machine.partition(";")[0] != here}
 
 
 def as_shown(row: Row) -> Row:
@@ -314,6 +328,13 @@ def _rates(rows: Sequence[Row]) -> str:
     lines.append(["memory, GB", *(f"{memory[kind] / 1e9:.2f}" for kind in kinds)])
     heads = (f"{n} core{'s' if n > 1 else ''}, {precision}" for n, precision in kinds)
     return _table(["", *heads], lines)
+
+
+def _others(machines: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """What other processors answered when this command last ran there."""
+    for machine, rows in machines.items():
+        yield OTHERS.format(machine=machine)
+        yield _rates([as_shown(row) for row in rows])
 
 
 def _latency(rows: Iterable[Row]) -> Iterator[str]:
@@ -451,6 +472,8 @@ def main() -> None:
             "start": start(),
             "replicas": list(replica_rows(asked, given.seconds)),
         } | proxy_rows(asked, given.seconds, given.haproxy)
+        if figures.exists():
+            report["others"] = other_machines(json.loads(figures.read_text("utf-8")), report)
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     out.write_text(page(json.loads(figures.read_text("utf-8")), price=given.price), "utf-8")
 

@@ -1,6 +1,7 @@
 """The comparison with other servers: what it counts, and the page that it writes."""
 
 import io
+import json
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 import benchmark
 import pytest
 from benchmark import bomb, flood, page, watched
-from harness import Server, request
+from harness import ROOT, Server, request
 from PIL import Image
 
 from tests.loadtest.listening import listening
@@ -101,6 +102,7 @@ def report() -> dict[str, Any]:
         "machine": "a processor, 2 cores",
         "cores": 2,
         "rounds": 3,
+        "seconds": 2.0,
         "masks": [
             masks("Paddlepool /segment (onednn)", 0.1),
             masks("rembg", 0.2),
@@ -120,3 +122,8 @@ def test_the_best_server_of_a_column_is_bold_and_bare_loops_do_not_compete() -> 
     assert "| rembg | 2 s (1–3) | 17 of 20 | 0 | 3 | 1.5 s | none in 60 s |" in text
     assert "| Paddlepool | **0** | **1 s** | 4 |" in text
     assert "| rembg | 413, 0 | 1,000 MB | 4 s |" in text
+
+
+def test_the_published_page_says_what_its_figures_say() -> None:
+    figures = json.loads((ROOT / "docs" / "benchmark.json").read_text("utf-8"))
+    assert (ROOT / "docs" / "benchmark.md").read_text("utf-8") == page(figures)

@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from capacity import latency, page, sized
+from capacity import latency, other_machines, page, sized
 from harness import ROOT, Reply, Server
 from PIL import Image
 
@@ -43,7 +43,7 @@ def test_a_start_percentiles_and_a_price_are_on_the_page() -> None:
     assert "Ready after 9.9 s, with these processor seconds: 2.0" in text
     assert "then 0.5, 3.0 of its children" in text
     costs = [float(each) for each in re.findall(r"([\d.]+) \|$", text, re.MULTILINE)]
-    million = 1e6 / 3600 * 2 * 0.4 / (0.7 * 12.2)
+    million = 1e6 / 3600 * 2 * 0.4 / (0.7 * 4.34)
     assert pytest.approx(million, abs=0.1) in costs
 
 
@@ -51,3 +51,16 @@ def test_a_refused_request_counts_as_30_seconds(monkeypatch: pytest.MonkeyPatch)
     ended = [Reply(200, {}, b"", 0.1)] * 97 + [Reply(503, {}, b"", 0.001)] * 3
     monkeypatch.setattr("capacity.arrivals", lambda *_, **__: ended)
     assert latency(Server(0, 0), b"", rate=40, seconds=1) == [[0.1, 30.0]] * 3
+
+
+def test_figures_of_another_processor_stay_and_those_of_this_one_are_replaced() -> None:
+    before = {
+        "machine": "A, 2 cores; Paddlepool 1.0.0",
+        "replicas": [1],
+        "others": {"B, 2 cores; Paddlepool 0.1.0": [2]},
+    }
+    kept = {"A, 2 cores; Paddlepool 1.0.0": [1], "B, 2 cores; Paddlepool 0.1.0": [2]}
+    assert other_machines(before, {"machine": "C; Paddlepool 1.0.0"}) == kept
+    assert other_machines(before, {"machine": "A, 2 cores; Paddlepool 1.1.0"}) == {
+        "B, 2 cores; Paddlepool 0.1.0": [2]
+    }
