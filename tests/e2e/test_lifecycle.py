@@ -145,6 +145,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         started = time.monotonic()
         assert server.stop() == 1
         assert time.monotonic() - started < 25
+        assert not any("Traceback" in line["event"] for line in server.log())
 
 
 @pytest.mark.usefixtures("hangups_count")

@@ -73,7 +73,10 @@ class PoolServer(uvicorn.Server):
         notify("STOPPING=1")  # watchdog messages end here
         closing = asyncio.ensure_future(self._close_doors())
         await super().shutdown(sockets)
-        closing.cancel()  # the lifespan has already awaited them, unless the exit was forced
+        if self.force_exit:
+            log.warning("stopped by a second signal")
+            _end(EXIT_FORCED)  # a cancelled lifespan would log a traceback
+        closing.cancel()  # the lifespan has already awaited them
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -159,11 +162,8 @@ def run(
     host, port = listener.getsockname()[:2]
     log.info("listening", extra={"url": f"http://{_bracketed(host)}:{port}", "pid": os.getpid()})
     server.run(sockets=[listener])
-    if server.force_exit:
-        log.warning("stopped by a second signal")
-    else:
-        log.info("stopped")
-    _end(EXIT_FORCED if server.force_exit else 0)
+    log.info("stopped")
+    _end(0)
 
 
 def _bracketed(host: str) -> str:
