@@ -3,14 +3,13 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {overload,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
-with these settings and one without; `group` two instance groups of a model. `api` puts this server
-beside what costs its API process less, and `overload` three times the load beside what fits. The
-others put HAProxy, Ray Serve, tracing, an open /compare page and
-reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that the
-second side is the better one; the interval is that of rounds drawn again (90 %).
+with these settings and one without; `group` two instance groups of a model. `overload` puts three
+times the load beside what fits. The others put HAProxy, Ray Serve, tracing, an open /compare page
+and reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that
+the second side is the better one; the interval is that of rounds drawn again (90 %).
 Exit code 1 when a ratio is below --least.
 """
 
@@ -33,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from api_cost import beside
 from balanced import INGRESSES, balancer, ray_up
 from cases import Case, mask_request, picture, read_cases, text_request
 from closed_loop import HttpWay, Way, checked, one_client, users
@@ -80,8 +78,6 @@ class Pair:
     within: Way
     clients: int = 1
     model: str = ""
-    measures: tuple[str, ...] = MEASURES
-    """Those that make sense of it."""
     meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """What goes on while `within` is measured."""
 
@@ -134,8 +130,6 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
     for number in tqdm(range(given.rounds), unit="round", disable=None):
         for pair in pairs:
             for measure in given.measure:
-                if measure not in pair.measures:
-                    continue
                 for side in (0, 1) if number % 2 else (1, 0):
                     with pair.meanwhile() if side else contextlib.nullcontext():
                         way = pair.within if side else pair.without
@@ -375,32 +369,6 @@ def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         ]
 
 
-@contextlib.contextmanager
-def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Texts by the same int8 program, and requests that compute nothing, everywhere."""
-    with beside(given.before, given.probe) as ways:
-        (_, ours), *others = ways.items()
-        yield [
-            Pair(
-                name=f"{kind} × {clients} beside {name}",
-                without=way,
-                within=ours[kind],
-                clients=clients,
-                measures=measures if isinstance(way, HttpWay) else ("one client",),
-            )
-            for name, side in others
-            for kind, way in side.items()
-            for clients, measures in MEASURED_OF[kind].items()
-            if clients == 1 or isinstance(way, HttpWay)
-        ]
-
-
-MEASURED_OF: Mapping[str, Mapping[int, tuple[str, ...]]] = {
-    "text": {1: ("one client", "processor"), 8: ("busy", "processor"), 32: ("busy", "processor")},
-    "live": {1: ("busy",), 8: ("busy",)},
-}
-"""By number of clients."""
-
 MODES = {
     "checkout": Mode(
         lambda given: servers(given, before=given.other),
@@ -417,15 +385,6 @@ MODES = {
         group,
         ("one client", "busy"),
         options={"model": {}, "groups": {"nargs": 2, "metavar": "GROUP"}},
-    ),
-    "api": Mode(
-        api,
-        ("one client", "busy", "processor"),
-        seconds=3.0,
-        options={
-            "--before": {"type": Path, "help": "another checkout, with its .venv"},
-            "--probe": {"type": Path, "help": "a program that answers texts: see api_cost.py"},
-        },
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
     # A request at a time: what the way adds is less than what a busy machine adds in a second.
