@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -90,21 +90,6 @@ def refuse_absurd(name: str, config: ModelConfig, *, cores: float) -> None:
 
 
 log = logging.getLogger(__name__)
-
-
-class Lease:
-    """Holds a version until the block ends: `with registry.lease(…) as model`."""
-
-    __slots__ = ("_model",)
-
-    def __init__(self, model: ServedModel) -> None:
-        self._model = model
-
-    def __enter__(self) -> ServedModel:
-        return self._model
-
-    def __exit__(self, *_: object) -> None:
-        self._model.release()
 
 
 class ModelRegistry:
@@ -334,7 +319,8 @@ class ModelRegistry:
             self._history.forget(name)
             log.info("%s: unloaded", name)
 
-    def lease(self, name: str, version: int | None = None) -> Lease:
+    @contextlib.contextmanager
+    def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
         """Hold one version during a request: the named one, or the newest that is ready.
 
         Raises ModelNotFound and ModelNotReady.
@@ -342,7 +328,10 @@ class ModelRegistry:
         model = self._serving.acquire(name, version)
         if model is None:
             raise self._not_served(name, version)
-        return Lease(model)
+        try:
+            yield model
+        finally:
+            model.release()
 
     def _not_served(self, name: str, version: int | None) -> PaddlepoolError:
         if self._history.knows(name, version) or (version is None and name in self._wanted):
