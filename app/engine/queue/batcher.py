@@ -18,7 +18,7 @@ from typing import Protocol
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
-from app.engine.queue.admission import Admission, Refused, Reservation
+from app.engine.queue.admission import Admission, Reservation
 from app.engine.queue.job import INLINE_BYTES, Batch, Job, ShapeKey
 from app.engine.queue.running import Instances, Running
 from app.engine.queue.shape_queues import ServiceTime, ShapeQueues
@@ -66,7 +66,9 @@ class Batcher:
         self._queues = ShapeQueues(max_rows=max_rows, max_delay=max_delay)
         self._running = Running()
         self._times = ServiceTime()
-        self._admission = Admission(self._queues, self._times, max_queue=max_queue)
+        self._admission = Admission(
+            self._queues, self._times, max_queue=max_queue, on_rejected=on_rejected
+        )
         self._closed_with: PaddlepoolError | None = None
         self._takers: list[Taker] = []
         self._free: list[Taker] = []
@@ -81,15 +83,8 @@ class Batcher:
         Raises the errors of submit(), so a request is rejected before its picture is decoded.
         """
         now = self._clock()
-        try:
-            self._check_open()
-            return self._admission.reserve(deadline, now, self._instances(now))
-        except Refused as refused:
-            error = self._counted(refused)
-        try:
-            raise error
-        finally:
-            del error  # breaks a reference cycle with its traceback
+        self._check_open()
+        return self._admission.reserve(deadline, now, self._instances(now))
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
@@ -98,33 +93,21 @@ class Batcher:
         Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self._clock()
-        try:
-            self._check_open()
-            shed = self._admission.admit(jobs, now, self._instances(now), reservation)
-        except Refused as refused:
-            error = self._counted(refused)
-        else:
-            for job in jobs:
-                job.future.add_done_callback(partial(self._drop_cancelled, job))
-            self._wake_at(min(job.deadline for job in jobs))
-            for unlucky in shed:
-                self._on_rejected(Rejection.SHED)
-                wait = self._backlog()
-                unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
-            self.dispatch()
-            return
-        try:
-            raise error
-        finally:
-            del error
-
-    def _counted(self, refused: Refused) -> PaddlepoolError:
-        self._on_rejected(refused.reason)
-        return refused.error
+        self._check_open()
+        shed = self._admission.admit(jobs, now, self._instances(now), reservation)
+        for job in jobs:
+            job.future.add_done_callback(partial(self._drop_cancelled, job))
+        self._wake_at(min(job.deadline for job in jobs))
+        for unlucky in shed:
+            self._on_rejected(Rejection.SHED)
+            wait = self._backlog()
+            unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
+        self.dispatch()
 
     def _check_open(self) -> None:
         if self._closed_with is not None:
-            raise Refused(Rejection.NOT_READY, self._closed_with.alone())
+            self._on_rejected(Rejection.NOT_READY)
+            raise self._closed_with.alone()
 
     def _instances(self, now: float) -> Instances:
         live = len(self._takers)
