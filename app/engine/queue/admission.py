@@ -11,13 +11,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from app.contracts.caller import CALLER
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, TooManyInputs
 from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job, ShapeKey
-from app.engine.queue.running import Instances
 from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """State of the instances at one moment.
+
+    `live` of them accept batches, and `free` is whether one would take a job at once. If a job has
+    to wait, the runs under way still need `running` seconds in total.
+    """
+
+    live: int
+    running: float
+    free: bool
 
 
 class Reservation:

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
-from app.engine.queue.admission import Admission, Reservation
+from app.engine.queue.admission import Admission, Instances, Reservation
 from app.engine.queue.job import INLINE_BYTES, Batch, Job, ShapeKey
-from app.engine.queue.running import Instances, Running
 from app.engine.queue.shape_queues import ServiceTime, ShapeQueues
 
 SHORT_RUN_SECONDS = 0.1
@@ -39,6 +40,52 @@ class Taker(Protocol):
 
     def take(self, batch: Batch) -> None:
         """Run the batch; must not raise."""
+
+
+class Running:
+    """All batches under way; a batch that was given back still counts as running."""
+
+    def __init__(self) -> None:
+        self.batches: set[Batch] = set()
+        self.returned: deque[Batch] = deque()
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need, from their usual duration."""
+        return sum(max(0.0, batch.started + batch.expected_seconds - now) for batch in self.batches)
+
+    def jobs(self) -> list[Job]:
+        return [job for batch in tuple(self.batches) for job in batch.jobs]
+
+    def overdue(self, now: float) -> list[Job]:
+        return [job for job in self.jobs() if job.deadline <= now and not job.future.done()]
+
+    def next_deadline(self) -> float:
+        return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
+
+    def resume(self, now: float) -> Batch | None:
+        """Return a batch that was given back, without the jobs that are settled, or None."""
+        while self.returned:
+            batch = self.returned.popleft()
+            self.batches.discard(batch)
+            if jobs := tuple(job for job in batch.jobs if not job.future.done()):
+                batch = replace(batch, jobs=jobs, started=now)
+                self.batches.add(batch)
+                return batch
+        return None
+
+    def divide(self, batch: Batch) -> list[Batch]:
+        """Split the batch into one for each of its jobs."""
+        alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
+        self.batches.discard(batch)
+        self.batches.update(alone)
+        return alone
+
+    def drop_returned(self) -> list[Job]:
+        """Forget the batches that were given back and return their jobs."""
+        jobs = [job for batch in self.returned for job in batch.jobs]
+        self.batches.difference_update(self.returned)
+        self.returned.clear()
+        return jobs
 
 
 class Batcher:
