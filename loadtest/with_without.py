@@ -34,17 +34,8 @@ from typing import Any
 import numpy as np
 from balanced import INGRESSES, balancer, ray_up
 from cases import Case, mask_request, picture, read_cases, text_request
-from closed_loop import HttpWay, Way, checked, one_client, users
-from harness import (
-    HOST,
-    ROOT,
-    Server,
-    ask,
-    cpu_seconds,
-    meanwhile,
-    request,
-    running_server,
-)
+from closed_loop import HttpWay, checked, one_client, users
+from harness import HOST, ROOT, Server, ask, meanwhile, request, running_server
 from open_loop import OverloadedWay
 from tqdm import tqdm
 
@@ -57,11 +48,10 @@ PAGE_SECONDS = 2.0
 RAY_SECONDS = 5.0
 """Ray starts HAProxy anew when there is a replica, which closes its connections."""
 
-MEASURES = ("one client", "users", "busy", "processor", "overloaded", "reloaded")
+MEASURES = ("one client", "users", "busy", "overloaded", "reloaded")
 QUANTILES: Mapping[str, tuple[float, ...]] = {
     "one client": (0.5,),
     "users": (0.5, 0.95, 0.99),
-    "processor": (0.5,),
 }
 """Of the measures that give seconds; the others give units a second."""
 
@@ -74,8 +64,8 @@ class Pair:
     """The same work with and without something; `clients` keep the predictors busy."""
 
     name: str
-    without: Way
-    within: Way
+    without: HttpWay
+    within: HttpWay
     clients: int = 1
     model: str = ""
     meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
@@ -95,7 +85,7 @@ class Mode:
 
 
 def taken(
-    measure: str, pair: Pair, way: Way, given: argparse.Namespace, *, seed: int
+    measure: str, pair: Pair, way: HttpWay, given: argparse.Namespace, *, seed: int
 ) -> list[float]:
     """One phase of one side: seconds of its requests, or one figure of units a second."""
     seconds = given.seconds
@@ -108,17 +98,12 @@ def taken(
             return answered
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
-        case "processor" if isinstance(way, HttpWay):
-            spent, began = cpu_seconds(way.pid, below=False), time.perf_counter()
-            rate = way.rate(clients=pair.clients, seconds=seconds)
-            done = rate * (time.perf_counter() - began)
-            return [(cpu_seconds(way.pid, below=False) - spent) / done]
-        case "overloaded" if isinstance(way, HttpWay):
-            return [OverloadedWay(way).rate(clients=pair.clients, seconds=seconds)]
-        case "reloaded" if isinstance(way, HttpWay):
+        case "overloaded":
+            much = OverloadedWay(way.port, way.request, way.units)
+            return [much.rate(clients=pair.clients, seconds=seconds)]
+        case _:
             with reloading(way.port, pair.model, every=0.0):
                 return [way.rate(clients=1, seconds=seconds)]
-    raise ValueError(f"{pair.name}: {measure} needs a server that is asked over HTTP")
 
 
 def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
@@ -217,8 +202,8 @@ def http_pairs(
     return [
         Pair(
             name=case.name,
-            without=HttpWay(without.port, case.request, case.rows, pid=without.pid),
-            within=HttpWay(within.port, other.request, other.rows, pid=within.pid),
+            without=HttpWay(without.port, case.request, case.rows),
+            within=HttpWay(within.port, other.request, other.rows),
             clients=case.clients,
             model=case.model.name,
         )
@@ -347,7 +332,7 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         for case in cases_of(given):
             if case.name != "1 text":  # what that costs its client would be measured
                 calm = HttpWay(server.port, case.request, case.rows)
-                ways[case.name] = OverloadedWay(calm)
+                ways[case.name] = OverloadedWay(server.port, case.request, case.rows)
                 pairs.append(
                     Pair(name=case.name, without=calm, within=ways[case.name], clients=case.clients)
                 )
