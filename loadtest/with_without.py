@@ -94,7 +94,7 @@ def taken(
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
         case "overloaded":
-            much = OverloadedWay(way.port, way.request, way.units)
+            much = OverloadedWay(way.port, way.request, way.units, way.status)
             return [much.rate(clients=pair.clients, seconds=seconds)]
         case _:
             with reloading(way.port, pair.model):
