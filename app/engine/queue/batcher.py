@@ -144,7 +144,7 @@ class Batcher:
         shed = self._admission.admit(jobs, now, self._instances(now), reservation)
         for job in jobs:
             job.future.add_done_callback(partial(self._drop_cancelled, job))
-        self._wake_at(min(job.deadline for job in jobs))
+        self._arm_deadline(min(job.deadline for job in jobs))
         for unlucky in shed:
             self._on_rejected(Rejection.SHED)
             wait = self._backlog()
@@ -309,7 +309,7 @@ class Batcher:
         for job in self._queues.take_expired(math.inf) + self._running.drop_returned():
             job.fail(error)
 
-    def _wake_at(self, deadline: float) -> None:
+    def _arm_deadline(self, deadline: float) -> None:
         """Set the alarm for this deadline, unless it is set for an earlier one."""
         if deadline >= self._alarm_at:
             return
@@ -327,7 +327,7 @@ class Batcher:
             self._expire(job)
         for job in self._running.overdue(now):
             job.fail(DeadlineExceeded("the deadline passed while the job was running"))
-        self._wake_at(min(self._queues.next_deadline(), self._running.next_deadline()))
+        self._arm_deadline(min(self._queues.next_deadline(), self._running.next_deadline()))
 
     def _expire(self, job: Job) -> None:
         if not job.future.done():
