@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -107,60 +107,20 @@ def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None
 
 
 def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
-    own = chosen.candidate
-    lines = [f"{own}: {chosen.per_second:.2f} requests per second, p95 {chosen.p95_seconds:.3f} s"]
-    for kind, because, rivals in _rivals(own, outcomes):
-        if not rivals:
-            continue
-        rival = max(rivals, key=lambda each: each.per_second)
-        gain = rival.per_second / chosen.per_second - 1
-        if rival.p95_seconds > p95_seconds and gain > 0:
-            because = "but its p95 is beyond what was asked for"
-        elif gain > 0:
-            because = "which counts as equal, and it is not as simple"
-        lines.append(
-            f"{kind} ({rival.candidate}): {gain:+.0%} requests per second, "
-            f"p95 {rival.p95_seconds:.3f} s; {because}"
-        )
+    """The choice, and why each candidate with more requests per second was not chosen."""
+    lines = [
+        f"{chosen.candidate}: {chosen.per_second:.2f} requests per second, "
+        f"p95 {chosen.p95_seconds:.3f} s"
+    ]
+    for each in outcomes:
+        gain = each.per_second / chosen.per_second - 1
+        if gain > 0:
+            late = each.p95_seconds > p95_seconds
+            lines.append(
+                f"{each.candidate}: {gain:+.0%} requests per second, p95 {each.p95_seconds:.3f} s, "
+                + ("beyond what was asked for" if late else "which counts as equal; not as simple")
+            )
     return lines
-
-
-def _rivals(
-    own: Candidate, outcomes: Sequence[Outcome]
-) -> Iterator[tuple[str, str, list[Outcome]]]:
-    """Each kind of alternative, the reason why it serves less, and its outcomes."""
-    others = [(each.candidate, each) for each in outcomes if each.candidate != own]
-    plain = [(c, each) for c, each in others if c.batch == own.batch]
-    yield (
-        "more threads in a predictor",
-        "threads of one predictor wait for each other, predictors do not",
-        [each for c, each in plain if c.threads > own.threads],
-    )
-    yield (
-        "fewer predictors",
-        "cores are left idle",
-        [each for c, each in plain if c.count < own.count and c.threads == own.threads],
-    )
-    yield (
-        "more predictors",
-        "they wait for each other",
-        [each for c, each in plain if c.count > own.count],
-    )
-    yield (
-        "batching",
-        "a batch costs as much as its rows one by one",
-        [each for c, each in others if c.batch > own.batch],
-    )
-    yield (
-        "smaller batches",
-        "a batch costs less than its rows one by one",
-        [each for c, each in others if c.batch < own.batch and c.threads == own.threads],
-    )
-    yield (
-        "other buckets",
-        "more padding, or more shapes than pay",
-        [each for c, each in plain if c.buckets != own.buckets and c.count == own.count],
-    )
 
 
 if TYPE_CHECKING:
