@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "data"
 
 
-class FakeBench:
+class FakeBench(Bench):
     """Computes outputs with a function of one job."""
 
     def __init__(self, network: Callable[[Tensors], Tensors]) -> None:
