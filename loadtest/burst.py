@@ -1,0 +1,135 @@
+"""Replays a burst against the chart's two autoscalers, by simulation.
+
+    .venv/bin/python loadtest/burst.py [--rate 12.2] [--start 15]
+
+Two replicas answer `--rate` requests a second each and have half of that to do. Then four times as
+much comes for half an hour. A new replica answers `--start` seconds after it is asked for, and each
+holds as many requests as a deadline of ten seconds allows: the rest is refused. Targets and bounds
+are those of values.yaml; Kubernetes looks every 15 s, at figures that are as old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from harness import ROOT
+
+VALUES = ROOT / "deploy" / "helm" / "paddlepool" / "values.yaml"
+CALM, BURST, AFTER = 120, 1800, 1200
+"""Seconds."""
+LOOK_SECONDS = 15
+DEADLINE_SECONDS = 10.0
+TOLERANCE = 0.1
+"""Kubernetes leaves replicas as they are where the figure is this close to its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    refused: float
+    """Share of the requests."""
+    most: int
+    """Replicas."""
+    hours: float
+    """Of replicas, beyond those that would have been there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What decides, and by which steps: Kubernetes' own, if not the chart's."""
+
+    cpu: bool
+    queue: bool
+    pods: int = 2
+    every: int = 30
+    """So many replicas more, or twice as many, in so many seconds."""
+    down: int = 1
+    """So many less in a minute."""
+
+    def wanted(
+        self, values: Mapping[str, Any], replicas: int, busy: float, waiting: float
+    ) -> float:
+        target = values["autoscaling"]["targetCPUUtilizationPercentage"] / 100
+        by_cpu = replicas * busy / target if self.cpu else 0
+        return max(by_cpu, waiting / values["keda"]["queueDepth"] if self.queue else 0)
+
+
+POLICIES = {
+    "CPU (`autoscaling`)": Policy(cpu=True, queue=False),
+    "only the queue, with Kubernetes' own steps": Policy(False, True, pods=4, every=15, down=100),
+    "queue and CPU (`keda`)": Policy(cpu=True, queue=True),
+}
+
+
+def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int) -> Outcome:
+    """Second by second, as Kubernetes would decide."""
+    scaling = values["autoscaling"]
+    least, most = scaling["minReplicas"], scaling["maxReplicas"]
+    window = scaling["scaleDownStabilizationSeconds"]
+    asked = ready = peak = least
+    waiting = refused = came = replica_seconds = 0.0
+    starting: deque[int] = deque()
+    seen: deque[tuple[float, float]] = deque(maxlen=LOOK_SECONDS)
+    advice: deque[tuple[int, int]] = deque()
+    raised: deque[tuple[int, int]] = deque()
+    lowered = 0
+    for now in range(CALM + BURST + AFTER):
+        while starting and starting[0] <= now:
+            starting.popleft()
+            ready += 1
+        load = least * rate * (2.0 if CALM <= now < CALM + BURST else 0.5)
+        done = min(waiting + load, ready * rate)
+        waiting += load - done
+        over = max(0.0, waiting - ready * rate * DEADLINE_SECONDS)
+        waiting, refused, came = waiting - over, refused + over, came + load
+        replica_seconds += asked - least
+        seen.append((done / (ready * rate), waiting))
+        if now % LOOK_SECONDS:
+            continue
+        busy, queued = seen[0]
+        figure = policy.wanted(values, ready, busy, queued)
+        close = abs(figure / asked - 1) <= TOLERANCE
+        advice.append((now, asked if close else math.ceil(figure)))
+        while advice[0][0] < now - window:
+            advice.popleft()
+        while raised and raised[0][0] <= now - policy.every:
+            raised.popleft()
+        before = asked - sum(count for _, count in raised)
+        up = min(advice[-1][1], most, before + max(before, policy.pods))
+        down = max(least, *(count for _, count in advice))
+        if up > asked:
+            raised.append((now, up - asked))
+            starting.extend([now + start] * (up - asked))
+            asked = up
+        elif down < asked and now - lowered >= 60 and not starting:
+            fewer = min(policy.down, asked - down)
+            asked, ready, lowered = asked - fewer, ready - fewer, now
+        peak = max(peak, asked)
+    return Outcome(refused / came, peak, replica_seconds / 3600)
+
+
+def table(values: Mapping[str, Any], *, rate: float, start: int) -> Sequence[str]:
+    lines = ["| scaled by | refused | replicas at most | additional replica hours |"]
+    lines.append("|---|---:|---:|---:|")
+    for name, policy in POLICIES.items():
+        found = replay(policy, values, rate=rate, start=start)
+        lines.append(f"| {name} | {found.refused:.1%} | {found.most} | {found.hours:.2f} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rate", type=float, default=12.2, help="requests a second of a replica")
+    parser.add_argument("--start", type=int, default=15, help="seconds until a replica answers")
+    given = parser.parse_args()
+    values = yaml.safe_load(VALUES.read_text("utf-8"))
+    print("\n".join(table(values, rate=given.rate, start=given.start)))
+
+
+if __name__ == "__main__":
+    main()
