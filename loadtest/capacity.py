@@ -5,7 +5,7 @@
 Measures with one core and with two, in float32 and with the groups that the server chooses for
 itself, and what a request costs the API process and the balancer in processor time. The figures go
 to a JSON file beside the page; `--render docs/capacity.md` writes the page from them again. On a
-quiet machine of two cores or more it takes about six minutes.
+quiet machine of two cores or more it takes eleven minutes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import contextlib
 import json
 import math
 import os
+import random
 import re
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +29,9 @@ from typing import Any
 from balanced import CONFIGURATION, balancer
 from cases import TEXT, mask_request, text_request, wait_chosen
 from closed_loop import HttpWay, checked
-from harness import ROOT, Server, ask, cpu_seconds, request, running_server
+from harness import ROOT, Server, ask, cpu_seconds, descendants, request, running_server
 from inputs import draw_picture
+from open_loop import arrivals
 from tqdm import tqdm
 
 from app.contracts.resources import available_cores
@@ -41,6 +44,7 @@ WANTED = (100, 1_000, 10_000)
 PLANNED = ("mask of 1 MP", "1 text", "32 texts")
 USED = 0.7
 """Of what a replica can answer: the rest is for bursts, and for a replica that is replaced."""
+LOADS = (0.5, 0.7, 0.9)
 LINK_BITS = 10e9
 WORDS = {"balancer": "one core of the balancer", "network": "its link"}
 
@@ -59,6 +63,22 @@ to the machine, so run it on yours. A replica is one container: one API process 
 Requests a second with a few clients that always wait for an answer: two for each core, four for
 texts. A mask is `/segment?output=mask` of a JPEG, texts are of 41 characters. `float32` is oneDNN's
 group; `chosen` is what the server's own measurements make the default, in brackets.
+"""
+
+LATENCY = """\
+## How long a request takes
+
+The 95th and the 99th percentile in milliseconds, of requests that arrive as those of many users
+do, at so much of the rate above, with {cores} cores and the chosen groups. One that is refused
+counts as 30 s.
+"""
+
+START = """\
+## How long a start takes
+
+Ready after {seconds:.1f} s, with these processor seconds: {api:.1f} of the API process, which
+imports first, then {children} of its children, which open their
+models, check them and run each shape of `warmup`.
 """
 
 COSTS = """\
@@ -97,6 +117,7 @@ SETTINGS = {
     FLOAT32: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "off"},
     CHOSEN: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "started"},
 }
+REFUSED_SECONDS = 30.0
 PROBE = "GET /v2/health/live"
 
 
@@ -159,6 +180,28 @@ def measured(
     }
 
 
+def latency(server: Server, asked: bytes, *, rate: float, seconds: float) -> list[list[float]]:
+    """The 95th and the 99th percentile of the seconds until a reply, at each of LOADS."""
+    found = []
+    for load in LOADS:
+        draw = random.Random(1)
+        ended = arrivals(server.port, asked, rate=load * rate, seconds=seconds, draw=draw)
+        seconds_of = [each.seconds if each.status == 200 else REFUSED_SECONDS for each in ended]
+        taken = statistics.quantiles(seconds_of, n=100, method="inclusive")
+        found.append([taken[94], taken[98]])
+    return found
+
+
+def start() -> dict[str, Any]:
+    """Seconds until a server with every core is ready, and the processor seconds of each part."""
+    began = time.perf_counter()
+    with running_server(environment=SETTINGS[FLOAT32]) as server:
+        seconds = time.perf_counter() - began
+        children = [cpu_seconds(pid, below=False) for pid in descendants(server.pid)]
+        api = cpu_seconds(server.pid, below=False)
+    return {"seconds": seconds, "api_cpu_seconds": api, "child_cpu_seconds": children}
+
+
 def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[str, Any]]:
     for cores in (count for count in CORES if count <= int(available_cores())):
         for precision in SETTINGS:
@@ -168,7 +211,11 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
                     clients = cores * (4 if "text" in name else 2)
                     found = measured(server, name, sent, clients=clients, seconds=seconds)
                     memory = server.memory()
-                    yield {"cores": cores, "precision": precision, "memory": memory} | found
+                    row = {"cores": cores, "precision": precision, "memory": memory} | found
+                    if precision == CHOSEN and cores == max(CORES):
+                        rate = found["per_second"]
+                        row["latency"] = latency(server, sent, rate=rate, seconds=4 * seconds)
+                    yield row
 
 
 def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dict[str, Any]:
@@ -213,6 +260,8 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
     parts = [
         INTRODUCTION.format(machine=report["machine"]),
         _rates(rows),
+        *_latency(costs),
+        *_start(report),
         COSTS.format(cores=cores),
         _costs(costs, proxy),
         CEILINGS.format(link=LINK_BITS / 1e9),
@@ -265,6 +314,26 @@ def _rates(rows: Sequence[Row]) -> str:
     lines.append(["memory, GB", *(f"{memory[kind] / 1e9:.2f}" for kind in kinds)])
     heads = (f"{n} core{'s' if n > 1 else ''}, {precision}" for n, precision in kinds)
     return _table(["", *heads], lines)
+
+
+def _latency(rows: Iterable[Row]) -> Iterator[str]:
+    lines = [
+        [row["request"], *(f"{1e3 * p95:.0f}, {1e3 * p99:.0f}" for p95, p99 in row["latency"])]
+        for row in rows
+        if "latency" in row
+    ]
+    if lines:
+        yield LATENCY.format(cores=max(row["cores"] for row in rows))
+        yield _table(["", *(f"{load:.0%}" for load in LOADS)], lines)
+
+
+def _start(report: Mapping[str, Any]) -> Iterator[str]:
+    if found := report.get("start"):
+        yield START.format(
+            seconds=found["seconds"],
+            api=found["api_cpu_seconds"],
+            children=", ".join(f"{each:.1f}" for each in found["child_cpu_seconds"]),
+        )
 
 
 def _rate(row: Row) -> str:
@@ -379,6 +448,7 @@ def main() -> None:
         asked = requests()
         report: dict[str, Any] = {
             "machine": describe_machine(cores=available_cores()),
+            "start": start(),
             "replicas": list(replica_rows(asked, given.seconds)),
         } | proxy_rows(asked, given.seconds, given.haproxy)
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")

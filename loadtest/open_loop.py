@@ -8,10 +8,12 @@ otherwise be measured as the server's.
 from __future__ import annotations
 
 import contextlib
+import random
 import selectors
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from closed_loop import HttpWay, checked
 from harness import Connection, Reply
@@ -46,12 +48,19 @@ class Exchange(Connection):
             self._left = self._left[self._socket.send(self._left) :]
 
 
-def arrivals(port: int, request: bytes, *, rate: float, seconds: float) -> list[Reply]:
-    """Send `rate` requests a second, each over the first free connection; wait for every reply."""
+def arrivals(
+    port: int, request: bytes, *, rate: float, seconds: float, draw: random.Random | None = None
+) -> list[Reply]:
+    """`rate` requests a second, each sent by the first free connection; waits for every reply.
+
+    They come at equal distances, or as those of many users do, where `draw` is given.
+    """
     ended: list[Reply] = []
     free: deque[Exchange] = deque()
     under_way: set[Exchange] = set()
     count, total = 0, int(rate * seconds)
+    gaps = (draw.expovariate(rate) if draw else 1 / rate for _ in range(total))
+    moments = list(accumulate(gaps, initial=0.0))
 
     def finish(exchange: Exchange, reply: Reply) -> None:
         ended.append(reply)
@@ -67,7 +76,7 @@ def arrivals(port: int, request: bytes, *, rate: float, seconds: float) -> list[
     with selectors.DefaultSelector() as selector:
         began = time.perf_counter()
         while count < total or under_way:
-            due = began + count / rate - time.perf_counter() if count < total else None
+            due = began + moments[count] - time.perf_counter() if count < total else None
             if due is not None and due <= 0 and len(under_way) < CONNECTIONS:
                 while free and time.perf_counter() - free[0].began > IDLE_SECONDS:
                     free.popleft().close()

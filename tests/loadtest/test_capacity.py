@@ -6,8 +6,8 @@ import math
 import re
 
 import pytest
-from capacity import page, sized
-from harness import ROOT
+from capacity import latency, page, sized
+from harness import ROOT, Reply, Server
 from PIL import Image
 
 PAGE = ROOT / "docs" / "capacity.md"
@@ -31,9 +31,23 @@ def test_sums_are_of_the_figures_that_are_printed() -> None:
         assert count == math.ceil(wanted / (0.7 * rate))
 
 
-def test_a_price_is_on_the_page() -> None:
+def test_a_start_percentiles_and_a_price_are_on_the_page() -> None:
     figures = json.loads(PAGE.with_suffix(".json").read_text("utf-8"))
+    row = next(
+        each for each in figures["replicas"] if (each["cores"], each["precision"]) == (2, "chosen")
+    )
+    row["latency"] = [[0.1, 0.2], [0.3, 0.4], [0.5, 30]]
+    figures["start"] = {"seconds": 9.87, "api_cpu_seconds": 2, "child_cpu_seconds": [0.5, 3]}
     text = page(figures, price=0.4)
+    assert f"| {row['request']} | 100, 200 | 300, 400 | 500, 30000 |" in text
+    assert "Ready after 9.9 s, with these processor seconds: 2.0" in text
+    assert "then 0.5, 3.0 of its children" in text
     costs = [float(each) for each in re.findall(r"([\d.]+) \|$", text, re.MULTILINE)]
     million = 1e6 / 3600 * 2 * 0.4 / (0.7 * 12.2)
     assert pytest.approx(million, abs=0.1) in costs
+
+
+def test_a_refused_request_counts_as_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = [Reply(200, {}, b"", 0.1)] * 97 + [Reply(503, {}, b"", 0.001)] * 3
+    monkeypatch.setattr("capacity.arrivals", lambda *_, **__: ended)
+    assert latency(Server(0, 0), b"", rate=40, seconds=1) == [[0.1, 30.0]] * 3
