@@ -3,13 +3,13 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {overload,haproxy,ray,tracing}
+    .venv/bin/python loadtest/with_without.py {overload,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
 with these settings and one without; `group` two instance groups of a model. `overload` puts three
-times the load beside what fits. The others put HAProxy, Ray Serve and tracing beside the plain
-server. Both sides take turns in every round. A ratio above 1 says that the second side is the
-better one; the interval is that of rounds drawn again (90 %).
+times the load beside what fits. The others put HAProxy, Ray Serve, tracing, an open /compare page
+and reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that
+the second side is the better one; the interval is that of rounds drawn again (90 %).
 Exit code 1 when a ratio is below --least.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.server
+import json
 import shutil
 import sys
 import tempfile
@@ -26,7 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from app.models.repository.layout import ModelRepository
 
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
+PAGE_SECONDS = 2.0
+"""As in app/service/api/static/comparison/feed.js."""
 RAY_SECONDS = 5.0
 """Ray starts HAProxy anew when there is a replica, which closes its connections."""
 
@@ -65,6 +68,8 @@ class Pair:
     within: HttpWay
     clients: int = 1
     model: str = ""
+    meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+    """What goes on while `within` is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def taken(
             much = OverloadedWay(way.port, way.request, way.units, way.status)
             return [much.rate(clients=pair.clients, seconds=seconds)]
         case _:
-            with reloading(way.port, pair.model):
+            with reloading(way.port, pair.model, every=0.0):
                 return [way.rate(clients=1, seconds=seconds)]
 
 
@@ -111,8 +116,9 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
         for pair in pairs:
             for measure in given.measure:
                 for side in (0, 1) if number % 2 else (1, 0):
-                    way = pair.within if side else pair.without
-                    phase = taken(measure, pair, way, given, seed=number)
+                    with pair.meanwhile() if side else contextlib.nullcontext():
+                        way = pair.within if side else pair.without
+                        phase = taken(measure, pair, way, given, seed=number)
                     found[pair.name, measure][side].append(phase)
                     time.sleep(given.rest)
     return dict(found)
@@ -165,16 +171,28 @@ def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
     return worst
 
 
-def reloading(port: int, model: str) -> AbstractContextManager[None]:
-    """Load the model again and again while the block runs; the block raises a refusal."""
+def load(port: int, model: str) -> None:
+    """Load a model anew. Raises RuntimeError when the server refuses."""
     headers = {"X-Api-Key": KEY, "Content-Length": "0"}
     asked = request("POST", f"/v2/repository/models/{model}/load", headers=headers)
+    checked(ask(port, asked, timeout=600))
 
-    def load(ending: threading.Event) -> None:
+
+def repeated(work: Callable[[], None], *, every: float) -> AbstractContextManager[None]:
+    """Work in a thread every so many seconds while the block runs."""
+
+    def run(ending: threading.Event) -> None:
         while not ending.is_set():
-            checked(ask(port, asked, timeout=600))
+            due = time.monotonic() + every
+            work()
+            ending.wait(max(0.0, due - time.monotonic()))
 
-    return meanwhile(load)
+    return meanwhile(run)
+
+
+def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
+    """A load of the model every so many seconds, or without a pause."""
+    return repeated(lambda: load(port, model), every=every)
 
 
 def http_pairs(
@@ -289,6 +307,23 @@ def ray(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 
 @contextlib.contextmanager
+def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """Somebody looks at /compare: a client asks what the page asks, as often as it does."""
+    with running_server(given.repository, environment=PLAIN) as server:
+        after = -1
+
+        def look() -> None:
+            nonlocal after
+            asked = request("GET", f"/compare/data?window=10m&after={after}")
+            after = json.loads(ask(server.port, asked).body)["interval"] - 1
+
+        yield [
+            replace(each, meanwhile=lambda: repeated(look, every=PAGE_SECONDS))
+            for each in http_pairs(server, server, cases_of(given))
+        ]
+
+
+@contextlib.contextmanager
 def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     """As many clients as keep the predictors busy, and three times what they get answered."""
     with running_server(given.repository, environment=PLAIN) as server:
@@ -306,6 +341,17 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
             soon, late = np.quantile(way.refusals or [np.nan], (0.5, 0.99))
             print(f"{name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
         print(f"memory: {server.memory() / 1e6:.0f} MB, before the load {before / 1e6:.0f} MB")
+
+
+@contextlib.contextmanager
+def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """A model is loaded anew every so many seconds."""
+    cases = [case for case in cases_of(given) if case.rows == 1 and case.model.name == given.model]
+    with running_server(given.repository, environment=PLAIN) as server:
+        yield [
+            replace(each, meanwhile=lambda: reloading(server.port, given.model, every=given.every))
+            for each in http_pairs(server, server, cases)
+        ]
 
 
 MODES = {
@@ -342,6 +388,18 @@ MODES = {
         options={"--ingress": {"choices": [*INGRESSES], "default": "HAProxy"}},
     ),
     "overload": Mode(overload, ("busy",), seconds=20.0, rounds=3, least=0.9),
+    "page": Mode(page, ("users",), seconds=10.0, rounds=12, least=0.95),
+    "reload": Mode(
+        reload,
+        ("users",),
+        seconds=20.0,
+        rounds=8,
+        least=0.9,
+        options={
+            "--model": {"default": "emotion"},
+            "--every": {"type": float, "default": 20.0, "help": "seconds; 0: no pause"},
+        },
+    ),
 }
 
 
