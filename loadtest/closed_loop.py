@@ -8,9 +8,10 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from harness import Connection, Reply, meanwhile
 
@@ -21,17 +22,28 @@ Client = Callable[[], float]
 """Sends the request once and returns the seconds until its reply was read."""
 
 
+class Way(Protocol):
+    """A way to have the same work done; `units` are the pictures or texts of one request."""
+
+    @property
+    def units(self) -> int: ...
+
+    def client(self) -> AbstractContextManager[Client]: ...
+
+    def rate(self, *, clients: int, seconds: float) -> float:
+        """Units a second of clients without a pause."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpWay:
-    """One request over keep-alive connections to a port of this machine.
-
-    `units` are the pictures or texts of one request.
-    """
+    """One request over keep-alive connections to a port of this machine."""
 
     port: int
     request: bytes
     units: int = 1
     status: int = 200
+    pid: int = 0
+    """Of the process that listens there, where its processor time is measured."""
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
@@ -40,10 +52,7 @@ class HttpWay:
             yield lambda: checked(connection.send(self.request), self.status).seconds
 
     def rate(self, *, clients: int, seconds: float) -> float:
-        """Units a second of clients without a pause.
-
-        One thread for all clients: each thread more would take time from the server.
-        """
+        """One thread for all clients: each thread more would take time from the server."""
         done = 0
         with contextlib.ExitStack() as stack:
             waiting = stack.enter_context(selectors.DefaultSelector())
@@ -73,7 +82,7 @@ def checked(reply: Reply, status: int = 200) -> Reply:
     return reply
 
 
-def one_client(way: HttpWay, *, seconds: float) -> list[float]:
+def one_client(way: Way, *, seconds: float) -> list[float]:
     """Seconds of each request of one client after its first: at least one."""
     taken: list[float] = []
     with way.client() as ask:
@@ -85,7 +94,7 @@ def one_client(way: HttpWay, *, seconds: float) -> list[float]:
 
 
 @contextlib.contextmanager
-def users(way: HttpWay, *, number: int, pause: float, seed: int) -> Iterator[list[float]]:
+def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[float]]:
     """Users who pause between requests for `pause` seconds on average, while the block runs.
 
     The list of their requests' seconds is complete after the block, which raises what failed in a

@@ -12,10 +12,11 @@ import random
 import selectors
 import time
 from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from closed_loop import HttpWay, checked
+from closed_loop import Client, HttpWay, checked
 from harness import Connection, Reply
 
 FACTOR = 3.0
@@ -102,17 +103,27 @@ def arrivals(
 
 
 @dataclass(frozen=True, slots=True)
-class OverloadedWay(HttpWay):
+class OverloadedWay:
     """Requests arrive at three times the calm rate, whether those before are answered or not."""
 
+    calm: HttpWay
     refusals: list[float] = field(default_factory=list)
     """Seconds that each refusal took."""
 
+    @property
+    def units(self) -> int:
+        return self.calm.units
+
+    def client(self) -> AbstractContextManager[Client]:
+        return self.calm.client()
+
     def rate(self, *, clients: int, seconds: float) -> float:
         """Units answered a second. Raises RuntimeError for a status that is not 200 or 503."""
-        calm = HttpWay.rate(self, clients=clients, seconds=seconds)
+        calm = self.calm.rate(clients=clients, seconds=seconds)
         began = time.perf_counter()
-        ended = arrivals(self.port, self.request, rate=FACTOR * calm / self.units, seconds=seconds)
+        ended = arrivals(
+            self.calm.port, self.calm.request, rate=FACTOR * calm / self.units, seconds=seconds
+        )
         elapsed = time.perf_counter() - began
         self.refusals.extend(each.seconds for each in ended if each.status == 503)
         answered = [checked(each) for each in ended if each.status != 503]

@@ -3,13 +3,14 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {overload,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
-with these settings and one without; `group` two instance groups of a model. `overload` puts three
-times the load beside what fits. The others put HAProxy, Ray Serve, tracing, an open /compare page
-and reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that
-the second side is the better one; the interval is that of rounds drawn again (90 %).
+with these settings and one without; `group` two instance groups of a model. `api` puts this server
+beside what costs its API process less, and `overload` three times the load beside what fits. The
+others put HAProxy, Ray Serve, tracing, an open /compare page and
+reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that the
+second side is the better one; the interval is that of rounds drawn again (90 %).
 Exit code 1 when a ratio is below --least.
 """
 
@@ -32,10 +33,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from api_cost import beside
 from balanced import INGRESSES, balancer, ray_up
 from cases import Case, mask_request, picture, read_cases, text_request
-from closed_loop import HttpWay, checked, one_client, users
-from harness import HOST, ROOT, Server, ask, meanwhile, request, running_server
+from closed_loop import HttpWay, Way, checked, one_client, users
+from harness import (
+    HOST,
+    ROOT,
+    Server,
+    ask,
+    cpu_seconds,
+    meanwhile,
+    request,
+    running_server,
+)
 from open_loop import OverloadedWay
 from tqdm import tqdm
 
@@ -48,10 +59,11 @@ PAGE_SECONDS = 2.0
 RAY_SECONDS = 5.0
 """Ray starts HAProxy anew when there is a replica, which closes its connections."""
 
-MEASURES = ("one client", "users", "busy", "overloaded", "reloaded")
+MEASURES = ("one client", "users", "busy", "processor", "overloaded", "reloaded")
 QUANTILES: Mapping[str, tuple[float, ...]] = {
     "one client": (0.5,),
     "users": (0.5, 0.95, 0.99),
+    "processor": (0.5,),
 }
 """Of the measures that give seconds; the others give units a second."""
 
@@ -64,10 +76,12 @@ class Pair:
     """The same work with and without something; `clients` keep the predictors busy."""
 
     name: str
-    without: HttpWay
-    within: HttpWay
+    without: Way
+    within: Way
     clients: int = 1
     model: str = ""
+    measures: tuple[str, ...] = MEASURES
+    """Those that make sense of it."""
     meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """What goes on while `within` is measured."""
 
@@ -85,7 +99,7 @@ class Mode:
 
 
 def taken(
-    measure: str, pair: Pair, way: HttpWay, given: argparse.Namespace, *, seed: int
+    measure: str, pair: Pair, way: Way, given: argparse.Namespace, *, seed: int
 ) -> list[float]:
     """One phase of one side: seconds of its requests, or one figure of units a second."""
     seconds = given.seconds
@@ -98,12 +112,17 @@ def taken(
             return answered
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
-        case "overloaded":
-            much = OverloadedWay(way.port, way.request, way.units, way.status)
-            return [much.rate(clients=pair.clients, seconds=seconds)]
-        case _:
+        case "processor" if isinstance(way, HttpWay):
+            spent, began = cpu_seconds(way.pid, below=False), time.perf_counter()
+            rate = way.rate(clients=pair.clients, seconds=seconds)
+            done = rate * (time.perf_counter() - began)
+            return [(cpu_seconds(way.pid, below=False) - spent) / done]
+        case "overloaded" if isinstance(way, HttpWay):
+            return [OverloadedWay(way).rate(clients=pair.clients, seconds=seconds)]
+        case "reloaded" if isinstance(way, HttpWay):
             with reloading(way.port, pair.model, every=0.0):
                 return [way.rate(clients=1, seconds=seconds)]
+    raise ValueError(f"{pair.name}: {measure} needs a server that is asked over HTTP")
 
 
 def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
@@ -115,6 +134,8 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
     for number in tqdm(range(given.rounds), unit="round", disable=None):
         for pair in pairs:
             for measure in given.measure:
+                if measure not in pair.measures:
+                    continue
                 for side in (0, 1) if number % 2 else (1, 0):
                     with pair.meanwhile() if side else contextlib.nullcontext():
                         way = pair.within if side else pair.without
@@ -202,8 +223,8 @@ def http_pairs(
     return [
         Pair(
             name=case.name,
-            without=HttpWay(without.port, case.request, case.rows),
-            within=HttpWay(within.port, other.request, other.rows),
+            without=HttpWay(without.port, case.request, case.rows, pid=without.pid),
+            within=HttpWay(within.port, other.request, other.rows, pid=within.pid),
             clients=case.clients,
             model=case.model.name,
         )
@@ -332,7 +353,7 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         for case in cases_of(given):
             if case.name != "1 text":  # what that costs its client would be measured
                 calm = HttpWay(server.port, case.request, case.rows)
-                ways[case.name] = OverloadedWay(server.port, case.request, case.rows)
+                ways[case.name] = OverloadedWay(calm)
                 pairs.append(
                     Pair(name=case.name, without=calm, within=ways[case.name], clients=case.clients)
                 )
@@ -354,6 +375,32 @@ def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         ]
 
 
+@contextlib.contextmanager
+def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
+    """Texts by the same int8 program, and requests that compute nothing, everywhere."""
+    with beside(given.before, given.probe) as ways:
+        (_, ours), *others = ways.items()
+        yield [
+            Pair(
+                name=f"{kind} × {clients} beside {name}",
+                without=way,
+                within=ours[kind],
+                clients=clients,
+                measures=measures if isinstance(way, HttpWay) else ("one client",),
+            )
+            for name, side in others
+            for kind, way in side.items()
+            for clients, measures in MEASURED_OF[kind].items()
+            if clients == 1 or isinstance(way, HttpWay)
+        ]
+
+
+MEASURED_OF: Mapping[str, Mapping[int, tuple[str, ...]]] = {
+    "text": {1: ("one client", "processor"), 8: ("busy", "processor"), 32: ("busy", "processor")},
+    "live": {1: ("busy",), 8: ("busy",)},
+}
+"""By number of clients."""
+
 MODES = {
     "checkout": Mode(
         lambda given: servers(given, before=given.other),
@@ -370,6 +417,15 @@ MODES = {
         group,
         ("one client", "busy"),
         options={"model": {}, "groups": {"nargs": 2, "metavar": "GROUP"}},
+    ),
+    "api": Mode(
+        api,
+        ("one client", "busy", "processor"),
+        seconds=3.0,
+        options={
+            "--before": {"type": Path, "help": "another checkout, with its .venv"},
+            "--probe": {"type": Path, "help": "a program that answers texts: see api_cost.py"},
+        },
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
     # A request at a time: what the way adds is less than what a busy machine adds in a second.

@@ -1,0 +1,136 @@
+"""What with_without.py asks to see what the API process costs: servers, a probe, a bare loop.
+
+Every server answers texts with the same int8 program on as many predictors as there are cores. A
+probe is a program `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` that answers
+`POST /sentiment`; it is started, never imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cases import TEXT, text_request
+from closed_loop import Client, HttpWay, Way
+from harness import HOST, ROOT, free_port, is_ready, request, running_program, running_server
+from peers import Contender, bare
+from pydantic import BaseModel
+
+from app.contracts.resources import available_cores
+
+MODEL, GROUP = "emotion", "onnxruntime_int8"
+LIVE = "/v2/health/live"
+
+
+class Text(BaseModel):
+    """What the bare application and the probe are sent."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopWay:
+    """A bare loop, which answers one request after the other."""
+
+    contender: Contender
+    units: int = 1
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        yield lambda: self.contender.one()[0]
+
+    def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - it has one client
+        [busy] = self.contender.busy.values()
+        return busy(seconds)
+
+
+def int8_repository(directory: Path) -> Path:
+    """The model alone; its int8 group answers by default, with a predictor for each core."""
+    shutil.copytree(ROOT / "model_repo" / MODEL, directory / MODEL)
+    file = directory / MODEL / "config.toml"
+    text = file.read_text("utf-8")
+    for pattern, replacement in (
+        (r'default_group = "auto".*', f'default_group = "{GROUP}"'),
+        (rf'(name = "{GROUP}"\n(?:.*\n)*?)start = "on_demand"', r'\1count = "cores"'),
+    ):
+        text, times = re.subn(pattern, replacement, text, count=1)
+        if times != 1:
+            raise RuntimeError(f"{file}: nothing matches {pattern!r}")
+    file.write_text(text, "utf-8")
+    return directory
+
+
+@contextlib.contextmanager
+def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[str, Way]]]:
+    """This server first, then the others, by name: ways to what each of them answers."""
+    plain = json.dumps({"text": TEXT}).encode()
+    text = request("POST", "/sentiment", plain, content_type="application/json")
+    live = request("GET", LIVE)
+    ways: dict[str, dict[str, Way]] = {}
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        repository = int8_repository(Path(directory))
+        for name, checkout in (("this", ROOT), ("before", before)):
+            if checkout is not None:
+                server = stack.enter_context(running_server(repository, checkout=checkout))
+                asked = {"text": text_request(TEXT), "live": live}
+                ways[name] = {
+                    kind: HttpWay(server.port, sent, pid=server.pid) for kind, sent in asked.items()
+                }
+                threads = Path(f"/proc/{server.pid}/task").glob("*/comm")
+                names = sorted(file.read_text("utf-8").strip() for file in threads)
+                print(f"{len(names)} threads of the API process, {name}: {', '.join(names)}")
+        version = max((repository / MODEL).glob("[0-9]*"), key=lambda each: int(each.name))
+        if probe is not None:
+            port, cores = free_port(), max(1, int(available_cores()))
+            command: list[object] = [
+                sys.executable,
+                probe,
+                version / "int8.onnx",
+                version / "tokenizer.json",
+            ]
+            command += ["--port", port, "--predictors", cores]
+            process = stack.enter_context(
+                running_program(command, lambda: is_ready(port, "/openapi.json"))
+            )
+            ways["probe"] = {"text": HttpWay(port, text, pid=process.pid)}
+        alone = free_port()
+        process = stack.enter_context(
+            running_program([sys.executable, __file__, alone], lambda: is_ready(alone, LIVE))
+        )
+        ways["FastAPI"] = {
+            kind: HttpWay(alone, sent, pid=process.pid)
+            for kind, sent in (("text", text), ("live", live))
+        }
+        programs = [("onnxruntime as served", version / "int8.onnx", "")]
+        [loop] = bare(stack, programs, "text", TEXT.encode(), threads=1, loads=("text",))
+        ways["loop"] = {"text": LoopWay(loop)}
+        yield ways
+
+
+def bare_fastapi(port: int) -> None:
+    """Serve a route that computes nothing, and one that validates a text."""
+    import uvicorn
+    from fastapi import FastAPI
+
+    application = FastAPI()
+
+    @application.get(LIVE)
+    async def live() -> dict[str, bool]:
+        return {"live": True}
+
+    @application.post("/sentiment")
+    async def sentiment(body: Text) -> list[dict[str, str | float]]:
+        return [{"label": "sad", "score": 0.5}] if body.text else []
+
+    uvicorn.run(application, host=HOST, port=port, log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    bare_fastapi(int(sys.argv[1]))
