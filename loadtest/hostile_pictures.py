@@ -21,9 +21,10 @@ from cases import mask_request
 from harness import ROOT, Reply, Server, ask, descendants, resident_bytes, running_server
 from inputs import draw_picture
 from mutants import mutant
-from soak_traffic import CORPUS, Asked, Traffic
+from soak_traffic import Asked, Traffic
 from tqdm import tqdm
 
+CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
 CLIENTS = 3
 MIB = 1 << 20
 MOST_GROWN_MIB = 15

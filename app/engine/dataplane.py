@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -131,7 +131,7 @@ class DataPlane:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
             _check_may_start(served, group)
-            async with _Deadline(timeout, served, group):
+            async with _deadline(timeout, served, group):
                 with served.reserve(group=group, deadline=deadline) as reservation:
                     given = await payload() if callable(payload) else payload
                     prepared = await pipeline.prepare(given, deadline=deadline)
@@ -180,7 +180,7 @@ class DataPlane:
                 _check_may_start(served, group)
             deadline = began + asked.timeout
             try:
-                async with _Deadline(deadline - self._clock(), served, group, asked.timeout):
+                async with _deadline(deadline - self._clock(), served, group, asked.timeout):
                     check = partial(served.checked, [asked.inputs])
                     if sum(array.nbytes for array in asked.inputs.values()) > LARGE_TENSORS:
                         loop = asyncio.get_running_loop()
@@ -231,9 +231,18 @@ class DataPlane:
             value=value, model=served.name, version=served.version, group=group, stages=stages
         )
 
-    def _leased(self, model: str, version: int | None) -> _Leased:
-        """Return a context manager that holds the model version and notifies the listener."""
-        return _Leased(self._registry, self._traffic_listener, model, version)
+    @contextlib.contextmanager
+    def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
+        """Hold the model version and notify the listener."""
+        listener = self._traffic_listener
+        if listener is not None:
+            listener.began()
+        try:
+            with self._registry.lease(model, version) as served:
+                yield served
+        finally:
+            if listener is not None:
+                listener.ended()
 
     def _default_model(self, task: str) -> str:
         try:
@@ -242,77 +251,28 @@ class DataPlane:
             raise ModelNotFound(f"no model for the task {task!r} is configured") from None
 
 
-class _Leased:
-    """Context manager that holds a model version and notifies the listener."""
-
-    __slots__ = ("_asked", "_lease", "_listener", "_registry")
-
-    def __init__(
-        self,
-        registry: ModelRegistry,
-        listener: TrafficListener | None,
-        model: str,
-        version: int | None,
-    ) -> None:
-        self._registry = registry
-        self._listener = listener
-        self._asked = model, version
-
-    def __enter__(self) -> ServedModel:
-        if self._listener is not None:
-            self._listener.began()
-        try:
-            self._lease = self._registry.lease(*self._asked)
-        except BaseException:
-            self._ended()
-            raise
-        return self._lease.__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        self._lease.__exit__()
-        self._ended()
-
-    def _ended(self) -> None:
-        if self._listener is not None:
-            self._listener.ended()
-
-
-class _Deadline:
-    """Cancels the work in its block after `left` seconds and raises DeadlineExceeded.
+@contextlib.asynccontextmanager
+async def _deadline(
+    left: float, served: ServedModel, group: str, timeout: float | None = None
+) -> AsyncIterator[None]:
+    """Cancel the work in the block after `left` seconds and raise DeadlineExceeded.
 
     `timeout` is the total that the caller allowed, in seconds, for the message.
     """
-
-    __slots__ = ("_group", "_served", "_timeout", "_timer")
-
-    def __init__(
-        self, left: float, served: ServedModel, group: str, timeout: float | None = None
-    ) -> None:
-        self._timer = asyncio.timeout(left)
-        self._served = served
-        self._group = group
-        self._timeout = left if timeout is None else timeout
-
-    async def __aenter__(self) -> None:
-        await self._timer.__aenter__()
-
-    async def __aexit__(self, *raised: Any) -> None:
-        # The queue fails its jobs at the same moment; both ways must give the same answer.
-        late = isinstance(raised[1], DeadlineExceeded)
-        try:
-            await self._timer.__aexit__(*raised)
-        except TimeoutError:
-            late = True
-        if late:
-            idle = any(
-                status.name == self._group and status.started and status.live == 0
-                for status in self._served.groups()
-            )
-            why = f": instance group {self._group!r} has no predictor running" if idle else ""
-            raise DeadlineExceeded(
-                f"no answer within the deadline of {self._timeout * 1000:.0f} ms{why}",
-                limit=round(self._timeout, 3),
-            ) from None
+    try:
+        async with asyncio.timeout(left):
+            yield
+    except (TimeoutError, DeadlineExceeded):  # the queue fails its jobs at the same moment
+        idle = any(
+            status.name == group and status.started and status.live == 0
+            for status in served.groups()
+        )
+        why = f": instance group {group!r} has no predictor running" if idle else ""
+        allowed = left if timeout is None else timeout
+        raise DeadlineExceeded(
+            f"no answer within the deadline of {allowed * 1000:.0f} ms{why}",
+            limit=round(allowed, 3),
+        ) from None
 
 
 def _check_may_start(served: ServedModel, group: str) -> None:

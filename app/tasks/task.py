@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,8 +78,7 @@ def offline(name: str) -> Callable[..., Any]:
     """
 
     def call(*arguments: Any) -> Any:
-        module, _, attribute = name.partition(":")
-        return getattr(importlib.import_module(module), attribute)(*arguments)
+        return pkgutil.resolve_name(name)(*arguments)
 
     return call
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 
@@ -46,63 +45,48 @@ class Stages:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """The counters at one moment. `rows` are inferences, `executions` are predictor runs.
-
-    `success`, `failure` and `queue` count requests. `requests` adds the times of a run once for
-    each request in it; `batches` adds them once for each run, keyed by its number of rows.
-    """
-
-    rows: int
-    executions: int
-    success: Duration
-    failure: Duration
-    queue: Duration
-    requests: Stages
-    batches: Mapping[int, Stages]
-    last_ended: float | None
-
-
+@dataclass(slots=True, kw_only=True)
 class Statistics:
     """Counts requests and runs. Times are in seconds; `ended` is a value of the engine's clock.
 
-    snapshot() may be called in any thread.
+    `rows` are inferences, `executions` are predictor runs. `success`, `failure` and `queue` count
+    requests. `requests` adds the times of a run once for each request in it; `batches` adds them
+    once for each run, keyed by its number of rows.
     """
 
-    def __init__(self) -> None:
-        self._rows = 0
-        self._executions = 0
-        self._success, self._failure, self._queue = Duration(), Duration(), Duration()
-        self._requests = Stages()
-        self._batches: dict[int, Stages] = {}
-        self._last_ended: float | None = None
+    rows: int = 0
+    executions: int = 0
+    success: Duration = field(default_factory=Duration)
+    failure: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    requests: Stages = field(default_factory=Stages)
+    batches: dict[int, Stages] = field(default_factory=dict)
+    last_ended: float | None = None
 
     def executed(self, rows: int, times: RunTimes, *, ended: float) -> None:
         """Record a predictor run that ended."""
-        self._executions += 1
-        self._batches.setdefault(rows, Stages()).add(times)
-        self._last_ended = ended
+        self.executions += 1
+        self.batches.setdefault(rows, Stages()).add(times)
+        self.last_ended = ended
 
     def succeeded(self, rows: int, times: RunTimes, *, queued: float, total: float) -> None:
         """Record a request of `rows` rows, answered `total` seconds after it was queued."""
-        self._rows += rows
-        self._success.add(total)
-        self._queue.add(queued)
-        self._requests.add(times)
+        self.rows += rows
+        self.success.add(total)
+        self.queue.add(queued)
+        self.requests.add(times)
 
     def failed(self, total: float) -> None:
         """Record a valid request that ended in an error after `total` seconds."""
-        self._failure.add(total)
+        self.failure.add(total)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
-            rows=self._rows,
-            executions=self._executions,
-            success=replace(self._success),
-            failure=replace(self._failure),
-            queue=replace(self._queue),
-            requests=self._requests.copy(),
-            batches={rows: stages.copy() for rows, stages in sorted(self._batches.items())},
-            last_ended=self._last_ended,
+    def snapshot(self) -> Statistics:
+        """Return a copy, with batches by size; may be called in any thread."""
+        return replace(
+            self,
+            success=replace(self.success),
+            failure=replace(self.failure),
+            queue=replace(self.queue),
+            requests=self.requests.copy(),
+            batches={rows: stages.copy() for rows, stages in sorted(self.batches.items())},
         )

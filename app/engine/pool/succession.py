@@ -41,7 +41,7 @@ class Succession(Generic[Request, Answer]):
         self._smallest_cap = self._cap = cap
         self._clock = clock
         self._look_from = -math.inf
-        self._successor: asyncio.Task[Worker[Request, Answer]] | None = None
+        self._successor: asyncio.Future[Worker[Request, Answer]] | None = None
 
     def began(self, worker: Worker[Request, Answer]) -> None:
         self._cap = max(self._smallest_cap, worker.resident_bytes() * 3 // 2)
@@ -50,7 +50,7 @@ class Succession(Generic[Request, Answer]):
     def watch(self, worker: Worker[Request, Answer]) -> None:
         """Open a successor if the worker exceeds the cap; called between two runs."""
         if self._successor is None and self._above_cap(worker):
-            self._successor = asyncio.create_task(self._open(), name=f"{self._name} successor")
+            self._successor = asyncio.ensure_future(self._open_worker())
         successor = self._successor
         if successor is not None and successor.done() and (error := successor.exception()):
             log.warning("%s: no successor can be opened: %s", self._name, error)
@@ -68,7 +68,7 @@ class Succession(Generic[Request, Answer]):
         successor = self._successor
         return successor is not None and successor.done() and successor.exception() is None
 
-    def take(self) -> asyncio.Task[Worker[Request, Answer]] | None:
+    def take(self) -> asyncio.Future[Worker[Request, Answer]] | None:
         """Return the successor that is open or being opened, if any; the caller now owns it."""
         successor, self._successor = self._successor, None
         return successor
@@ -79,6 +79,3 @@ class Succession(Generic[Request, Answer]):
             await asyncio.wait([successor])
             if successor.exception() is None:
                 await in_some_thread(f"{self._name} end", successor.result().close)
-
-    async def _open(self) -> Worker[Request, Answer]:
-        return await self._open_worker()

@@ -200,10 +200,10 @@ class Child:
                 "writing": [str(path) for path in limits.writing],
             }
             if limits.suspension is not None:
-                self._give_way(limits.nice)
+                self._lower_priority(limits.nice)
             opened_meta = self.call(opening, timeout=start_timeout).meta
             if limits.suspension is None:  # a lost child must be replaced soon
-                self._give_way(limits.nice)
+                self._lower_priority(limits.nice)
             self.ready: Mapping[str, Any] = opened_meta["ready"]
             self.held: tuple[str, ...] = tuple(opened_meta["held"])
             self._check = check
@@ -264,7 +264,7 @@ class Child:
         self._status = ProcStatus(self.pid)
         opened.callback(self._status.close)
 
-    def _give_way(self, nice: int) -> None:
+    def _lower_priority(self, nice: int) -> None:
         """Lower the priority of every thread: on Linux, each thread has its own niceness.
 
         The child cannot do it itself: its system-call filter rejects it.
@@ -303,7 +303,7 @@ class Child:
         If it raises ChildDied, the request never began.
         """
         if not self._under_way and self._arrives(0.0):
-            raise self._died() if self._hung_up() else self._not_believed("it spoke unasked")
+            raise self._died() if self._hung_up() else self._compromised("it spoke unasked")
         slot, layout, size = self._put
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
         if len(header) > HEADER_BYTES:
@@ -316,7 +316,7 @@ class Child:
             else:
                 self._socket.send(header, socket.MSG_DONTWAIT)
         except BlockingIOError:  # it has answered earlier requests without reading them
-            raise self._not_believed("it reads nothing") from None
+            raise self._compromised("it reads nothing") from None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
         self._under_way.append(_UnderWay(slot, time.monotonic(), meta, size))
@@ -391,7 +391,7 @@ class Child:
         if not received and self._hung_up():
             raise self._died()
         if not self._under_way:
-            raise self._not_believed("it spoke unasked")
+            raise self._compromised("it spoke unasked")
         slot, sent, asked, size = self._under_way[0]
         try:
             answer = read_answer(received, opening=not self._open)
@@ -405,7 +405,7 @@ class Child:
                 nbytes = size + sum(view.nbytes for view in views.values())
                 return Heard(answer.meta, views, seconds, nbytes)
         except ValueError as fault:
-            raise self._not_believed(str(fault)) from None
+            raise self._compromised(str(fault)) from None
         try:
             raise answer
         finally:
@@ -454,7 +454,7 @@ class Child:
         """Whether its end of the socket is closed; to recv(), an empty message looks the same."""
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
-    def _not_believed(self, fault: str) -> ChildDied:
+    def _compromised(self, fault: str) -> ChildDied:
         """Treat the process as compromised: kill it."""
         log.error("child process %d is ended: its answer is not one: %s", self.pid, fault)
         self.kill()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import importlib
 import json
 import os
+import pkgutil
 import resource
 import select
 import signal
@@ -102,8 +102,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     confinement = Confinement(kind) if (kind := opening["confinement"]) else None
     reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])
     held = confine_files(confinement, reading, writing) if confinement else []
-    module, _, function = str(opening["target"]).partition(":")
-    open_target = getattr(importlib.import_module(module), function)
+    open_target = pkgutil.resolve_name(opening["target"])
     if confinement and not opening["starts_programs"]:
         held += confine_calls(confinement)
     ready, handler = open_target(opening["init"])

@@ -10,23 +10,27 @@ The estimated wait counts only jobs that are scheduled ahead of this one, for ev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from app.contracts.caller import CALLER
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, TooManyInputs
 from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job, ShapeKey
-from app.engine.queue.running import Instances
 from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
 
-class Refused(Exception):
-    """A rejection: `reason` is counted, `error` is raised to the caller."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """State of the instances at one moment.
 
-    def __init__(self, reason: Rejection, error: PaddlepoolError) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.error = error
+    `live` of them accept batches, and `free` is whether one would take a job at once. If a job has
+    to wait, the runs under way still need `running` seconds in total.
+    """
+
+    live: int
+    running: float
+    free: bool
 
 
 class Reservation:
@@ -60,12 +64,22 @@ class Admission:
     the job of a reservation always finds room. Beyond that, each caller without a job or
     reservation here may add one, up to `max_queue` more in total, so no caller can fill the queue
     for the others. Urgent work has been paid for: it is not counted and never rejected.
+
+    `on_rejected` is called with the reason of each rejection.
     """
 
-    def __init__(self, queues: ShapeQueues, times: ServiceTime, *, max_queue: int) -> None:
+    def __init__(
+        self,
+        queues: ShapeQueues,
+        times: ServiceTime,
+        *,
+        max_queue: int,
+        on_rejected: Callable[[Rejection], None],
+    ) -> None:
         self._queues = queues
         self._times = times
         self._max_queue = max_queue
+        self._on_rejected = on_rejected
         self.reservations: set[Reservation | None] = set()
 
     def admit(
@@ -78,8 +92,8 @@ class Admission:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
         The reservation promised room and time, so later arrivals do not count against it. Returns
-        the jobs of lower priority that were shed to make room. Raises Refused and then leaves the
-        queues as they were.
+        the jobs of lower priority that were shed to make room. Raises TooManyInputs, Overloaded and
+        DeadlineExceeded, and then leaves the queues as they were.
         """
         reserved = reservation in self.reservations
         self.reservations -= {reservation}
@@ -87,11 +101,11 @@ class Admission:
         for place, job in enumerate(jobs):
             try:
                 if reserved and place == 0:
-                    _check_deadline(job, now)
+                    self._check_deadline(job, now)
                 else:
                     reserving = 0 if reserved else self._reserving(job.caller)
                     self._check(job, now, instances, reserving=reserving)
-            except Refused:
+            except PaddlepoolError:
                 self._queues.remove(*jobs[:place])
                 raise
             self._queues.add(job)
@@ -106,7 +120,7 @@ class Admission:
         return unlucky
 
     def reserve(self, deadline: float, now: float, instances: Instances) -> Reservation:
-        """Reserve a place. Raises Refused if a future job would find no room or no time."""
+        """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
         if self._queues or self.reservations or not instances.free:
             caller = CALLER.get().name
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), instances)
@@ -115,23 +129,23 @@ class Admission:
         return Reservation(self.reservations)
 
     def _check_number(self, jobs: Sequence[Job]) -> None:
-        """Raise Refused for more jobs than an empty queue holds: waiting would not help."""
+        """Raise TooManyInputs for more jobs than an empty queue holds."""
         if len(jobs) > self._max_queue and jobs[0].priority >= NORMAL:
-            endless = TooManyInputs(
+            self._on_rejected(Rejection.QUEUE_FULL)
+            raise TooManyInputs(
                 f"the request makes {len(jobs)} jobs; the limit is {self._max_queue}, all the "
                 "places of the queue",
                 limit=self._max_queue,
                 received=len(jobs),
             )
-            raise Refused(Rejection.QUEUE_FULL, endless)
 
     def _check(self, job: Job, now: float, instances: Instances, *, reserving: int) -> None:
-        """Raise Refused if the job finds no room or no time.
+        """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.
 
         `reserving` is the number of reservations ahead of the job. It is 0 if the request had its
         own: any earlier one has become a job by now, or is scheduled after it.
         """
-        _check_deadline(job, now)
+        self._check_deadline(job, now)
         if job.priority < NORMAL:
             return
         wait = 0.0
@@ -172,16 +186,16 @@ class Admission:
 
     def _check_time(self, wait: float, run: float, left: float) -> None:
         if wait > 0 and wait + run > left:
-            hopeless = Overloaded(
+            self._on_rejected(Rejection.DEADLINE)
+            raise Overloaded(
                 f"the queue needs about {wait + run:.2f} s, the deadline leaves {left:.2f} s",
                 retry_after=wait,
                 limit=round(left, 3),
                 received=round(wait + run, 3),
             )
-            raise Refused(Rejection.DEADLINE, hopeless)
 
     def _check_room(self, priority: int, wait: float, caller: str) -> None:
-        """Raise Refused if the queue is full.
+        """Raise Overloaded if the queue is full.
 
         Jobs of lower priority do not count: the least urgent of them is shed.
         """
@@ -190,17 +204,15 @@ class Admission:
         if taken >= limit and self._has_nothing(caller):
             limit *= 2
         if taken >= limit:
-            full = Overloaded(
+            self._on_rejected(Rejection.QUEUE_FULL)
+            raise Overloaded(
                 f"the queue is full: {taken} jobs wait, limit {limit}",
                 retry_after=max(wait, self._times.overall()),
                 limit=limit,
                 received=taken + 1,
             )
-            raise Refused(Rejection.QUEUE_FULL, full)
 
-
-def _check_deadline(job: Job, now: float) -> None:
-    """Raise Refused if the deadline has passed."""
-    if job.deadline <= now:
-        late = DeadlineExceeded("the deadline had passed before the job could be queued")
-        raise Refused(Rejection.DEADLINE, late)
+    def _check_deadline(self, job: Job, now: float) -> None:
+        if job.deadline <= now:
+            self._on_rejected(Rejection.DEADLINE)
+            raise DeadlineExceeded("the deadline had passed before the job could be queued")

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
-from app.engine.queue.admission import Admission, Refused, Reservation
+from app.engine.queue.admission import Admission, Instances, Reservation
 from app.engine.queue.job import INLINE_BYTES, Batch, Job, ShapeKey
-from app.engine.queue.running import Instances, Running
 from app.engine.queue.shape_queues import ServiceTime, ShapeQueues
 
 SHORT_RUN_SECONDS = 0.1
@@ -39,6 +40,52 @@ class Taker(Protocol):
 
     def take(self, batch: Batch) -> None:
         """Run the batch; must not raise."""
+
+
+class Running:
+    """All batches under way; a batch that was given back still counts as running."""
+
+    def __init__(self) -> None:
+        self.batches: set[Batch] = set()
+        self.returned: deque[Batch] = deque()
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need, from their usual duration."""
+        return sum(max(0.0, batch.started + batch.expected_seconds - now) for batch in self.batches)
+
+    def jobs(self) -> list[Job]:
+        return [job for batch in tuple(self.batches) for job in batch.jobs]
+
+    def overdue(self, now: float) -> list[Job]:
+        return [job for job in self.jobs() if job.deadline <= now and not job.future.done()]
+
+    def next_deadline(self) -> float:
+        return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
+
+    def resume(self, now: float) -> Batch | None:
+        """Return a batch that was given back, without the jobs that are settled, or None."""
+        while self.returned:
+            batch = self.returned.popleft()
+            self.batches.discard(batch)
+            if jobs := tuple(job for job in batch.jobs if not job.future.done()):
+                batch = replace(batch, jobs=jobs, started=now)
+                self.batches.add(batch)
+                return batch
+        return None
+
+    def divide(self, batch: Batch) -> list[Batch]:
+        """Split the batch into one for each of its jobs."""
+        alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
+        self.batches.discard(batch)
+        self.batches.update(alone)
+        return alone
+
+    def drop_returned(self) -> list[Job]:
+        """Forget the batches that were given back and return their jobs."""
+        jobs = [job for batch in self.returned for job in batch.jobs]
+        self.batches.difference_update(self.returned)
+        self.returned.clear()
+        return jobs
 
 
 class Batcher:
@@ -66,7 +113,9 @@ class Batcher:
         self._queues = ShapeQueues(max_rows=max_rows, max_delay=max_delay)
         self._running = Running()
         self._times = ServiceTime()
-        self._admission = Admission(self._queues, self._times, max_queue=max_queue)
+        self._admission = Admission(
+            self._queues, self._times, max_queue=max_queue, on_rejected=on_rejected
+        )
         self._closed_with: PaddlepoolError | None = None
         self._takers: list[Taker] = []
         self._free: list[Taker] = []
@@ -81,15 +130,8 @@ class Batcher:
         Raises the errors of submit(), so a request is rejected before its picture is decoded.
         """
         now = self._clock()
-        try:
-            self._check_open()
-            return self._admission.reserve(deadline, now, self._instances(now))
-        except Refused as refused:
-            error = self._counted(refused)
-        try:
-            raise error
-        finally:
-            del error  # breaks a reference cycle with its traceback
+        self._check_open()
+        return self._admission.reserve(deadline, now, self._instances(now))
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
@@ -98,33 +140,21 @@ class Batcher:
         Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self._clock()
-        try:
-            self._check_open()
-            shed = self._admission.admit(jobs, now, self._instances(now), reservation)
-        except Refused as refused:
-            error = self._counted(refused)
-        else:
-            for job in jobs:
-                job.future.add_done_callback(partial(self._drop_cancelled, job))
-            self._wake_at(min(job.deadline for job in jobs))
-            for unlucky in shed:
-                self._on_rejected(Rejection.SHED)
-                wait = self._backlog()
-                unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
-            self.dispatch()
-            return
-        try:
-            raise error
-        finally:
-            del error
-
-    def _counted(self, refused: Refused) -> PaddlepoolError:
-        self._on_rejected(refused.reason)
-        return refused.error
+        self._check_open()
+        shed = self._admission.admit(jobs, now, self._instances(now), reservation)
+        for job in jobs:
+            job.future.add_done_callback(partial(self._drop_cancelled, job))
+        self._arm_deadline(min(job.deadline for job in jobs))
+        for unlucky in shed:
+            self._on_rejected(Rejection.SHED)
+            wait = self._backlog()
+            unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
+        self.dispatch()
 
     def _check_open(self) -> None:
         if self._closed_with is not None:
-            raise Refused(Rejection.NOT_READY, self._closed_with.alone())
+            self._on_rejected(Rejection.NOT_READY)
+            raise self._closed_with.alone()
 
     def _instances(self, now: float) -> Instances:
         live = len(self._takers)
@@ -279,7 +309,7 @@ class Batcher:
         for job in self._queues.take_expired(math.inf) + self._running.drop_returned():
             job.fail(error)
 
-    def _wake_at(self, deadline: float) -> None:
+    def _arm_deadline(self, deadline: float) -> None:
         """Set the alarm for this deadline, unless it is set for an earlier one."""
         if deadline >= self._alarm_at:
             return
@@ -297,7 +327,7 @@ class Batcher:
             self._expire(job)
         for job in self._running.overdue(now):
             job.fail(DeadlineExceeded("the deadline passed while the job was running"))
-        self._wake_at(min(self._queues.next_deadline(), self._running.next_deadline()))
+        self._arm_deadline(min(self._queues.next_deadline(), self._running.next_deadline()))
 
     def _expire(self, job: Job) -> None:
         if not job.future.done():

@@ -25,7 +25,7 @@ from app.contracts.tensors import Tensors, TensorSpec, shape_key
 from app.engine.awaiting import in_thread
 from app.engine.pool.context import EngineContext
 from app.engine.pool.group import Group
-from app.engine.pool.statistics import Snapshot, Statistics
+from app.engine.pool.statistics import Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job, ShapeKey
 from app.models.repository.config import ModelConfig
@@ -213,7 +213,7 @@ class ServedModel:
         if future.cancelled() or future.exception() is not None:
             self._statistics.failed(self._clock() - enqueued)
 
-    def statistics(self) -> Snapshot:
+    def statistics(self) -> Statistics:
         """Return the counters of this version since it was loaded."""
         return self._statistics.snapshot()
 

@@ -1,17 +1,19 @@
 """The search of `paddlepool tune`: threads and predictors first, then batches, then buckets.
 
-Candidates are under synthetic load through the server's own engine, measured by its metrics.
+Candidates are under synthetic load through the server's own engine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Agreement, PredictorFactory
@@ -22,7 +24,6 @@ from app.evidence.comparison.measure import ComparisonOf, Sample, choose_samples
 from app.evidence.verdict.proof import fastest_of
 from app.models.repository.config import AUTO, DynamicBatching, ModelConfig, Warmup, load_config
 from app.models.repository.layout import ModelFiles
-from app.observability.history import quantiles
 from app.observability.metrics import Metrics
 
 EQUAL = 1.10
@@ -50,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A candidate's figures under load, from the server's own histogram."""
+    """A candidate's figures under load."""
 
     candidate: Candidate
     clients: int
@@ -106,60 +107,20 @@ def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None
 
 
 def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
-    own = chosen.candidate
-    lines = [f"{own}: {chosen.per_second:.2f} requests per second, p95 {chosen.p95_seconds:.3f} s"]
-    for kind, because, rivals in _rivals(own, outcomes):
-        if not rivals:
-            continue
-        rival = max(rivals, key=lambda each: each.per_second)
-        gain = rival.per_second / chosen.per_second - 1
-        if rival.p95_seconds > p95_seconds and gain > 0:
-            because = "but its p95 is beyond what was asked for"
-        elif gain > 0:
-            because = "which counts as equal, and it is not as simple"
-        lines.append(
-            f"{kind} ({rival.candidate}): {gain:+.0%} requests per second, "
-            f"p95 {rival.p95_seconds:.3f} s; {because}"
-        )
+    """The choice, and why each candidate with more requests per second was not chosen."""
+    lines = [
+        f"{chosen.candidate}: {chosen.per_second:.2f} requests per second, "
+        f"p95 {chosen.p95_seconds:.3f} s"
+    ]
+    for each in outcomes:
+        gain = each.per_second / chosen.per_second - 1
+        if gain > 0:
+            late = each.p95_seconds > p95_seconds
+            lines.append(
+                f"{each.candidate}: {gain:+.0%} requests per second, p95 {each.p95_seconds:.3f} s, "
+                + ("beyond what was asked for" if late else "which counts as equal; not as simple")
+            )
     return lines
-
-
-def _rivals(
-    own: Candidate, outcomes: Sequence[Outcome]
-) -> Iterator[tuple[str, str, list[Outcome]]]:
-    """Each kind of alternative, the reason why it serves less, and its outcomes."""
-    others = [(each.candidate, each) for each in outcomes if each.candidate != own]
-    plain = [(c, each) for c, each in others if c.batch == own.batch]
-    yield (
-        "more threads in a predictor",
-        "threads of one predictor wait for each other, predictors do not",
-        [each for c, each in plain if c.threads > own.threads],
-    )
-    yield (
-        "fewer predictors",
-        "cores are left idle",
-        [each for c, each in plain if c.count < own.count and c.threads == own.threads],
-    )
-    yield (
-        "more predictors",
-        "they wait for each other",
-        [each for c, each in plain if c.count > own.count],
-    )
-    yield (
-        "batching",
-        "a batch costs as much as its rows one by one",
-        [each for c, each in others if c.batch > own.batch],
-    )
-    yield (
-        "smaller batches",
-        "a batch costs less than its rows one by one",
-        [each for c, each in others if c.batch < own.batch and c.threads == own.threads],
-    )
-    yield (
-        "other buckets",
-        "more padding, or more shapes than pay",
-        [each for c, each in plain if c.buckets != own.buckets and c.count == own.count],
-    )
 
 
 if TYPE_CHECKING:
@@ -239,7 +200,6 @@ def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
     staged.replace(path)
 
 
-ROUTE = "/tune"
 REQUEST_SECONDS = 120.0
 
 
@@ -278,8 +238,9 @@ class CandidateUnderLoad:
     clients: int
     samples: Sequence[Sample]
     model: ServedModel
-    metrics: Metrics
     seconds: float = 0.0
+    answered: list[float] = field(default_factory=list)
+    """Seconds of each request."""
     _turn: int = field(default=0)
 
     async def run(self, seconds: float) -> None:
@@ -291,22 +252,18 @@ class CandidateUnderLoad:
                 inputs = self.samples[self._turn % len(self.samples)][1]
                 began = time.monotonic()
                 await self.model.submit(inputs, deadline=began + REQUEST_SECONDS)
-                self.metrics.request_done(
-                    route=ROUTE, method="POST", status=200, seconds=time.monotonic() - began
-                )
+                self.answered.append(time.monotonic() - began)
 
         began = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(self.clients)))
         self.seconds += time.perf_counter() - began
 
     def outcome(self) -> Outcome:
-        bounds, buckets = request_buckets(self.metrics)
-        [p95_seconds] = quantiles(bounds, buckets, [0.95]) or [0.0]
         return Outcome(
             candidate=self.candidate,
             clients=self.clients,
-            per_second=sum(buckets) / self.seconds,
-            p95_seconds=p95_seconds,
+            per_second=len(self.answered) / self.seconds,
+            p95_seconds=float(np.quantile(self.answered, 0.95)),
             resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
         )
 
@@ -324,14 +281,11 @@ async def open_candidate(
     agreement: Agreement | None = None,
 ) -> CandidateUnderLoad:
     """Start serving a candidate; every predictor is warm and has passed its self-test then."""
-    metrics = Metrics(build={})
-    metrics.expect_model(files.name, [files.config.default_group])
-    metrics.expect_route(ROUTE)
     model = ServedModel(
         candidate_files(files, candidate, samples),
         context=EngineContext(
             open_predictor=open_predictor,
-            observer=metrics,
+            observer=Metrics(build={}),
             clock=time.monotonic,
             max_resident_bytes=1 << 40,
             agreement_of=lambda _info: agreement,
@@ -343,22 +297,7 @@ async def open_candidate(
         await model.close()
         raise
     clients = max(cores, candidate.count * candidate.batch)
-    return CandidateUnderLoad(
-        candidate=candidate, clients=clients, samples=samples, model=model, metrics=metrics
-    )
-
-
-def request_buckets(metrics: Metrics) -> tuple[list[float], list[int]]:
-    """The bounds of the request histogram and the number of requests in each bucket."""
-    below = sorted(
-        (float(point.labels["le"]), int(point.value))
-        for family in metrics.registry.collect()
-        if family.name == "paddlepool_request_duration_seconds"
-        for point in family.samples
-        if point.name.endswith("_bucket") and point.labels["route"] == ROUTE
-    )
-    bounds, counts = zip(*below, strict=True)
-    return list(bounds[:-1]), [after - before for before, after in pairwise((0, *counts))]
+    return CandidateUnderLoad(candidate=candidate, clients=clients, samples=samples, model=model)
 
 
 ROUNDS = 3

@@ -133,7 +133,7 @@ class Race:
         noisy = "too noisy to tell: " if undecided(low, high) else ""
         reason = (
             f"{noisy}{gain:.2f} times the throughput of {self._first} "
-            f"({low:.2f} to {high:.2f}, {pairs} pairs), {_told(quality)}, "
+            f"({low:.2f} to {high:.2f}, {pairs} pairs), {_quality_text(quality)}, "
             f"{self._resident_bytes() / 1e6:.0f} MB a process"
         )
         candidate = replace(
@@ -181,7 +181,7 @@ class Race:
         return max(each.resident_bytes() for each in self._own)
 
 
-def _told(quality: Quality) -> str:
+def _quality_text(quality: Quality) -> str:
     agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
     return f"mean difference {quality.mean_difference:.2g}{agreement}"
 

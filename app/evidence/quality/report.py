@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.contracts.errors import ConfigError
+from app.evidence.comparison.result import columns
 from app.evidence.quality.ports import Findings, Table, Value
 
 
@@ -30,7 +31,7 @@ class Report:
                 f"QUICK LOOK at the first {self.limit} of each set: not this model's figures"
             )
         for table in self.findings.tables:
-            lines += ["", table.title, *_aligned(_cells(table))]
+            lines += ["", table.title, columns(_cells(table))]
         if self.findings.notes:
             lines += ["", *self.findings.notes]
         return "\n".join(lines)
@@ -87,17 +88,6 @@ def _word(value: Value) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
 
 
 CARD = "MODEL_CARD.md"

@@ -5,19 +5,17 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from app.contracts.errors import ConfigError
-from app.contracts.ports import Agreement, Predictor, PredictorFactory, ServedModelInfo
-from app.contracts.tensors import Tensors, mean_difference, shape_key
+from app.contracts.ports import Agreement, PredictorFactory, ServedModelInfo
+from app.contracts.tensors import Tensors, mean_difference
 from app.evidence.quality.ports import (
     Bench,
     Findings,
@@ -152,7 +150,7 @@ def _findings(
     test = files.selftest(agreement).judging(group)
     predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
     try:
-        bench = PredictorBench(
+        bench = Bench(
             predictor,
             max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),
             label=f"{files.name} {name}",
@@ -211,43 +209,3 @@ def compare_outputs(
 
 def _difference(after: Value, before: Value) -> Value:
     return after if isinstance(after, int) and after == before else after - before
-
-
-T = TypeVar("T")
-RUN_SECONDS = 120.0
-
-
-class PredictorBench:
-    """A Bench; `outputs` holds the outputs of every job so far."""
-
-    def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:
-        self._predictor = predictor
-        self._max_batch_size = max_batch_size
-        self._label = label
-        self.outputs: list[Tensors] = []
-
-    def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
-        alike: defaultdict[Any, list[int]] = defaultdict(list)
-        for number, job in enumerate(jobs):
-            alike[shape_key(job)].append(number)
-        outputs: list[Tensors] = [{}] * len(jobs)
-        with tqdm(total=len(jobs), desc=f"{self._label}: {what}", leave=False, disable=None) as bar:
-            for numbers in alike.values():
-                for start in range(0, len(numbers), self._max_batch_size):
-                    members = numbers[start : start + self._max_batch_size]
-                    for number, output in zip(
-                        members, self._batch([jobs[n] for n in members]), strict=True
-                    ):
-                        outputs[number] = output
-                    bar.update(len(members))
-        self.outputs += outputs
-        return outputs
-
-    def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
-        yield from tqdm(items, desc=f"{self._label}: {what}", leave=False, disable=None)
-
-    def _batch(self, jobs: Sequence[Tensors]) -> Iterator[Tensors]:
-        joined = {name: np.concatenate([job[name] for job in jobs]) for name in jobs[0]}
-        found = self._predictor.run(joined, timeout=RUN_SECONDS)
-        for row in range(len(jobs)):
-            yield {name: array[row : row + 1] for name, array in found.items()}

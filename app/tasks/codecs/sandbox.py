@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:
         message: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
     ) -> tuple[Mapping[str, Any], Tensors]:
         name = str(message["function"])
-        function = functions.get(name) or functions.setdefault(name, _resolve(name))
+        function = functions.get(name) or functions.setdefault(name, pkgutil.resolve_name(name))
         try:
             return function(message["meta"], arrays, descriptors)
         except memory_errors as error:
@@ -45,9 +45,3 @@ def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:
             raise WorkerCrashed("out of memory") from None
 
     return {}, call
-
-
-def _resolve(name: str) -> Function:
-    module, _, attribute = name.partition(":")
-    function: Function = getattr(importlib.import_module(module), attribute)
-    return function

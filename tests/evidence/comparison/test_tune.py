@@ -8,7 +8,6 @@ import pytest
 
 from app.contracts.errors import ConfigError
 from app.evidence.comparison.search import (
-    ROUTE,
     Candidate,
     CandidateUnderLoad,
     Outcome,
@@ -16,12 +15,10 @@ from app.evidence.comparison.search import (
     bucket_candidates,
     choose,
     open_candidate,
-    request_buckets,
     thread_candidates,
     write_group,
 )
 from app.models.repository.layout import ModelRepository
-from app.observability.metrics import SECONDS, Metrics
 from tests.engine.fakes import FakeFactory, row, write_double
 
 
@@ -88,18 +85,7 @@ def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
     assert (best.candidate if best else None) == chosen
 
 
-def test_requests_are_read_bucket_by_bucket() -> None:
-    metrics = Metrics(build={})
-    for route in (ROUTE, "/other"):
-        metrics.expect_route(route)
-    for seconds, route in ((0.001, ROUTE), (0.0011, ROUTE), (99.0, ROUTE), (0.001, "/other")):
-        metrics.request_done(route=route, method="POST", status=200, seconds=seconds)
-    bounds, buckets = request_buckets(metrics)
-    assert tuple(bounds) == SECONDS
-    assert (buckets[0], buckets[1], buckets[-1], sum(buckets)) == (1, 1, 1, 3)
-
-
-def test_load_goes_through_the_engine_and_its_metrics(tmp_path: Path) -> None:
+def test_load_goes_through_the_engine(tmp_path: Path) -> None:
     write_double(tmp_path)
     files = ModelRepository(tmp_path).read("double", 1)
     factory = FakeFactory()

@@ -16,8 +16,8 @@ from app.cli import main
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Predictor, ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
-from app.evidence.quality.ports import Findings, Source, Table
-from app.evidence.quality.run import PredictorBench, compare_outputs, differences
+from app.evidence.quality.ports import Bench, Findings, Source, Table
+from app.evidence.quality.run import compare_outputs, differences
 from app.tasks.sentiment.evaluation import SentimentQuality
 from tests.engine.fakes import write_double
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "data"
 
 
-class FakeBench:
+class FakeBench(Bench):
     """Computes outputs with a function of one job."""
 
     def __init__(self, network: Callable[[Tensors], Tensors]) -> None:
@@ -65,7 +65,7 @@ def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
             return {"y": 2 * inputs["x"]}
 
     jobs = [{"x": np.full((1, width), number)} for number, width in enumerate((3, 4, 3, 3, 4))]
-    bench = PredictorBench(cast(Predictor, Doubling()), max_batch_size=2, label="toy")
+    bench = Bench(cast(Predictor, Doubling()), max_batch_size=2, label="toy")
     outputs = bench.run(jobs, what="jobs")
     assert [int(output["y"][0, 0]) for output in outputs] == [0, 2, 4, 6, 8]
     assert batches == [(2, 3), (1, 3), (2, 4)]

@@ -18,7 +18,7 @@ from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
 from app.engine.dataplane import DataPlane
-from app.engine.pool.statistics import Snapshot, Statistics
+from app.engine.pool.statistics import Statistics
 from app.engine.registry.registry import ModelRegistry, ThreadBudget
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.models.repository.manifest import FileEntry, Manifest
@@ -82,7 +82,7 @@ class FakeModel:
     max_rows: int = 4
     counters: Statistics = field(default_factory=Statistics)
 
-    def statistics(self) -> Snapshot:
+    def statistics(self) -> Statistics:
         return self.counters.snapshot()
 
     @property
