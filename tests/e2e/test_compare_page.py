@@ -220,7 +220,10 @@ HEIGHTS = "all => new Set(all.map(each => each.offsetHeight)).size"
 CUT = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.outerHTML)"
 
 
-@pytest.mark.parametrize(("language", "scheme"), [("en-US", "light"), ("zh-CN", "dark")])
+@pytest.mark.parametrize(
+    ("language", "scheme"),
+    [("en-US", "light"), pytest.param("zh-CN", "dark", marks=pytest.mark.nightly)],
+)
 def test_everybody_can_use_it(
     browser: Browser, served: Server, language: str, scheme: Any, complaints: list[str]
 ) -> None:

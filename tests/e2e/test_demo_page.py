@@ -656,7 +656,10 @@ def test_everything_is_done_by_keys_alone(page: Page) -> None:
     assert page.is_hidden("#server-models")
 
 
-@pytest.mark.parametrize(("locale", "scheme"), [("en-US", "light"), ("zh-CN", "dark")])
+@pytest.mark.parametrize(
+    ("locale", "scheme"),
+    [pytest.param("en-US", "light", marks=pytest.mark.nightly), ("zh-CN", "dark")],
+)
 def test_nobody_is_shut_out(
     browser: Browser, full_server: Server, complaints: list[str], scheme: str, locale: str
 ) -> None:
