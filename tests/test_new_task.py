@@ -67,7 +67,7 @@ def said() -> Iterator[list[logging.LogRecord]]:
     """What is logged while the server runs."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[assignment, method-assign]
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)
