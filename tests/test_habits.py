@@ -2,9 +2,11 @@
 
 import re
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from app import __version__
+from tests.ran import ran
 
 ROOT = Path(__file__).parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
@@ -24,8 +26,16 @@ def test_the_newest_release_of_the_changelog_is_the_version() -> None:
     assert released[:1] in ([], [__version__])
 
 
-def test_every_declared_kind_of_file_is_in_the_package() -> None:
-    """A pattern that matches nothing, as py.typed once did, promises what is not there."""
+def test_every_kind_of_file_of_the_package_is_declared_and_there() -> None:
+    """A pattern that matches nothing, as py.typed once did, promises what is not there; a file that
+    matches none is in no wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    for pattern in project["tool"]["setuptools"]["package-data"]["*"]:
+    patterns = project["tool"]["setuptools"]["package-data"]["*"]
+    for pattern in patterns:
         assert list((ROOT / "app").rglob(pattern)), pattern
+    tracked = [Path(line) for line in ran(["git", "ls-files", "app"]).stdout.splitlines()]
+    assert len(tracked) > 100
+    left_out = [path for path in tracked if path.suffix != ".py"]
+    for pattern in patterns:
+        left_out = [path for path in left_out if not fnmatchcase(path.name, pattern)]
+    assert left_out == []

@@ -291,7 +291,8 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
 
 @pytest.mark.slow
 def test_the_api_process_never_imports_paddle_or_a_picture_decoder() -> None:
-    """Importing the server, every task's endpoint and pipeline included, loads none of them."""
+    """Importing the server, every task's endpoint and pipeline included, loads none of them; nor
+    gRPC, which has a port of its own."""
     program = """
 import sys
 import app.cli, app.cli.serve, app.main
@@ -300,8 +301,9 @@ from app.tasks.task import load_tasks, settings_class
 tasks = load_tasks(PIPELINES)
 for task in tasks.values():
     task.endpoints(settings_class(tasks.values())())
-decoders = {"paddle", "cv2", "torch", "onnxruntime", "PIL.JpegImagePlugin", "PIL.PngImagePlugin"}
-print(sorted(decoders & set(sys.modules)))
+heavy = {"paddle", "cv2", "torch", "onnxruntime", "grpc"}
+heavy |= {"PIL.JpegImagePlugin", "PIL.PngImagePlugin"}
+print(sorted(heavy & set(sys.modules)))
 """
     assert ran([sys.executable, "-c", program]).stdout.strip() == "[]"
 

@@ -1,7 +1,6 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
 import asyncio
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from app.observability.metrics import Metrics
 from app.settings.server import Settings
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
-from tests.ran import ran
 from tests.service.api.fakes import Client, FakeRegistry, make_settings
 
 
@@ -32,13 +30,6 @@ def test_grpc_without_its_extra_is_refused_before_anything_starts(
     monkeypatch.setitem(EXTRAS, "grpc", ("grpc_of_nobody",))
     with pytest.raises(ConfigError, match=r"grpc_of_nobody not installed: pip install 'paddlepool"):
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
-
-
-@pytest.mark.slow
-def test_nothing_of_grpc_is_imported_without_its_port() -> None:
-    """The server that most run is as light as before."""
-    program = "import sys, app.main; sys.exit(any(n.split('.')[0] == 'grpc' for n in sys.modules))"
-    ran([sys.executable, "-c", program])
 
 
 class CountedSettings(settings_class(load_tasks(PIPELINES).values())):  # type: ignore[misc]

@@ -4,6 +4,7 @@ The task is tests/tasks/tagger, over a Paddle program in a predictor process of 
 here is what the product runs.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -62,7 +63,22 @@ def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient
 
 
 @pytest.fixture(scope="module")
-def client(repository: Path) -> Iterator[TestClient]:
+def said() -> Iterator[list[logging.LogRecord]]:
+    """What is logged while the server runs."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[assignment, method-assign]
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel("INFO")
+    yield records
+    root.setLevel(level)
+    root.removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def client(repository: Path, said: list[logging.LogRecord]) -> Iterator[TestClient]:
     with serve(repository, {**PIPELINES, **LINE}) as client:
         yield client
 
@@ -94,13 +110,12 @@ def test_the_new_task_answers(client: TestClient, text: str, expected: list[str]
 
 
 def test_curl_needs_no_header_and_the_log_names_the_route(
-    repository: Path, caplog: pytest.LogCaptureFixture
+    client: TestClient, said: list[logging.LogRecord]
 ) -> None:
-    with caplog.at_level("INFO"), serve(repository, {**PIPELINES, **LINE}) as client:
-        form = {"Content-Type": "application/x-www-form-urlencoded"}
-        assert client.post("/tag", content='{"text": "x"}', headers=form).status_code == 200
-        answers = [vars(record) for record in caplog.records if "answers" in record.msg]
-        assert {record["at"] for record in answers} == {"/tag"}
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert client.post("/tag", content='{"text": "x"}', headers=form).status_code == 200
+    answers = [vars(record) for record in said if "answers" in str(record.msg)]
+    assert {record["at"] for record in answers} == {"/tag"}
 
 
 def test_its_body_limit_is_enforced(client: TestClient) -> None:

@@ -1,10 +1,12 @@
-"""The script that builds the client and tests what it built on each Python."""
+"""The client is a distribution: it installs alone; the script that tests it on each Python."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +14,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from paddlepool_client import __version__
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "clients" / "python"
@@ -55,6 +58,48 @@ def test_an_interpreter_that_cannot_run_is_named(
 def test_the_changelog_has_the_clients_version() -> None:
     text = (CLIENT / "CHANGELOG.md").read_text("utf-8")
     assert f"## [{__version__}] - " in text
+
+
+ALONE = """
+import importlib.util, sys
+sys.path += sys.argv[1:]
+import paddlepool_client
+from importlib.metadata import distribution
+there = distribution("paddlepool-client")
+print(paddlepool_client.__file__)
+print([name for name in ("paddle", "numpy", "PIL", "app") if importlib.util.find_spec(name)])
+print(there.version == paddlepool_client.__version__)
+print([line for line in there.requires if "extra" not in line])
+print(there.metadata["License-Expression"])
+print([(each.name, each.load().__name__) for each in there.entry_points])
+"""
+
+
+@pytest.mark.slow
+def test_the_client_works_where_neither_the_server_nor_paddle_is(
+    script: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    """It is imported from what was installed, types and all; its metadata name httpx alone."""
+    unwanted = shutil.ignore_patterns("*.egg-info", "build", "__pycache__")
+    source = shutil.copytree(CLIENT, tmp_path / "source", ignore=unwanted)
+    target, others = tmp_path / "installed", tmp_path / "others"
+    # Without an index: the build takes the setuptools that is here.
+    alone = ["--no-index", "--no-deps", "--no-build-isolation", "--target", target, source]
+    ran([sys.executable, "-m", "pip", "install", "--quiet", *alone])
+    others.mkdir()
+    for name in script("deploy/container/keep.py").needed(["httpx", "tqdm"]):
+        there = distribution(name)
+        for top in {file.parts[0] for file in there.files or ()} - {"..", "__pycache__"}:
+            (others / top).symlink_to(Path(str(there.locate_file(top))))
+    # The standard library and these directories: -I -S leaves out everything else.
+    said = ran([sys.executable, "-I", "-S", "-B", "-c", ALONE, target, others]).stdout
+    package = target / "paddlepool_client"
+    assert said.splitlines() == [
+        *(str(package / "__init__.py"), "[]"),
+        *("True", "['httpx>=0.28']", "Apache-2.0"),
+        "[('paddlepool-client', 'main')]",
+    ]
+    assert (package / "py.typed").is_file()
 
 
 @pytest.mark.nightly

@@ -168,34 +168,50 @@ def test_variables_in_manifests_are_settings(file: Path) -> None:
     assert (found - SETTINGS, found != set()) == (set(), True)
 
 
-def rendered(values: object) -> dict[str, dict[str, Any]]:
-    """The chart's objects of these values, by kind."""
-    program = (
-        "import sys, json; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "import check_manifests as check; check.VALUES['these'] = json.loads(sys.argv[3]);"
-        "found = [each for _, each in check.rendered(Path(sys.argv[2]), ['these'])];"
-        "print(json.dumps({each['kind']: each for each in found}))"
-    )
-    done = in_their_environment("-c", program, ROOT / "deploy", CHART, json.dumps(values))
+VALUES: dict[str, Any] = {
+    "drain": {"drain": {"delaySeconds": 100, "timeoutSeconds": 200}},
+    "": {"monitoring": {"prometheusRule": {"enabled": True, "runbooks": ""}}},
+    "https://runbooks.example": {
+        "monitoring": {"prometheusRule": {"enabled": True, "runbooks": "https://runbooks.example/"}}
+    },
+}
+RENDER = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import check_manifests as check
+check.VALUES.update(json.loads(sys.argv[3]))
+found = {
+    name: {each["kind"]: each for _, each in check.rendered(Path(sys.argv[2]), [name])}
+    for name in json.loads(sys.argv[3])
+}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, dict[str, Any]]:
+    """The chart's objects of each of VALUES, by kind."""
+    done = in_their_environment("-c", RENDER, ROOT / "deploy", CHART, json.dumps(VALUES))
     assert done.returncode == 0, done.stderr
     objects: dict[str, dict[str, Any]] = json.loads(done.stdout)
     return objects
 
 
-def test_the_chart_waits_for_the_drain() -> None:
+def test_the_chart_waits_for_the_drain(rendered: dict[str, dict[str, Any]]) -> None:
     """The grace period follows the delay and the timeout that an operator sets."""
-    found = rendered({"drain": {"delaySeconds": 100, "timeoutSeconds": 200}})
-    pod = found["Deployment"]["spec"]["template"]["spec"]
+    pod = rendered["drain"]["Deployment"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= 100 + 200 + 5
 
 
-@pytest.mark.parametrize("runbooks", ["", "https://runbooks.example/"])
-def test_the_charts_rules_are_valid_and_lead_to_runbooks(tmp_path: Path, runbooks: str) -> None:
+@pytest.mark.parametrize("runbooks", ["", "https://runbooks.example"])
+def test_the_charts_rules_are_valid_and_lead_to_runbooks(
+    rendered: dict[str, dict[str, Any]], tmp_path: Path, runbooks: str
+) -> None:
     """By promtool; without an address alerts lead nowhere."""
-    found = rendered({"monitoring": {"prometheusRule": {"enabled": True, "runbooks": runbooks}}})
-    text = yaml.safe_dump(found["PrometheusRule"]["spec"], width=1000)
+    text = yaml.safe_dump(rendered[runbooks]["PrometheusRule"]["spec"], width=1000)
     urls = re.findall("runbook_url: (.*)/Paddlepool", text)
-    assert set(urls) == ({runbooks.rstrip("/")} if runbooks else set())
+    assert set(urls) == ({runbooks} if runbooks else set())
     assert "vector(2)" in text  # replicaCount
     file = tmp_path / "rules.yml"
     file.write_text(text)

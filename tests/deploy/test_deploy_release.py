@@ -314,7 +314,7 @@ class TestImage:
         assert len(installing) == 3
         assert all("\nARG SOURCE_DATE_EPOCH\n" in stage for stage in installing)
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_an_installation_is_the_same_whenever_it_is_made(self, tmp_path: Path) -> None:
         """The client's, with the bytecode that pip makes."""
         source = shutil.copytree(ROOT / "clients" / "python", tmp_path / "source")

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 280.0
 BUILT = ("app", "model_repo", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 
-pytestmark = pytest.mark.slow  # packs 31 MB
+pytestmark = pytest.mark.nightly  # packs 31 MB
 
 
 def run(command: list[str], directory: Path) -> str:
@@ -159,7 +159,6 @@ def serving(program: Path, directory: Path, log: Path) -> Iterator[str]:
         process.wait(PATIENCE)
 
 
-@pytest.mark.nightly
 @pytest.mark.paddle
 @pytest.mark.e2e
 def test_an_empty_directory_is_served_from_the_wheel(wheel: Path, tmp_path: Path) -> None:

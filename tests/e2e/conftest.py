@@ -51,42 +51,30 @@ PATIENT = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
 
 
 @pytest.fixture(scope="session")
-def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with every model of the repository. Shared: leave it as it was, but for groups that
-    are started on demand."""
-    directory = tmp_path_factory.mktemp("full_server")
-    with running(ROOT / "model_repo", directory, settings=PATIENT) as server:
+def full_server(
+    tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server with every model of the repository, `tiny`, gRPC and an admin key. Shared: leave it
+    as it was, but for groups that are started on demand."""
+    root = tmp_path_factory.mktemp("full_server")
+    shutil.copytree(ROOT / "model_repo", root / "repository")
+    shutil.copytree(tiny_model_repository / "tiny", root / "repository" / "tiny")
+    settings = PATIENT | {"admin_key": "admin", "grpc_port": 0}
+    with running(root / "repository", root, settings=settings) as server:
         server.wait_loaded()
         yield server
 
 
-KEY = "one-of-the-keys"
+KEY, FOREIGN_KEY = "one-of-the-keys", "schlüssel-钥匙"
 
 
 @pytest.fixture(scope="session")
 def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with every model of the repository, for callers with KEY. Leave it as it was."""
+    """A server with every model of the repository, for callers with a key. Leave it as it was,
+    but for the group `native` of emotion."""
     directory = tmp_path_factory.mktemp("keyed_server")
-    with running(ROOT / "model_repo", directory, settings=PATIENT | {"api_keys": KEY}) as server:
-        server.wait_loaded()
-        yield server
-
-
-@pytest.fixture(scope="session")
-def protocol_server(
-    tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """The model `tiny`, and our own models."""
-    root = tmp_path_factory.mktemp("protocol")
-    shutil.copytree(ROOT / "model_repo", root / "repository")
-    shutil.copytree(tiny_model_repository / "tiny", root / "repository" / "tiny")
-    settings = PATIENT | {
-        "admin_key": "admin",
-        "grpc_port": 0,
-        "segment_max_bytes": 200_000,
-        "codec_processes": 1,
-    }
-    with running(root / "repository", root, settings=settings) as server:
+    settings = PATIENT | {"api_keys": f"{KEY},{FOREIGN_KEY}"}
+    with running(ROOT / "model_repo", directory, settings=settings) as server:
         server.wait_loaded()
         yield server
 

@@ -118,21 +118,19 @@ def running(
     *,
     settings: Mapping[str, object] | None = None,
     module: str = "app.cli",
-    script: Path | None = None,
+    before: Callable[[], None] | None = None,
     passed: socket.socket | None = None,
 ) -> Iterator[Server]:
     """A server on this model repository; its log goes to `directory`. Killed at the end.
 
-    `script` runs in place of `module`, with the same arguments. A listening socket is `passed` as
-    systemd does it.
+    `before` is called in its process. A listening socket is `passed` as systemd does it.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
     # The groups stay as config.toml says, unless a test asks for more.
     fixed = {"drain_delay_seconds": 0, "state_file": "off", "prove_groups": "off"}
     settings = fixed | dict(settings or {})
     environment |= {f"PADDLEPOOL_{name.upper()}": str(v) for name, v in settings.items()}
-    what = ["-m", module] if script is None else [str(script)]
-    command = [sys.executable, *what, "serve", "--port", "0"]
+    command = [sys.executable, "-m", module, "serve", "--port", "0"]
     if passed is not None:
         command = [sys.executable, "-c", AS_SYSTEMD, str(passed.fileno()), *command]
     log_file = directory / "server.log"
@@ -144,6 +142,7 @@ def running(
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=[] if passed is None else [passed.fileno()],
+            preexec_fn=before,
         )
     try:
         yield Server(process, log_file, repository)

@@ -9,6 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from app.contracts.status import Choice
+from app.evidence.live.kept_choices import KeptChoices
+from app.models.repository.layout import ModelRepository
+from app.observability.build_info import machine
 from tests.e2e.process import Server, running, wait_until
 from tests.e2e.test_live import IDLE_PATIENCE, infer
 
@@ -82,6 +86,17 @@ class User(threading.Thread):
                 self.answers.append(infer(client))
 
 
+def test_a_kept_choice_answers_from_the_start(repository: Path) -> None:
+    kept = KeptChoices(repository.parent / "choices.json", precision="auto", machine=machine())
+    choice = Choice(group="fast", by="measured", reason="twice the throughput of first")
+    kept.keep(ModelRepository(repository).read("tiny", 1), choice)
+    with start(repository, "1", prove_groups="off") as server, server.client() as client:
+        server.wait_loaded()
+        assert infer(client).headers["x-predictor"] == "fast"
+        assert chosen_by(server) == "kept"
+
+
+@pytest.mark.nightly  # measures, with users beside it
 def test_choosing_swapping_and_starting_with_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
+from tests.e2e.conftest import FOREIGN_KEY, KEY
 from tests.e2e.process import ROOT, Server, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
@@ -28,20 +29,20 @@ OURS = [
     '=HYPERLINK("http://x")',
     "{{constructor.constructor('document.title=1')()}}",
 ]
-KEY = "schlüssel-钥匙"
+REMEMBERED = f"sessionStorage.setItem('paddlepool-key', '{KEY}')"
 
 
-@pytest.fixture(scope="module")
-def served(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with every model, whose groups on demand nobody has started yet."""
-    with running(ROOT / "model_repo", tmp_path_factory.mktemp("served")) as server:
-        server.wait_loaded()
-        yield server
+@pytest.fixture
+def served(browser: Browser, keyed_server: Server) -> Server:
+    """Not started where there is no browser; nobody has started its groups on demand yet."""
+    return keyed_server
 
 
 @pytest.fixture
 def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
+    """With the key, as if it had been asked for in this tab."""
     with opened(browser, complaints) as page:
+        page.add_init_script(REMEMBERED)
         yield page
 
 
@@ -219,13 +220,17 @@ HEIGHTS = "all => new Set(all.map(each => each.offsetHeight)).size"
 CUT = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.outerHTML)"
 
 
-@pytest.mark.parametrize(("language", "scheme"), [("en-US", "light"), ("zh-CN", "dark")])
+@pytest.mark.parametrize(
+    ("language", "scheme"),
+    [("en-US", "light"), pytest.param("zh-CN", "dark", marks=pytest.mark.nightly)],
+)
 def test_everybody_can_use_it(
     browser: Browser, served: Server, language: str, scheme: Any, complaints: list[str]
 ) -> None:
     """axe-core finds nothing, targets of 24 px included, in cards and table, wide and on a phone,
     where nothing sticks out, is cut off or breaks a name."""
     with opened(browser, complaints, locale=language, color_scheme=scheme) as page:
+        page.add_init_script(REMEMBERED)
         page.goto(f"{served.url}/compare?model=emotion")
         page.wait_for_selector("#overlay canvas")
         for size in (PHONE, DESKTOP):
@@ -327,20 +332,19 @@ def test_a_hostile_text_and_file_name_stay_text(page: Page, served: Server) -> N
     assert page.title() == "Paddlepool: live comparison"
 
 
-def test_a_key_is_asked_for_and_an_absent_server_is_said(
-    page: Page, tmp_path: Path, complaints: list[str]
-) -> None:
+def test_a_key_is_asked_for_and_an_absent_server_is_said(browser: Browser, tmp_path: Path) -> None:
     """The data need the key, the page does not; when the server goes the page says so."""
     empty = tmp_path / "models"
     empty.mkdir()
-    with running(empty, tmp_path, settings={"api_keys": KEY}) as server:
-        server.wait_loaded()
-        page.goto(f"{server.url}/compare")
-        page.wait_for_selector("#key-form:not([hidden])")
+    with opened(browser, []) as page:
+        with running(empty, tmp_path, settings={"api_keys": FOREIGN_KEY}) as server:
+            server.wait_loaded()
+            page.goto(f"{server.url}/compare")
+            page.wait_for_selector("#key-form:not([hidden])")
+            page.wait_for_selector("#feed-refusal:not([hidden])")
+            page.fill("#key", FOREIGN_KEY)
+            page.press("#key", "Enter")
+            page.wait_for_selector("#nothing:text-is('No model is served.')")
+            assert page.is_hidden("#feed-refusal")
         page.wait_for_selector("#feed-refusal:not([hidden])")
-        page.fill("#key", KEY)
-        page.press("#key", "Enter")
-        page.wait_for_selector("#nothing:text-is('No model is served.')")
-        assert page.is_hidden("#feed-refusal")
-    page.wait_for_selector("#feed-refusal:not([hidden])")
-    assert page.inner_text("#live-text") == "no answer"
+        assert page.inner_text("#live-text") == "no answer"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -22,12 +21,12 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from app.service.api.errors import error_codes
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
-from tests.e2e.process import PATIENCE, ROOT, Server, running
+from tests.e2e.conftest import FOREIGN_KEY as KEY
+from tests.e2e.process import PATIENCE, ROOT, Server
 from tests.tasks.codecs import heic_samples, pictures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
-KEY = "schlüssel-钥匙"
 BUDGET = 150_000
 """Bytes that the first load may bring over the wire, besides the samples."""
 LONG = "今天真的好开心呀" * 40
@@ -363,33 +362,28 @@ def test_emotions_follow_the_typing(page: Page, complaints: list[str]) -> None:
     assert complaints == []
 
 
-@pytest.mark.parametrize(
-    ("text", "title", "limit"),
-    [
+def test_a_refused_text_says_so_with_its_limit(page: Page) -> None:
+    """In the page's words, the server's words and figures; the next good text takes it away."""
+    refusal = page.locator("#sentiment-refusal")
+    for text, title, limit in (
         ("好" * 2001, "The text is too long", "2,000"),
         ("\n".join(["好"] * 33), "Too many texts", "32"),
         ("\u2800", "The text is empty", None),
-    ],
-    ids=["long", "many", "invisible"],
-)
-def test_a_refused_text_says_so_with_its_limit(
-    page: Page, text: str, title: str, limit: str | None
-) -> None:
-    """In the page's words, the server's words and figures; the next good text takes it away."""
-    page.fill("#text", text)
-    refusal = page.locator("#sentiment-refusal")
-    expect(refusal.locator("strong")).to_have_text(title)
-    assert page.locator("#scores li").count() == 0
-    if limit:
-        expect(refusal.locator("dd").first).to_have_text(limit)
-        expect(page.locator("#counts")).to_have_class("small counts bad")
-    page.fill("#text", "好开心")
-    expect(page.locator("#scores li")).to_have_count(6)
-    assert page.is_hidden("#sentiment-refusal")
+    ):
+        page.fill("#text", text)
+        expect(refusal.locator("strong")).to_have_text(title)
+        assert page.locator("#scores li").count() == 0
+        if limit:
+            expect(refusal.locator("dd").first).to_have_text(limit)
+            expect(page.locator("#counts")).to_have_class("small counts bad")
+        page.fill("#text", "好开心")
+        expect(page.locator("#scores li")).to_have_count(6)
+        assert page.is_hidden("#sentiment-refusal")
 
 
 def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
-    """Whatever was dropped: a text, an empty file without a type, too large a one, no file."""
+    """Whatever was dropped: a text, an empty file without a type, too large a one, no file. Of a
+    HEIC, which the browser cannot show, the result is shown alone."""
     refusal = page.locator("#segment-refusal")
     page.evaluate(DROP, ["notes.txt", "text/plain", list(b"hello"), "body"])
     expect(refusal.locator("strong")).to_have_text("This kind of file is not accepted")
@@ -406,10 +400,6 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
     expect(refusal.locator("dd").first).to_have_text("12,582,912")
     page.evaluate(DROP, ["", "", [], "body"])
     expect(page.locator("#intake-refusal strong")).to_have_text("What was dropped is no file")
-
-
-def test_a_picture_that_the_browser_cannot_show_is_said_to_be_so(page: Page) -> None:
-    """A HEIC: the result is shown alone."""
     page.set_input_files("#file", payload("photo.heic", heic_samples.PLAIN))
     expect(page.locator("#viewer-note")).to_contain_text("cannot show photo.heic as it came")
     expect(page.locator("#after")).to_be_visible()
@@ -434,10 +424,11 @@ def test_a_server_that_is_gone_can_be_tried_again(page: Page) -> None:
     page.click("label:has(> input[value='mask'])")
     page.click("#samples button:nth-child(4)")
     page.fill("#text", "好")
-    send = page.locator("#model-cards .tensor-form button.main")
+    card = "#model-cards article:has(h3:text-is('mnist@1'))"
+    send = page.locator(f"{card} .tensor-form button.main")
     send.click()
     boxes = [f"#{name}-refusal" for name in ("segment", "intake", "sentiment")]
-    boxes.append("#model-cards .refusal")
+    boxes.append(f"{card} .refusal")
     for box in boxes:
         expect(page.locator(box)).to_contain_text("Nothing on this page is lost")
     page.click("#language")
@@ -476,7 +467,7 @@ def test_starting_is_waited_for_and_shown(
         page.route(at("/info"), loading_info)
         page.route(at("/segment"), not_ready)
         page.goto(f"{full_server.url}/")
-        expect(page.locator("#server-state")).to_have_text("0 of 3 models ready")
+        expect(page.locator("#server-state")).to_have_text("0 of 4 models ready")
         expect(page.locator("#waiting-for")).to_contain_text("still loading")
         answered(page)
         assert len(refused) == 2
@@ -601,19 +592,15 @@ def test_chinese_is_the_browsers_choice_until_somebody_chooses(
         assert page.get_attribute("html", "lang") == "en"
 
 
-def test_words_are_whole(page: Page) -> None:
+def test_words_are_whole_and_models_counted_once(page: Page) -> None:
     """Every word has both languages, every code of the server its words, and no element lacks
-    a name for want of one."""
+    a name for want of one. A model counts by the version that answers."""
     pairs = page.evaluate(
         "async () => ({...(await import('/console/words.js')).WORDS,"
         " ...(await import('/demo/words.js')).WORDS})"
     )
     assert [name for name, pair in pairs.items() if len(pair) != 2 or not all(pair)] == []
     assert [row.code for row in error_codes() if f"error.{row.code}" not in pairs] == []
-
-
-def test_superseded_versions_are_not_missing_models(page: Page) -> None:
-    """A model counts once, by the version that answers."""
     counted = page.evaluate(
         """async () => (await import('/console/server.js')).modelsOf({models: [
           {name: 'a', version: 3, state: 'UNAVAILABLE'}, {name: 'a', version: 2, state: 'READY'},
@@ -669,7 +656,10 @@ def test_everything_is_done_by_keys_alone(page: Page) -> None:
     assert page.is_hidden("#server-models")
 
 
-@pytest.mark.parametrize(("locale", "scheme"), [("en-US", "light"), ("zh-CN", "dark")])
+@pytest.mark.parametrize(
+    ("locale", "scheme"),
+    [pytest.param("en-US", "light", marks=pytest.mark.nightly), ("zh-CN", "dark")],
+)
 def test_nobody_is_shut_out(
     browser: Browser, full_server: Server, complaints: list[str], scheme: str, locale: str
 ) -> None:
@@ -839,24 +829,18 @@ def test_a_model_of_ones_own_has_a_card_with_a_form(
 
 
 def test_a_key_is_asked_for_where_the_server_wants_one(
-    browser: Browser, complaints: list[str], tmp_path: Path
+    browser: Browser, keyed_server: Server, complaints: list[str], tmp_path: Path
 ) -> None:
     """Again when it is wrong, and no more once it is right, also after the page is loaded anew;
-    code names it and never holds it. What the server has no model for is said where it belongs."""
-    shutil.copytree(ROOT / "model_repo" / "emotion", tmp_path / "models" / "emotion")
-    with (
-        running(tmp_path / "models", tmp_path, settings={"api_keys": KEY}) as server,
-        opened(browser, complaints) as page,
-    ):
-        server.wait_loaded()
-        page.goto(f"{server.url}/")
+    code names it and never holds it."""
+    with opened(browser, complaints) as page:
+        page.goto(f"{keyed_server.url}/")
         for offered in ("wrong", KEY):
             page.wait_for_selector("#key-form:not([hidden])")
             page.wait_for_selector("#key-why:not(:empty)")
             page.fill("#key", offered)
             page.press("#key", "Enter")
         expect(page.locator("#scores .best")).to_contain_text("happy")
-        expect(page.locator("#pictures")).to_be_hidden()
         assert page.is_hidden("#key-form")
         page.click("#sentiment-code summary")
         for language, command in programs():

@@ -117,6 +117,7 @@ def test_every_example_of_a_text_is_200(page: Page, complaints: list[str]) -> No
     assert complaints == []
 
 
+@pytest.mark.nightly
 def test_what_stands_there_is_200(page: Page, small: Path) -> None:
     """In every operation that needs no admin key: only a picture is chosen, where one is asked for.
     The names of models are those of this repository."""

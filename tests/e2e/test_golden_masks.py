@@ -17,8 +17,10 @@ GOLDEN = SHARED / "data" / "u2net_golden"
 MODEL = ROOT / "model_repo" / "u2netp"
 
 
-def test_the_official_weights_give_the_official_masks(full_server: Server) -> None:
-    """As `paddlepool pull u2netp` has published them: mean MAE ≤ 0.001, worst ≤ 0.002."""
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.nightly)])
+def test_the_official_weights_give_the_official_masks(full_server: Server, step: int) -> None:
+    """As `paddlepool pull u2netp` has published them: mean MAE ≤ 0.001, worst ≤ 0.002. Every third
+    of the twelve pictures, all of them each night."""
     version = published_version(MODEL, U2NETP_RELEASE.sha256)
     if version is None:
         pytest.skip("NOT TESTED: no official weights in model_repo: `paddlepool pull u2netp`")
@@ -26,7 +28,7 @@ def test_the_official_weights_give_the_official_masks(full_server: Server) -> No
         pytest.skip("NOT TESTED: the golden pictures are not beside the project")
     errors = {}
     with full_server.client() as client:
-        for picture in sorted((GOLDEN / "images").iterdir()):
+        for picture in sorted((GOLDEN / "images").iterdir())[::step]:
             response = client.post(
                 f"/segment?output=mask&refine=none&model=u2netp@{version.name}",
                 content=picture.read_bytes(),
@@ -39,6 +41,6 @@ def test_the_official_weights_give_the_official_masks(full_server: Server) -> No
             assert ours.shape == official.shape
             errors[picture.name] = float(np.abs(ours - official).mean() / 255)
     print({name: round(error, 5) for name, error in errors.items()})
-    assert len(errors) == 12
+    assert len(errors) * step == 12
     assert np.mean(list(errors.values())) <= 0.001
     assert max(errors.values()) <= 0.002

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import socket
@@ -15,7 +17,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.process import GATED, PATIENCE, ROOT, Server, running, wait_until
+from app.service.server.system import OWN_DESCRIPTORS
+from tests.e2e.probe import LIVE
+from tests.e2e.process import (
+    GATED,
+    PATIENCE,
+    ROOT,
+    Server,
+    read_all,
+    running,
+    status_of,
+    wait_until,
+)
 from tests.ran import ran
 
 pytestmark = pytest.mark.e2e
@@ -96,7 +109,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
 
 @pytest.mark.paddle
 def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
-    """Jobs that are queued when the drain begins are run, all of them."""
+    """Jobs that are queued when the drain begins are run, all of them; then no child is left."""
     shutil.copytree(ROOT / "model_repo" / "emotion", tmp_path / "models" / "emotion")
     settings = {"timeout_default_ms": 30_000}  # the machine may be busy
     with running(tmp_path / "models", tmp_path, settings=settings) as server:
@@ -104,6 +117,7 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
         text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"
         clients = Clients(server, 4, "/sentiment", {"inputs": [text] * 16})
         wait_until(lambda: len(clients.answers) >= 16)
+        children = server.children()
         server.process.send_signal(signal.SIGTERM)
         clients.join()
         assert server.process.wait(PATIENCE) == 0
@@ -111,6 +125,7 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
         assert clients.dropped == []
         accepted = {line.get("request_id") for line in server.log()}
         assert [name for name in clients.broken if name in accepted] == []
+        wait_until(lambda: not any(map(_alive, children)))
 
 
 def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
@@ -170,15 +185,14 @@ def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
 
 
 @pytest.mark.paddle
-@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
-def test_no_child_outlives_the_server(
-    tiny_model_repository: Path, tmp_path: Path, sig: signal.Signals
+def test_no_child_outlives_a_server_that_is_killed(
+    tiny_model_repository: Path, tmp_path: Path
 ) -> None:
     with running(tiny_model_repository, tmp_path) as server:
         server.wait_loaded()
         children = server.children()
         assert len(children) >= 3
-        server.stop(sig)
+        server.stop(signal.SIGKILL)
         wait_until(lambda: not any(map(_alive, children)))
 
 
@@ -220,40 +234,95 @@ def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_p
         }
 
 
-def refusal(directory: Path, **settings: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
-    environment |= {f"PADDLEPOOL_{name.upper()}": value for name, value in settings.items()}
-    environment.setdefault("PADDLEPOOL_MODEL_REPOSITORY", str(directory))
-    environment.setdefault("PADDLEPOOL_PORT", "0")
-    done = ran([sys.executable, "-m", "app.cli", "serve"], env=environment, check=False)
-    assert done.returncode == 3, done.stderr
-    [line] = done.stderr.splitlines()
-    return line
+def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -> None:
+    """And the connection that is one too many gets its 503."""
+    (tmp_path / "models").mkdir()
+    idle: list[socket.socket] = []
+    few, settings = OWN_DESCRIPTORS + 20, {"max_connections": 20}
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, few))
+
+    with running(tmp_path / "models", tmp_path, before=limited, settings=settings) as server:
+        server.wait_loaded()
+        try:
+            for _ in range(21):
+                idle.append(server.connect())
+            with server.connect() as connection:
+                connection.sendall(LIVE)
+                reply = read_all(connection)
+        finally:
+            for connection in idle:
+                connection.close()
+    assert status_of(reply) == 503
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("backlog", "0", ("PADDLEPOOL_BACKLOG", "greater than or equal to 1", "'0'")),
-        ("model_repository", "{directory}/nowhere", ("there is no model repository at",)),
-        ("default_models", "segmnt=u2netp", ("'segmnt'",)),
-        ("api_keys_file", "{directory}/keys", ("keys",)),
-        ("api_keys_file", "{directory}/blank", ("PADDLEPOOL_API_KEYS_FILE",)),
-    ],
-    ids=["setting", "repository", "task", "no key file", "no keys"],
-)
-def test_what_is_wrong_ends_the_start_with_3(
-    tmp_path: Path, name: str, value: str, words: tuple[str, ...]
-) -> None:
+FORKED = """
+import json, os, resource, sys
+import app.main
+from app.cli import main, serve
+for each in json.loads(sys.argv[1]):
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        os.dup2(writing, 2)
+        os.environ.update(each["settings"])
+        for name, limit in each["limits"].items():
+            resource.setrlimit(getattr(resource, name), (limit, limit))
+        os._exit(main(["serve"]))
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        text = said.read()
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.splitlines()]))
+"""
+"""Starts a server for each set of settings and limits: one process imports for all of them."""
+REFUSED: dict[str, tuple[dict[str, str], dict[str, int], str]] = {
+    "setting": ({"backlog": "0"}, {}, "PADDLEPOOL_BACKLOG: .*greater than or equal to 1.*'0'"),
+    "repository": (
+        {"model_repository": "a b"},
+        {},
+        "there is no model repository at 'a b'.*: paddlepool pull u2netp --repository 'a b' && "
+        "paddlepool serve --model-repository 'a b'$",
+    ),
+    "task": ({"default_models": "segmnt=u2netp"}, {}, "'segmnt'"),
+    "no key file": ({"api_keys_file": "keys"}, {}, "keys"),
+    "no keys": ({"api_keys_file": "blank"}, {}, "PADDLEPOOL_API_KEYS_FILE"),
+    "port": ({"port": "{taken}"}, {}, "cannot listen on 127.0.0.1:{taken}"),
+    "gRPC's port": ({"grpc_port": "{taken}"}, {}, "cannot listen on 127.0.0.1:{taken}"),
+    "open files": (
+        {},
+        {"RLIMIT_NOFILE": OWN_DESCRIPTORS},
+        f"the limit of open files is {OWN_DESCRIPTORS}.*"
+        f"PADDLEPOOL_MAX_CONNECTIONS=1000 needs {OWN_DESCRIPTORS + 1_000}",
+    ),
+    # It does not wait for child processes that can never start.
+    "memory": ({}, {"RLIMIT_AS": 1_200_000 << 10}, "space is 1200000 KiB, .* need 1310720 KiB"),
+    "file size": ({}, {"RLIMIT_FSIZE": 100 << 10}, "file size is 100 KiB, .* need 65536 KiB"),
+}
+
+
+def test_what_is_wrong_ends_the_start_with_3(tmp_path: Path) -> None:
+    """With one line that says what."""
     (tmp_path / "blank").write_bytes(b"\n")
-    line = refusal(tmp_path, **{name: value.format(directory=tmp_path)})
-    assert [word for word in words if word not in line] == []
-
-
-@pytest.mark.parametrize("name", ["port", "grpc_port"])
-def test_a_taken_port_ends_the_start_with_3(tmp_path: Path, name: str) -> None:
-    if name == "grpc_port":
-        pytest.importorskip("grpc")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1:{port}" in refusal(tmp_path, **{name: str(port)})
+    (tmp_path / "models").mkdir()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
+    environment |= {"PADDLEPOOL_MODEL_REPOSITORY": "models", "PADDLEPOOL_PORT": "0"}
+    environment["PYTHONPATH"] = str(ROOT)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = str(listener.getsockname()[1])
+        starts = [
+            {
+                "settings": {
+                    f"PADDLEPOOL_{name.upper()}": value.replace("{taken}", taken)
+                    for name, value in settings.items()
+                },
+                "limits": limits,
+            }
+            for settings, limits, _ in REFUSED.values()
+        ]
+        command = [sys.executable, "-W", "ignore", "-c", FORKED, json.dumps(starts)]
+        done = ran(command, env=environment, cwd=tmp_path)
+    for (name, (_, _, words)), line in zip(REFUSED.items(), done.stdout.splitlines(), strict=True):
+        code, said = json.loads(line)
+        assert (name, code, len(said)) == (name, 3, 1), said
+        assert re.search(words.replace("{taken}", taken), said[0]), (name, said)

@@ -89,6 +89,7 @@ def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: S
         assert (warm.status_code, warm.headers["x-predictor"]) == (200, "twin")
 
 
+@pytest.mark.nightly  # measures times in idle moments
 def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
     with live.client() as client:
         wait_until(

@@ -15,7 +15,7 @@ import s3fs
 from tests.e2e.process import ROOT, Server, running, wait_until
 from tests.model_files import write_manifest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.nightly]
 MOTO = ROOT / ".venv-deploy" / "bin" / "moto_server"
 IMAGE = np.ones((1, 3, 8, 8), np.float32)
 

@@ -61,11 +61,67 @@ SLOW: dict[str, tuple[bytes, bytes, str]] = {
 """What is sent at once and then again and again, and the setting that ends it."""
 
 
-def test_slow_requests_get_408(strict_server: Server) -> None:
-    with ThreadPoolExecutor(len(SLOW)) as clients:
+def reads_nothing(server: Server) -> None:
+    """A large reply does not stay in memory for it; it gets what the system holds."""
+    with server.connect() as connection:
+        started = time.monotonic()
+        connection.sendall(b"GET /slow/large?size=20000000 HTTP/1.1\r\n" + HOST + b"\r\n")
+        line = server.wait_logged(event="client stalled")
+        assert 0.95 * SHORT["send_stall_seconds"] <= time.monotonic() - started < HUNG
+        assert line["left_bytes"] > 1_000_000
+        assert len(read_all(connection)) < 20_000_000
+
+
+def reads_a_little_all_the_time(server: Server) -> None:
+    """It gets everything, although the system asks for more only when a third has gone."""
+    with server.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        head = b"GET /slow/large?size=6000000 HTTP/1.1\r\nConnection: close\r\n" + HOST
+        connection.sendall(head + b"\r\n")
+        until, received = time.monotonic() + 3 * SHORT["send_stall_seconds"], 0
+        while time.monotonic() < until:
+            received += len(connection.recv(5_000))
+            time.sleep(0.05)
+        assert received < 2_000_000
+        while data := connection.recv(1_000_000):
+            received += len(data)
+        assert received > 6_000_000
+
+
+def waits_for_a_slow_handler(server: Server) -> None:
+    """The deadlines end with the last byte of the request."""
+    head = b"POST /slow?seconds=3.5 HTTP/1.1\r\nConnection: close\r\n" + HOST
+    assert status_of(exchange(server, head + b"Content-Length: 1\r\n\r\nx")) == 200
+
+
+def asks_three_times_and_stops(server: Server) -> None:
+    """Keep-alive: each request runs on the first one's connection, which is then closed."""
+    with server.connect() as connection:
+        for _ in range(3):
+            started = time.monotonic()
+            connection.sendall(LIVE)
+            assert status_of(read_reply(connection)) == 200
+        assert connection.recv(1) == b""
+        assert 0.95 * SHORT["keep_alive_seconds"] <= time.monotonic() - started < HUNG
+
+
+PATIENT = (
+    reads_nothing,
+    reads_a_little_all_the_time,
+    waits_for_a_slow_handler,
+    asks_three_times_and_stops,
+)
+
+
+def test_deadlines_end_slow_clients_and_nobody_else(strict_server: Server) -> None:
+    """All of them at once, because each takes seconds; a slow request gets 408."""
+    with ThreadPoolExecutor(len(SLOW) + len(PATIENT)) as clients:
         asked = [
             clients.submit(timed, strict_server, first, drip) for first, drip, _ in SLOW.values()
         ]
+        patient = [clients.submit(each, strict_server) for each in PATIENT]
+    for each in patient:
+        each.result()
     for (name, (_, _, setting)), client in zip(SLOW.items(), asked, strict=True):
         received, seconds = client.result()
         reply = received[received.rindex(b"HTTP/1.1 ") :]
@@ -74,8 +130,8 @@ def test_slow_requests_get_408(strict_server: Server) -> None:
         assert 0.95 * SHORT[setting] <= seconds < HUNG, name
 
 
-def test_head_is_get_without_its_body(server: Server) -> None:
-    with server.connect() as connection:
+def test_head_is_get_without_its_body(strict_server: Server) -> None:
+    with strict_server.connect() as connection:
         connection.sendall(LIVE)
         head_of_get, _, body = read_reply(connection).partition(b"\r\n\r\n")
         assert body
@@ -89,46 +145,12 @@ def test_head_is_get_without_its_body(server: Server) -> None:
         assert length in received.lower()
         connection.sendall(LIVE)
         assert status_of(read_reply(connection)) == 200
-    missing = exchange(server, b"HEAD /nothing HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n")
-    assert status_of(missing) == 404
-    line = server.wait_logged(method="HEAD", status=404)
-    assert line["replica"] == socket.gethostname()
-
-
-def test_a_client_that_does_not_read_is_cut_off(strict_server: Server) -> None:
-    """So that a large reply does not stay in memory for it; it gets what the system holds."""
-    with strict_server.connect() as connection:
-        started = time.monotonic()
-        connection.sendall(b"GET /slow/large?size=20000000 HTTP/1.1\r\n" + HOST + b"\r\n")
-        line = strict_server.wait_logged(event="client stalled")
-        assert 0.95 * SHORT["send_stall_seconds"] <= time.monotonic() - started < HUNG
-        assert line["left_bytes"] > 1_000_000
-        assert len(read_all(connection)) < 20_000_000
-
-
-def test_a_client_that_reads_a_little_all_the_time_gets_everything(strict_server: Server) -> None:
-    """The system takes megabytes ahead of it, and asks for more only when a third has gone."""
-    with strict_server.connect() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        head = b"GET /slow/large?size=6000000 HTTP/1.1\r\nConnection: close\r\n" + HOST
-        connection.sendall(head + b"\r\n")
-        until, received = time.monotonic() + 4 * SHORT["send_stall_seconds"], 0
-        while time.monotonic() < until:
-            received += len(connection.recv(5_000))
-            time.sleep(0.05)
-        assert received < 2_000_000
-        while data := connection.recv(1_000_000):
-            received += len(data)
-        assert received > 6_000_000
-
-
-def test_a_slow_handler_is_not_a_slow_client(strict_server: Server) -> None:
-    """The deadlines end with the last byte of the request."""
-    head = b"POST /slow?seconds=3.5 HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
-    assert (
-        status_of(exchange(strict_server, head.replace(HOST, HOST + b"Connection: close\r\n")))
-        == 200
+    missing = exchange(
+        strict_server, b"HEAD /nothing HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n"
     )
+    assert status_of(missing) == 404
+    line = strict_server.wait_logged(method="HEAD", status=404)
+    assert line["replica"] == socket.gethostname()
 
 
 @pytest.mark.parametrize(
@@ -236,17 +258,6 @@ def test_what_is_not_http_1_1_is_refused(
         assert b"application/problem+json" in reply
 
 
-def test_an_idle_connection_is_closed_and_a_busy_one_kept(strict_server: Server) -> None:
-    """Keep-alive: the second request runs on the first one's connection."""
-    with strict_server.connect() as connection:
-        for _ in range(3):
-            started = time.monotonic()
-            connection.sendall(LIVE)
-            assert status_of(read_reply(connection)) == 200
-        assert connection.recv(1) == b""
-        assert 0.95 * SHORT["keep_alive_seconds"] <= time.monotonic() - started < HUNG
-
-
 def test_a_connection_is_idle_again_after_an_early_refusal(strict_server: Server) -> None:
     """A 413 is sent before the body has come; the rest of it is read and thrown away."""
     body = b"x" * 1_000_000
@@ -260,6 +271,17 @@ def test_a_connection_is_idle_again_after_an_early_refusal(strict_server: Server
         started = time.monotonic()
         assert connection.recv(1) == b""
         assert time.monotonic() - started < HUNG
+
+
+def test_who_sends_everything_before_reading_hears_why_it_was_refused(
+    strict_server: Server,
+) -> None:
+    """The reply is there although the connection is cut while it sends."""
+    head = b"POST /sentiment HTTP/1.1\r\n" + HOST + b"Content-Length: 30000000\r\n\r\n"
+    with strict_server.connect() as connection:
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(head + bytes(30_000_000))
+        assert status_of(read_all(connection)) == 413
 
 
 def test_a_body_is_asked_for_only_where_it_fits(strict_server: Server) -> None:

@@ -33,12 +33,12 @@ def run(command: list[str], server: Server, *, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_every_curl_command_answers(protocol_server: Server) -> None:
+def test_every_curl_command_answers(full_server: Server) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     commands = [block for block in blocks("sh") if block.startswith("curl")]
     assert len(commands) == 3
-    infer, picture, control = (run(["bash", "-ec", block], protocol_server) for block in commands)
+    infer, picture, control = (run(["bash", "-ec", block], full_server) for block in commands)
     assert '"id":"seven"' in infer
     assert '"name":"logits"' in infer
     assert '"content_type":"base64"},"data":["iVBORw0KGgo' in picture
@@ -46,13 +46,11 @@ def test_every_curl_command_answers(protocol_server: Server) -> None:
     assert '"error"' not in infer + control
 
 
-def test_the_client_programs_print_what_they_should(
-    protocol_server: Server, tmp_path: Path
-) -> None:
+def test_the_client_programs_print_what_they_should(full_server: Server, tmp_path: Path) -> None:
     """`tritonclient` unchanged: a digit over HTTP, tasks, and a digit over gRPC."""
     (tmp_path / "photo.jpg").write_bytes(encoded(photo(), "JPEG"))
     digit, tasks, grpc_digit = (
-        run([sys.executable, "-W", "ignore", "-c", program], protocol_server, cwd=tmp_path).strip()
+        run([sys.executable, "-W", "ignore", "-c", program], full_server, cwd=tmp_path).strip()
         for program in blocks("python")
     )
     assert digit in list("0123456789")
@@ -61,9 +59,9 @@ def test_the_client_programs_print_what_they_should(
     assert grpc_digit == digit
 
 
-def test_every_endpoint_of_the_page_exists(protocol_server: Server) -> None:
+def test_every_endpoint_of_the_page_exists(full_server: Server) -> None:
     """The table names what /openapi.json has, and nothing else under /v2 but what is refused."""
-    with protocol_server.client() as client:
+    with full_server.client() as client:
         paths = client.get("/openapi.json").json()["paths"]
     served = {path.replace("{model}", "{m}").replace("{version}", "{v}") for path in paths}
     rows = re.findall(r"^\| `(?:GET|POST) (.*?) \| ", PAGE, re.M)

@@ -33,39 +33,9 @@ def reasons(client: httpx.Client) -> dict[tuple[str, str], str]:
     return {(each["name"], each["version"]): each["reason"] for each in index}
 
 
-@pytest.mark.parametrize("seconds", [0, 0.2], ids=["asked", "polled"])
-def test_a_broken_configuration_leaves_every_version_serving(
-    repository: Path, tmp_path: Path, seconds: float
-) -> None:
-    tiny = repository / "tiny"
-    publish(tiny / "1", tiny / "2")
-    config = tiny / "config.toml"
-    text = config.read_text("utf-8") + '[version_policy]\nkind = "all"\n'
-    config.write_text(text, "utf-8")
-    settings = SETTINGS | {"repository_poll_seconds": seconds}
-    with running(repository, tmp_path, settings=settings) as server, server.client() as client:
-
-        def served() -> list[str]:
-            versions = client.get("/v2/models/tiny").json()["versions"]
-            for version in versions:
-                assert client.get(f"/v2/models/tiny/versions/{version}/ready").status_code == 200
-            return sorted(versions)
-
-        server.wait_loaded()
-        before = server.children()
-        assert served() == ["1", "2"]
-        config.write_text(text + "max_batch = 3\n", "utf-8")
-        if not seconds:
-            loaded = client.post("/v2/repository/models/tiny/load", headers=KEY)
-            assert loaded.status_code == 409
-            assert "max_batch" in loaded.text
-        wait_until(lambda: all("max_batch" in reason for reason in reasons(client).values()))
-        assert set(reasons(client)) == {("tiny", "2"), ("tiny", "1")}
-        assert served() == ["1", "2"]
-        assert before <= server.children(), "a predictor was ended"
-
-
 def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> None:
+    """Versions and models come and go; a broken configuration leaves every version serving."""
+
     def wait_for(path: str, status: int) -> None:
         wait_until(lambda: client.get(path).status_code == status)
 
@@ -90,3 +60,22 @@ def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> N
         (repository / "more").rename(tmp_path / "gone")
         wait_for("/v2/models/more", 404)
         assert client.get("/v2/health/ready").status_code == 200
+
+        def served() -> list[str]:
+            versions = client.get("/v2/models/tiny").json()["versions"]
+            for version in versions:
+                assert client.get(f"/v2/models/tiny/versions/{version}/ready").status_code == 200
+            return sorted(versions)
+
+        config = tiny / "config.toml"
+        text = config.read_text("utf-8") + '[version_policy]\nkind = "all"\n'
+        config.write_text(text, "utf-8")
+        wait_until(lambda: served() == ["1", "2"])
+        before = server.children()
+        config.write_text(text + "max_batch = 3\n", "utf-8")
+        wait_until(lambda: all("max_batch" in reason for reason in reasons(client).values()))
+        loaded = client.post("/v2/repository/models/tiny/load", headers=KEY)
+        assert (loaded.status_code, "max_batch" in loaded.text) == (409, True)
+        assert set(reasons(client)) == {("tiny", "2"), ("tiny", "1")}
+        assert served() == ["1", "2"]
+        assert before <= server.children(), "a predictor was ended"

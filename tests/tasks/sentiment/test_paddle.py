@@ -76,7 +76,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
         capture_output=True,
     )
     repository, tasks = ModelRepository(root), load_tasks(PIPELINES)
-    settings = settings_class(tasks.values())(model_repository=root)
+    settings = settings_class(tasks.values())(model_repository=root, timeout_default_ms=30_000)
     with ThreadPoolExecutor(2) as pool:
         workers = Workers(codec=None, text=pool)  # type: ignore[arg-type]
 
