@@ -23,7 +23,7 @@ from harness import ROOT
 VALUES = ROOT / "deploy" / "helm" / "paddlepool" / "values.yaml"
 CALM, BURST, AFTER = 120, 1800, 1200
 """Seconds."""
-LOOK_SECONDS = 15
+POLL_SECONDS = 15
 DEADLINE_SECONDS = 10.0
 TOLERANCE = 0.1
 """Kubernetes leaves replicas as they are where the figure is this close to its target."""
@@ -74,7 +74,7 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
     asked = ready = peak = least
     waiting = refused = came = replica_seconds = 0.0
     starting: deque[int] = deque()
-    seen: deque[tuple[float, float]] = deque(maxlen=LOOK_SECONDS)
+    seen: deque[tuple[float, float]] = deque(maxlen=POLL_SECONDS)
     advice: deque[tuple[int, int]] = deque()
     raised: deque[tuple[int, int]] = deque()
     lowered = 0
@@ -89,7 +89,7 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
         waiting, refused, came = waiting - over, refused + over, came + load
         replica_seconds += asked - least
         seen.append((done / (ready * rate), waiting))
-        if now % LOOK_SECONDS:
+        if now % POLL_SECONDS:
             continue
         busy, queued = seen[0]
         figure = policy.wanted(values, ready, busy, queued)

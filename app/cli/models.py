@@ -160,7 +160,7 @@ def _open(files: ModelFiles) -> ServedModel:
 
     context = EngineContext(
         open_predictor=ProcessBackend(),
-        observer=_Unobserved(),
+        observer=_NullObserver(),
         clock=time.monotonic,
         max_resident_bytes=2 << 30,
         agreement_of=agreement_of,
@@ -168,7 +168,7 @@ def _open(files: ModelFiles) -> ServedModel:
     return ServedModel(files, context=context)
 
 
-class _Unobserved:
+class _NullObserver:
     def batch_done(self, **_batch: object) -> None: ...
 
     def restarted(self, **_restart: object) -> None: ...

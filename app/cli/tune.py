@@ -87,7 +87,7 @@ def _choose_group(args: argparse.Namespace) -> int:
         return 0
     path = repository.root / files.name / "config.toml"
     instead = ' in place of "auto", which measures by itself' if chosen_here else ""
-    if not (args.yes or _agreed(f"Make {advice.group} the default group in {path}{instead}?")):
+    if not (args.yes or _confirm(f"Make {advice.group} the default group in {path}{instead}?")):
         print("config.toml is unchanged")
         return 0
     write_default_group(path, advice.group)
@@ -95,7 +95,7 @@ def _choose_group(args: argparse.Namespace) -> int:
     return 0
 
 
-def _agreed(question: str) -> bool:
+def _confirm(question: str) -> bool:
     """Ask for consent; False without a terminal."""
     if not sys.stdin.isatty():
         print(f"{question} Nobody is at the terminal: say --yes")

@@ -168,11 +168,11 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
     del request_id
     if fault.status != 422:
         return {"detail": fault.detail}
-    told = fault.errors or ({"field": "body", "message": fault.detail},)
+    faults = fault.errors or ({"field": "body", "message": fault.detail},)
     return {
         "detail": [
             {"type": fault.code, "loc": each["field"].split("."), "msg": each["message"]}
-            for each in told
+            for each in faults
         ]
     }
 

@@ -44,7 +44,7 @@ class RepositoryWatcher:
         self._repository = repository
         self._registry = registry
         self._seen: dict[str, _Seen] = {}
-        self._seen = self._look()
+        self._seen = self._scan()
         self._looked = dict(self._seen)
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
@@ -70,7 +70,7 @@ class RepositoryWatcher:
         and the next poll tries again. Raises ConfigError if the repository itself cannot be read;
         nothing is retired then.
         """
-        now = await in_thread("repository", self._look)
+        now = await in_thread("repository", self._scan)
         looked, self._looked = self._looked, now
         for name in sorted(self._seen.keys() | now.keys()):
             old, new = self._seen.get(name, _Seen()), now.get(name, _Seen())
@@ -100,7 +100,7 @@ class RepositoryWatcher:
             name, changed=changed if old.config == new.config else new.versions
         )
 
-    def _look(self) -> dict[str, _Seen]:
+    def _scan(self) -> dict[str, _Seen]:
         found = {}
         for name in self._repository.names():
             directory = self._repository.root / name

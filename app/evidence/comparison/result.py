@@ -188,7 +188,7 @@ def recommend(
     ]
     chosen = best_of(candidates, config.lower_precision())
     best = default if chosen is None else results[chosen.group]
-    reason = _praise(best, default, found, together)
+    reason = _describe_choice(best, default, found, together)
     faster = [
         name
         for name, why in objections.items()
@@ -239,7 +239,9 @@ def _rate(each: GroupResult, together: bool) -> float:
     return 1 / each.p50_seconds
 
 
-def _praise(best: GroupResult, default: GroupResult, found: Comparison, together: bool) -> str:
+def _describe_choice(
+    best: GroupResult, default: GroupResult, found: Comparison, together: bool
+) -> str:
     if len(found.groups) == 1:
         return "no other group ran"
     if best is default:

@@ -184,11 +184,11 @@ def window_seconds(history: History, intervals: int) -> float:
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
     """Every group's intervals after number `after`, for a chart of the last hour."""
-    told = []
+    found = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [quantiles(history.seconds, each.buckets, SHARES) or () for _, each in intervals]
         p50, p95, p99 = (list(map(significant, column)) for column in zip(*times, strict=True))
-        told.append(
+        found.append(
             HistorySeries(
                 model=series.model,
                 version=series.version,
@@ -200,7 +200,7 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
                 p99=p99,
             )
         )
-    return told
+    return found
 
 
 FRESH_SECONDS = 1.0
@@ -287,10 +287,10 @@ def _comparison(services: Services, state: EngineState, window: str, after: int)
 
 
 def _model(services: Services, status: ModelStatus) -> Mapping[str, Any]:
-    told = asdict(status) | {"reason": status.reason or None, "groups": []}
+    found = asdict(status) | {"reason": status.reason or None, "groups": []}
     if (served := services.registry.find(status.name, status.version)) is not None:
-        told |= _served(services, served)
-    return told
+        found |= _served(services, served)
+    return found
 
 
 def _served(services: Services, served: ServedModel) -> dict[str, Any]:

@@ -106,8 +106,8 @@ def reply(fault: Fault, scope: Scope) -> Response:
     request_id = str(state.get("request_id", ""))
     form: ErrorForm | None = state.get("errors")
     if form is not None:
-        told = replace(fault, status=form.status(fault))
-        return _json(told, form.write(told, request_id), "application/json")
+        translated = replace(fault, status=form.status(fault))
+        return _json(translated, form.write(translated, request_id), "application/json")
     if path == "/v2" or path.startswith("/v2/"):
         return _json(fault, {"error": fault.detail}, "application/json")
     return _json(fault, members(fault, request_id=request_id, instance=path), MEDIA_TYPE)

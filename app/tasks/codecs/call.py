@@ -12,7 +12,7 @@ from typing import Any
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
-from app.engine.process.child import Child, ChildDied, ChildTimeout, Heard
+from app.engine.process.child import Child, ChildDied, ChildTimeout, ReceivedReply
 from app.engine.process.child import Reply as Reply  # pipelines take it from here
 from app.engine.queue.job import Job
 from app.tasks.codecs.picture import PICTURE_LINK
@@ -53,7 +53,7 @@ class CodecProcess:
     def __init__(self, child: Child) -> None:
         self._child = child
         self._call: Call | None = None
-        self._heard: Heard | None = None
+        self._received: ReceivedReply | None = None
         self._wall = 0.0
         self._failure: Restart | None = None
 
@@ -83,13 +83,13 @@ class CodecProcess:
             self._wall = min(self._call.wall_seconds, timeout)
         self._child.expect(timeout=self._wall, patience=timeout - self._wall)
 
-    def look(self) -> float:
+    def check_timeout(self) -> float:
         try:
-            return self._child.look()
+            return self._child.check_timeout()
         except ChildDied as died:
             raise self._blamed(died) from None
 
-    def hear(self) -> int | None:
+    def poll_reply(self) -> int | None:
         """Read the reply; return the bytes of it and its request, or None before it has arrived.
 
         Raises what the function raised; the process lives on. Raises the call's `blame` if the
@@ -99,7 +99,7 @@ class CodecProcess:
         then Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
         try:
-            self._heard = self._child.hear()
+            self._received = self._child.poll_reply()
         except ChildDied as died:
             raise self._blamed(died) from None
         except WorkerCrashed:  # the sandbox reports with it that memory ran out
@@ -110,17 +110,17 @@ class CodecProcess:
             self._done()
             self._check_descriptors()
             raise
-        if self._heard is None:
+        if self._received is None:
             return None
         self._done()
         self._check_descriptors()
-        return self._heard.nbytes
+        return self._received.nbytes
 
     def fetch(self) -> Reply:
-        heard, self._heard = self._heard, None
-        if heard is None:
-            raise RuntimeError("this is a bug: no answer was heard")
-        return self._child.fetch(heard)
+        received, self._received = self._received, None
+        if received is None:
+            raise RuntimeError("this is a bug: no answer was received")
+        return self._child.fetch(received)
 
     def _done(self) -> Call:
         call, self._call = self._call, None

@@ -48,7 +48,7 @@ pytestmark = [  # real processes, some of them hung on purpose
 ]
 
 FAULTS = "tests.tasks.codecs.faults"
-FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+KILLED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Pool:
@@ -260,7 +260,7 @@ def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     assert one.reasons == ["killed"]
 
 
-@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
 def test_a_process_killed_over_a_picture_costs_it_nothing(
     tmp_path: Path, sent: signal.Signals
 ) -> None:
@@ -277,7 +277,7 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(
     assert len(open_descriptors()) == before
 
 
-@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
 def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
     """Nor is it tried for ever: 503, with a time to come back."""
     with Pool(wall_seconds=60.0) as pool:

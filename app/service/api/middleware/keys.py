@@ -186,7 +186,7 @@ class Sites:
                 "PADDLEPOOL_ALLOWED_HOSTS lists."
             )
         # Browsers omit Sec-Fetch-Site for plain HTTP to another machine.
-        elsewhere = site not in OWN if site else origin and _is_of_another(origin, host)
+        elsewhere = site not in OWN if site else origin and _is_other_site(origin, host)
         if elsewhere and scope["method"] not in SAFE and origin not in self._origins:
             return CrossSite(
                 "A page of another site sent this; PADDLEPOOL_CORS_ORIGINS lists those that may."
@@ -199,5 +199,5 @@ class Sites:
         return name in self._names or name.endswith(self._endings)
 
 
-def _is_of_another(origin: bytes, host: bytes | None) -> bool:
+def _is_other_site(origin: bytes, host: bytes | None) -> bool:
     return host is None or origin.lower().partition(b"://")[2] != host.lower()

@@ -64,20 +64,20 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Progress:
     """How many rows have results already, and how many of these have an error for a result."""
 
     done: int = 0
     failed: int = 0
 
 
-def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Begun:
+def resume(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Progress:
     """Continue from an earlier run's results for these rows; cut off anything else.
 
     Afterwards `part` is there and holds the header and that many rows. A row whose last column
     is not empty has failed. Raises CommandError when it cannot be written.
     """
-    begun = Begun()
+    begun = Progress()
     try:
         with part.open("r+b" if part.exists() else "w+b") as file:
             whole = 0
@@ -88,7 +88,7 @@ def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Beg
                     for row, result in zip(rows, reader, strict=False):
                         if len(result) != len(header) or result[: len(row)] != row:
                             break
-                        begun = Begun(begun.done + 1, begun.failed + bool(result[-1]))
+                        begun = Progress(begun.done + 1, begun.failed + bool(result[-1]))
                         whole = file.tell()
             file.truncate(whole)
         if not whole:

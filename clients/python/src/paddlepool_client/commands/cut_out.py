@@ -68,7 +68,7 @@ def cut_out(
                 try:
                     each.result()
                 except (RequestFailed, OSError) as error:
-                    if _ends_all(error):
+                    if _is_fatal(error):
                         lost = error
                         stopping.set()
                         break
@@ -81,15 +81,15 @@ def cut_out(
             pool.shutdown(cancel_futures=True)
     done = sum(not each.cancelled() and each.exception() is None for each in running)
     if lost is not None:
-        if words := refusal(lost, parameters):
-            raise CommandError(words)
-        words = str(unreachable(url, lost) if isinstance(lost, Unreachable) else lost)
-        raise CommandError(f"{words}; {before + done} of {total} pictures are done")
+        if message := refusal(lost, parameters):
+            raise CommandError(message)
+        message = str(unreachable(url, lost) if isinstance(lost, Unreachable) else lost)
+        raise CommandError(f"{message}; {before + done} of {total} pictures are done")
     return Done(done, stopping.is_set())
 
 
 def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """The server's words for an option that no picture is taken with; empty for other errors."""
+    """The server's message for an option that no picture is taken with; empty for other errors."""
     if not (isinstance(error, ApiError) and error.code == "invalid_parameter"):
         return ""
     message = error.detail.partition(" (in a query")[0]
@@ -99,7 +99,7 @@ def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
     return message
 
 
-def _ends_all(error: Exception) -> bool:
+def _is_fatal(error: Exception) -> bool:
     """Whether every other picture would end as this one: no server, no access, or a refused
     option or background."""
     if isinstance(error, ApiError) and (

@@ -23,7 +23,7 @@ from paddlepool_client.commands.at_server import (
     routing,
     server_of,
 )
-from paddlepool_client.commands.csv_table import Table, take_up
+from paddlepool_client.commands.csv_table import Table, resume
 from paddlepool_client.commands.emotions import print_emotions
 from paddlepool_client.commands.errors import CommandError
 
@@ -32,7 +32,7 @@ STANDARD = "-"
 ADDED = ("label", "score", "error")
 UNFINISHED, INTERRUPTED = 2, 130
 
-OF_THE_TEXTS = frozenset({413, 422})
+TEXT_ERRORS = frozenset({413, 422})
 """Refusals for what a request holds: of all others the next request would die, too."""
 
 
@@ -105,7 +105,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
     part = output.with_name(f"{output.name}.column{column + 1}.part")
     if any(path.exists() and path.samefile(args.file) for path in (output, part)):
         raise CommandError(f"{output} is the input; the output must be another file")
-    begun = take_up(part, header, table.rows())
+    begun = resume(part, header, table.rows())
     failed, stopped, code = begun.failed, "", 0
     asked = routing(args)
     with (
@@ -173,7 +173,7 @@ def _classify(
     try:
         return [emotions[0] for emotions in client.sentiment(texts, top_k=1, **asked)]
     except ApiError as error:
-        if error.status not in OF_THE_TEXTS:
+        if error.status not in TEXT_ERRORS:
             raise
         if len(texts) == 1:
             return [error]
