@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.if_possible:
             raise
         print(
-            f"{args.model}: {error}: going on with the weights in {repository}, in a fresh clone "
-            "a preview",
+            f"{args.model}: {error}: continuing with the weights in {repository}, a preview in a "
+            "fresh clone",
             file=sys.stderr,
         )
         return 0

@@ -150,7 +150,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.samples < 1:
         raise ConfigError("--samples must be at least 1", received=args.samples)
     if not args.data.is_dir():
-        raise ConfigError(f"data absent: there is no folder {args.data} (--data names it)")
+        raise ConfigError(f"no such folder: {args.data} (--data names it)")
 
 
 def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:

@@ -98,7 +98,7 @@ def _choose_group(args: argparse.Namespace) -> int:
 def _confirm(question: str) -> bool:
     """Ask for consent; False without a terminal."""
     if not sys.stdin.isatty():
-        print(f"{question} Nobody is at the terminal: say --yes")
+        print(f"{question} There is no terminal to ask: use --yes")
         return False
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 

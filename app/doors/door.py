@@ -112,7 +112,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidParameter(f"the body is not JSON from character {error.pos}") from None
+        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
     if not isinstance(document, dict):
         raise InvalidParameter("the body must be a JSON object")
     return document

@@ -160,7 +160,7 @@ async def classify_texts(
     _refuse_unknown(body.model_extra or {}, ("options",), of="")
     _refuse_unknown(asked.model_extra or {}, WITHOUT_EFFECT)
     if asked.function_to_apply not in (None, "softmax"):
-        raise refused("parameters.function_to_apply", "only softmax is offered")
+        raise refused("parameters.function_to_apply", "only softmax is supported")
     answer = await classify(
         services, [body.inputs] if isinstance(body.inputs, str) else body.inputs, routing
     )
@@ -220,7 +220,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
         raise refused("parameters", "must be an object")
     _refuse_unknown(asked, PICTURE_PARAMETERS)
     if asked.get("subtask") not in (None, "semantic"):
-        raise refused("parameters.subtask", "only semantic is offered")
+        raise refused("parameters.subtask", "only semantic is supported")
     _fraction(asked, "overlap_mask_area_threshold")  # no effect: one segment overlaps nothing
     threshold = _fraction(asked, "mask_threshold")
     options = {} if threshold is None else {"threshold": str(threshold)}
@@ -234,7 +234,7 @@ def _refuse_unknown(
     """Raise InvalidParameter for unknown members, such as another task's candidate_labels."""
     for name, value in asked.items():
         if name not in known and value is not None:
-            raise refused(f"{of}{name[:64]}", "not offered for this task; leave it out")
+            raise refused(f"{of}{name[:64]}", "not supported for this task; leave it out")
 
 
 def _plain(picture: bytes, options: Mapping[str, str]) -> SegmentRequest:

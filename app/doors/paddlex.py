@@ -92,7 +92,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, bool]:
     """Return the request, and whether the reply has a picture. Unknown fields are ignored."""
     document = json_object(body)
     if document.get("targetSize") is not None:
-        raise refused("targetSize", "the size a network sees belongs to the model; leave it out")
+        raise refused("targetSize", "the model defines the input size; leave it out")
     visualize = document.get("visualize")
     if not isinstance(visualize, bool | None):
         raise refused("visualize", "must be true, false or null")

@@ -111,15 +111,15 @@ def translate(
 ) -> SegmentRequest:
     """Translate rembg's fields. Unknown ones are ignored. Raises InvalidParameter."""
     if extras is not None and extras.strip() not in ("", "{}"):
-        raise refused("extras", "a session's own options are not offered; choose a model by name")
+        raise refused("extras", "session options are not supported; choose a model by name")
     if _flag(fields, "vm"):
-        raise refused("vm", "refining by ViTMatte is not offered; a=true refines edges")
+        raise refused("vm", "ViTMatte is not supported; a=true refines edges")
     matting = _flag(fields, "a")
     for name, (default, most) in MATTING.items():
         value = _whole(fields, name, default, most)
         if matting and value != default:
             raise refused(
-                name, f"refining by a=true has no such threshold here; leave it at {default}"
+                name, f"a=true has no such threshold on this server; leave it at {default}"
             )
     only_mask = _flag(fields, "om")
     options = {

@@ -182,7 +182,9 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
             for quoted, plain in QUOTED.items():
                 value = value.replace(quoted, plain).replace(quoted.lower(), plain)
             if b"%" in value:
-                raise refused("image_file_b64", "must be base64, in which nothing else is quoted")
+                raise refused(
+                    "image_file_b64", "must be base64 without other percent-encoded characters"
+                )
             fields["image_file_b64"] = value
             continue
         if len(pair) > 3 * FIELD_TEXT_BYTES:
@@ -310,7 +312,7 @@ def read_source(
             raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
     file, text = files.get("image_file"), fields.get("image_file_b64")
     if file and text:
-        raise refused("image_file_b64", "image_file is there as well; one picture is expected")
+        raise refused("image_file_b64", "image_file is given as well; only one picture is accepted")
     if not file and not text:
         raise FileMissing("the picture is missing: give it in image_file or image_file_b64")
     background = files.get("bg_image_file")
@@ -345,7 +347,7 @@ def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
     _one_of(fields, "type_level", LEVELS)
     _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them
     if fields.get("roi", WHOLE[0]) not in WHOLE:
-        raise refused("roi", f"a region of interest is not offered; only {WHOLE[0]}, the whole")
+        raise refused("roi", f"a region of interest is not supported; only {WHOLE[0]}, the whole")
     size = fields.get("size", "preview")
     if size not in SIZES:
         raise refused("size", f"must be one of {', '.join(SIZES)}")
@@ -366,7 +368,7 @@ def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
     """Options for the mask alone; backgrounds and shadows do not affect it."""
     file_format = _format(fields)
     if file_format == "jpg":
-        raise refused("format", "jpg is not offered with channels=alpha; use png")
+        raise refused("format", "jpg is not supported with channels=alpha; use png")
     picked = {} if file_format == "auto" else {"format": file_format}
     return {"output": "mask", "refine": "guided"} | picked
 
@@ -374,7 +376,7 @@ def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
 def _coloured(fields: Mapping[str, str], source: Source) -> dict[str, str]:
     colour = fields.get("bg_color")
     if colour is not None and source.background is not None:
-        raise refused("bg_color", "bg_image_file is there as well; one background is expected")
+        raise refused("bg_color", "bg_image_file is given as well; only one background is accepted")
     options = {"output": "cutout"}
     opaque = source.background is not None
     if colour is not None:
@@ -401,7 +403,9 @@ def _colour(text: str) -> tuple[str, bool]:
 def _shadow(fields: Mapping[str, str]) -> dict[str, str]:
     kind = fields.get("shadow_type", "drop" if _flag(fields, "add_shadow") else "none")
     if kind not in SHADOWS:
-        raise refused("shadow_type", f"must be one of {', '.join(SHADOWS)}; others are not offered")
+        raise refused(
+            "shadow_type", f"must be one of {', '.join(SHADOWS)}; others are not supported"
+        )
     opacity = fields.get("shadow_opacity")
     if kind == "none" or opacity == "0":
         return {}
@@ -410,7 +414,7 @@ def _shadow(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _format(fields: Mapping[str, str]) -> str:
     if fields.get("format") == "zip":
-        raise refused("format", "zip is not offered; use png, jpg or webp")
+        raise refused("format", "zip is not supported; use png, jpg or webp")
     return _one_of(fields, "format", FORMATS)
 
 

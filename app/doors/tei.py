@@ -93,9 +93,9 @@ def routes(settings: Settings) -> APIRouter:
 async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:
     """Classifies a text, or each text of a batch."""
     if body.raw_scores:
-        raise refused("raw_scores", "not offered; scores are probabilities")
+        raise refused("raw_scores", "not supported; scores are probabilities")
     if body.truncate and body.truncation_direction == "Left":
-        raise refused("truncation_direction", "left is not offered; a text keeps its beginning")
+        raise refused("truncation_direction", "left is not supported; texts are cut at the end")
     texts, single = read_inputs(body.inputs)
     answer = await classify(services, texts if body.truncate else WholeTexts(texts), routing)
     replies = [
@@ -120,7 +120,9 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
     if not inputs:
         raise TextEmpty("inputs cannot be empty", limit=1, received=0)
     if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
-        raise refused("inputs", 'pairs are not offered: ["a","b"] is one; a batch is [["a"],["b"]]')
+        raise refused(
+            "inputs", 'pairs such as ["a","b"] are not supported; a batch is [["a"],["b"]]'
+        )
     texts = []
     for each in inputs:
         if not isinstance(each, list) or not 1 <= len(each) <= 2:
@@ -128,7 +130,7 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
         if not all(isinstance(text, str) for text in each):
             raise InvalidParameter(_SHAPE)
         if len(each) == 2:
-            raise refused("inputs", "pairs are not offered; each text is a list of its own")
+            raise refused("inputs", "pairs are not supported; put each text in its own list")
         texts.append(each[0])
     return texts, False
 

@@ -299,7 +299,7 @@ class Delivery(SpanExporter):
         if result is not SpanExportResult.SUCCESS:
             if not self._lost:
                 log.warning(
-                    "spans cannot be delivered, and are lost until they can",
+                    "spans cannot be delivered and are lost until delivery works",
                     extra={"reason": self._reason.message},
                 )
             self._lost += len(spans)

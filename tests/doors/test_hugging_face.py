@@ -74,7 +74,7 @@ def test_parameters_come_with_base64(
         ),
         ("/hf", {"inputs": "a", "parameters": {"src_lang": "zh", "top_k": 1}}, "src_lang"),
         ("/hf", {"inputs": IN_BASE64, "parameters": {"prompt": "a"}}, "prompt"),
-        ("/hf", {"inputs": IN_BASE64, "question": "a", "image": IN_BASE64}, "not offered"),
+        ("/hf", {"inputs": IN_BASE64, "question": "a", "image": IN_BASE64}, "not supported"),
         ("/hf", {"inputs": "a", "parameters": {}, "stream": False}, "stream"),
         ("/hf", {"inputs": 7}, "inputs"),
         ("/hf/sentiment", {"inputs": {"text": "a"}}, "inputs"),

@@ -155,7 +155,7 @@ class ProcessPredictor:
             return RunRefused("the framework cannot run the model on these tensors")
         self._failure = error.reason
         if isinstance(error, ChildTimeout):
-            return DeadlineExceeded("the predictor gave no result in time and was ended")
+            return DeadlineExceeded("the predictor gave no result in time and was killed")
         return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
     def failure(self) -> Restart | None:

@@ -150,7 +150,7 @@ class Instance(Generic[Request, Answer]):
             if reason is None or self._closing.is_set():
                 await self._succession.close()
                 return
-            log.warning("%s: its process is replaced: %s", self._name, reason)
+            log.warning("%s: replacing its process: %s", self._name, reason)
             worker = await self._replace(reason)
 
     async def _first(self) -> Worker[Request, Answer] | None:

@@ -221,7 +221,7 @@ class ModelRegistry:
                 config = await in_thread("repository", partial(self._repository.config, name))
                 return config.version_policy.choose(published)
             except PaddlepoolError as error:
-                log.error("%s: nothing of it is loaded: %s", name, error.message)
+                log.error("%s: no version is loaded: %s", name, error.message)
                 raise
 
     def _on_disk(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -282,7 +282,7 @@ class ModelRegistry:
         for model in models:
             if not await model.drain(self._drain_timeout):
                 log.warning(
-                    "%s: version %d is closed although requests still hold it",
+                    "%s: version %d is closed while requests still use it",
                     model.name,
                     model.version,
                 )

@@ -59,7 +59,7 @@ class RepositoryWatcher:
                     await in_thread("refresh", refresh)
                 await self.poll()
             except PaddlepoolError as error:
-                log.warning("the repository is left as it is: %s", error.message)
+                log.warning("the loaded models stay unchanged: %s", error.message)
             except Exception:
                 log.exception("the repository cannot be polled")
 
@@ -88,7 +88,7 @@ class RepositoryWatcher:
                 self._seen[name] = old
                 _leave(name, error)
             except Exception:
-                log.exception("%s: the change cannot be acted on", name)
+                log.exception("%s: the change could not be applied", name)
 
     async def _load(self, name: str, old: _Seen, new: _Seen) -> None:
         changed = {
@@ -131,4 +131,4 @@ def _stamp(path: Path) -> Stamp:
 
 def _leave(name: str, error: OSError) -> None:
     # The whole error, with its path: the fault is in the system, not in the model.
-    log.warning("%s is left as it is for now: %s", name, error)
+    log.warning("%s stays unchanged for now: %s", name, error)

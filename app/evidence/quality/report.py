@@ -128,7 +128,7 @@ def read_card(path: Path) -> str:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{label} cannot be read; the figures are written into an existing card"
+            f"{label} cannot be read; figures are written only to an existing card"
         ) from error
     found = (text.count(BEGIN), text.count(END))
     if _MARKER.findall(text) != [BEGIN, END] * found[0]:

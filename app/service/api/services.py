@@ -110,7 +110,7 @@ async def beside_the_loop(services: Services, work: Callable[[], T], *, size: in
         if not late:
             raise
         raise Overloaded(
-            f"so many large documents are read and written that this one waited {seconds:g} s",
+            f"too many large documents are being processed; this one waited {seconds:g} s",
             retry_after=RETRY_SECONDS,
             limit=seconds,
         ) from None

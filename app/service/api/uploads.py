@@ -168,7 +168,7 @@ def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | No
     pictures = [body for name, body in form.files if name in FILE_FIELDS]
     backgrounds = [(name, body) for name, body in form.files if name in second]
     if len(pictures) + len(backgrounds) < len(form.files):
-        raise FileMissing(f"the form's file is in a field of another name; {_UPLOAD_HINT}")
+        raise FileMissing(f"the form's file is in a field with another name; {_UPLOAD_HINT}")
     if not pictures:
         raise FileMissing(f"the form has no file; {_UPLOAD_HINT}")
     for name, count in (

@@ -346,7 +346,7 @@ class Arrivals:
             if has_place:
                 raise
             raise Overloaded(
-                f"{self._limit} messages are arriving, which is the limit",
+                f"{self._limit} messages are arriving; that is the limit",
                 retry_after=RETRY_SECONDS,
                 limit=self._limit,
             ) from None

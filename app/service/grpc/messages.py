@@ -120,7 +120,7 @@ def read_version(text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise InvalidParameter("the version of a model is a whole number")
+        raise InvalidParameter("the version of a model must be a whole number")
     return int(text)
 
 
@@ -268,7 +268,7 @@ def _parts(
             raise _malformed()
         if (number := next(numbers)) > MAX_PARTS:
             raise InvalidTensor(
-                f"the message has more than {MAX_PARTS} parts; numbers are sent packed, and large "
+                f"the message has more than {MAX_PARTS} parts; send numbers packed, and large "
                 "tensors as raw_input_contents",
                 limit=MAX_PARTS,
                 received=number,
@@ -317,4 +317,4 @@ def _encoded(value: int) -> bytes:
 
 
 def _malformed() -> InvalidTensor:
-    return InvalidTensor("the message is not one of the protocol")
+    return InvalidTensor("the message is malformed")

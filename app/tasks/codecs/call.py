@@ -104,7 +104,7 @@ class CodecProcess:
             raise self._blamed(died) from None
         except WorkerCrashed:  # the sandbox reports with it that memory ran out
             self._failure = Restart.MEMORY
-            message = "the picture needs more memory than one picture may take"
+            message = "the picture needs more memory than the limit for one picture"
             raise self._done().blame(message) from None
         except PaddlepoolError:
             self._done()
@@ -142,12 +142,12 @@ class CodecProcess:
             if not call.interrupted:
                 call.interrupted = True
                 return Interrupted()
-            message = "the system ended two processes working on the picture"
+            message = "the system killed two processes that worked on the picture"
             return Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
         if died.reason is Restart.TIMEOUT:
-            return call.blame("the picture took longer than one of its size may")
+            return call.blame("the picture took longer than the limit for its size")
         blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
-        return blame("the process working on the picture died")
+        return blame("the process that worked on the picture died")
 
     def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
         """Run each function once, and return the errors that they raised. Raises WorkerCrashed."""
@@ -169,7 +169,7 @@ class CodecProcess:
         if any(link == PICTURE_LINK for link in self._open_files()):
             self._failure = Restart.CORRUPT
             self._child.kill()
-            raise WorkerCrashed("the process working on the picture died")
+            raise WorkerCrashed("the process that worked on the picture died")
 
     def _open_files(self) -> Iterator[str]:
         with contextlib.suppress(OSError):

@@ -249,7 +249,7 @@ def test_it_is_written_only_when_agreed(
     arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(arguments) == 0
-    assert "Nobody is at the terminal: say --yes" in capsys.readouterr().out
+    assert "There is no terminal to ask: use --yes" in capsys.readouterr().out
     assert main([*arguments, "--dry-run"]) == 0
     assert path.read_text("utf-8") == before
     assert main([*arguments, "--yes"]) == 0

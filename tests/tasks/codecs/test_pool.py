@@ -114,7 +114,7 @@ def test_a_picture_may_take_as_long_as_its_size_allows(one: Pool) -> None:
     profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000), 9))
     body = np.frombuffer(padded_png(profile * 4_000), np.uint8)
     late = one.call("decoded", {"limits": {"seconds": 1.0}}, arrays={"body": body})
-    with pytest.raises(ImageUnreadable, match="longer than one of its size"):
+    with pytest.raises(ImageUnreadable, match="longer than the limit for its size"):
         late.result(timeout=60)
     one.echo()
     assert one.reasons == ["timeout"]
@@ -281,7 +281,7 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(
 def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
     """Nor is it tried for ever: 503, with a time to come back."""
     with Pool(wall_seconds=60.0) as pool:
-        with pytest.raises(Overloaded, match="ended two processes") as caught:
+        with pytest.raises(Overloaded, match="killed two processes") as caught:
             pool.call("end", {"signal": sent}).result(timeout=60)
         assert caught.value.retry_after > 0
         pool.echo()

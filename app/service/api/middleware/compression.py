@@ -94,14 +94,14 @@ class _Unpacked:
         self._unpack()
         more = self._more or bool(self._packed) or len(self._piece) == PIECE
         if not more and not self._stream.eof:
-            raise UnsupportedEncoding("The body ends before its gzip stream does.")
+            raise UnsupportedEncoding("The body ends before its gzip stream ends.")
         return {"type": "http.request", "body": self._piece, "more_body": more}
 
     def _unpack(self) -> None:
         try:
             self._piece = self._stream.decompress(self._packed, PIECE)
         except zlib.error as error:
-            raise UnsupportedEncoding("The body is not what gzip makes.") from error
+            raise UnsupportedEncoding("The body is not gzip data.") from error
         self._packed = self._stream.unconsumed_tail
         if self._stream.unused_data:  # accepting more members would let many empty ones take long
             raise UnsupportedEncoding("The body continues after the end of its gzip stream.")

@@ -62,7 +62,7 @@ def check_server(services: Services) -> None:
     if services.lifecycle.draining:
         raise ModelNotReady("The server is stopping.")
     if not services.registry.ready():
-        raise ModelNotReady("Not every model of the repository is ready; /info says why.")
+        raise ModelNotReady("Some models of the repository are not ready; /info says why.")
 
 
 def check_model(services: Services, model: str, version: int | None) -> None:

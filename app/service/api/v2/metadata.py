@@ -277,7 +277,7 @@ def check_version(version: int | None) -> None:
     """Raise ModelNotFound for any version but 1, a task's only one, whatever its model has."""
     if version not in (None, VERSION):
         raise ModelNotFound(
-            f"a task has only version {VERSION}; that of its model is named by the parameter model",
+            f"a task has only version {VERSION}; the parameter model names the model's version",
             limit=VERSION,
             received=version,
         )
