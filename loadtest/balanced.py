@@ -64,9 +64,8 @@ def replicas(count: int, environment: Mapping[str, str]) -> Iterator[list[Replic
     """Run this many ready replicas within the block."""
     with contextlib.ExitStack() as stack:
         started = [stack.enter_context(Replica(environment)) for _ in range(count)]
-        for (
-            replica
-        ) in started:  # one after another: starting together, they would compete for the cores
+        # One after another: starting together, they would compete for the cores.
+        for replica in started:
             replica.start()
         yield started
 

@@ -18,9 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="give up after this long on the package registry, and on the release",
+        help="timeout for the package registry, and for the release",
     )
-    parser.add_argument("--cache", type=Path, default=None, help="where the file is kept")
+    parser.add_argument("--cache", type=Path, default=None, help="directory of the downloaded file")
     parser.add_argument(
         "--if-possible",
         action="store_true",

@@ -142,7 +142,7 @@ def write_card(path: Path, report: Report) -> None:
     Raises ConfigError like read_card, and for a quick look.
     """
     if report.limit is not None:
-        raise ConfigError("the figures of a quick look (--limit) do not belong in a card")
+        raise ConfigError("figures of a part of the data (--limit) do not belong in a card")
     text = read_card(path)
     block = f"{BEGIN}\n{report.as_markdown()}\n{END}"
     if own := _block_of(text, report.version):

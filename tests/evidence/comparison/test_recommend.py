@@ -261,7 +261,7 @@ def test_it_is_written_only_when_agreed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param([], "--p95 MS is needed, or --groups", id="neither"),
+        pytest.param([], "--p95 MS or --groups is required", id="neither"),
         pytest.param(["--p95", "0"], "--p95 must be above 0", id="limit"),
         pytest.param(["--p95", "nan"], "--p95 must be above 0", id="no number"),
         pytest.param(["--p95", "9", "--yes"], "--yes belongs to --groups", id="yes"),
