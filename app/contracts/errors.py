@@ -105,7 +105,7 @@ class UnsupportedMediaType(InputError):
 
 class UnsupportedEncoding(InputError):
     code = "unsupported_encoding"
-    title = "The body's encoding cannot be read"
+    title = "The body's encoding is not supported"
 
 
 class ImageUnreadable(InputError):
@@ -170,7 +170,7 @@ class Unauthorized(PaddlepoolError):
 
 class Forbidden(PaddlepoolError):
     code = "forbidden"
-    title = "Switched off on this server"
+    title = "Disabled on this server"
 
 
 class GroupNotRunning(PaddlepoolError):

@@ -34,7 +34,7 @@ class Restart(StrEnum):
     MEMORY = "memory"
     CORRUPT = "corrupt"  # its answer was malformed
     FAILED = "failed"  # a new process could not be opened
-    LACKING = "lacking"  # nor could one be started: the system lacked resources
+    LACKING = "lacking"  # no process could be started: the system lacked resources
 
 
 def unopened(error: Exception) -> Restart:

@@ -48,7 +48,7 @@ class TextParameters(BaseModel):
 
     top_k: int | None = Field(None, ge=1, description="At most this many labels, best first.")
     function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(
-        None, description="Refused, unless `softmax`."
+        None, description="Rejected, unless `softmax`."
     )
 
 
@@ -72,8 +72,8 @@ class Segment(BaseModel):
     """The foreground, the only segment of a reply."""
 
     label: str
-    score: float = Field(ge=0, le=1, description="How sure the network is, all over the mask.")
-    mask: str = Field(description="A grey PNG as large as the picture, base64.")
+    score: float = Field(ge=0, le=1, description="Confidence of the network over the whole mask.")
+    mask: str = Field(description="A greyscale PNG of the picture's size, in base64.")
 
 
 class HubError(BaseModel):
@@ -94,9 +94,9 @@ def routes_of_both(settings: Settings) -> APIRouter:
         summary="As Hugging Face: text classification or image segmentation",
         reply={
             "model": list[Segment] | list[list[HubLabel]],
-            "description": "What `/hf/sentiment` answers to JSON with texts, and what `/hf/segment`"
-            " answers to a picture, which may be base64 in JSON. Requests to `/` of a client whose"
-            " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            "description": "The answer of `/hf/sentiment` to JSON with texts, or of `/hf/segment`"
+            " to a picture, which may be base64 in JSON. `/` answers the same to clients whose"
+            " User-Agent contains `hf_hub/` or `@huggingface/`.",
         },
         body=_request_body(JSON_OF_EITHER),
     )
@@ -111,8 +111,8 @@ def text_routes(settings: Settings) -> APIRouter:
         summary="As Hugging Face: text classification",
         reply={
             "model": list[list[HubLabel]],
-            "description": "A list of lists, also for one text. Requests to `/sentiment` of a"
-            " client whose User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            "description": "A list of lists, even for one text. `/sentiment` answers the same to"
+            " clients whose User-Agent contains `hf_hub/` or `@huggingface/`.",
         },
     )
 
@@ -126,8 +126,8 @@ def picture_routes(settings: Settings) -> APIRouter:
         summary="As Hugging Face: image segmentation",
         reply={
             "model": list[Segment],
-            "description": "The foreground's mask. Requests to `/segment` of a client whose"
-            " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            "description": "The foreground's mask. `/segment` answers the same to clients whose"
+            " User-Agent contains `hf_hub/` or `@huggingface/`.",
         },
         body=_request_body(JSON_OF_PICTURE),
     )
@@ -263,7 +263,7 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
 _FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
 PICTURE_PARAMETERS: dict[str, Any] = {
     "mask_threshold": _FRACTION | {"description": "Makes the mask black and white."},
-    "threshold": _FRACTION | {"description": "Leaves a segment of a lower score out."},
+    "threshold": _FRACTION | {"description": "Omits a segment with a lower score."},
     "overlap_mask_area_threshold": _FRACTION | {"description": "Has no effect."},
     "subtask": {"enum": ["semantic"]},
 }

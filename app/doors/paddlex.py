@@ -58,7 +58,7 @@ def routes(settings: Settings) -> APIRouter:
         operation="paddlexSemanticSegmentation",
         summary="As PaddleX: semantic segmentation",
         reply={
-            "description": "`result` has `labelMap`, 1 where the foreground is and 0 elsewhere,"
+            "description": "`result` has `labelMap`, 1 for foreground and 0 for background,"
             " `size` as [height, width], and `image`, the same as a PNG in base64.",
             "content": {JSON: {"schema": {"type": "object"}}},
         },
@@ -130,9 +130,9 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
 
 def _request_body() -> dict[str, Any]:
     properties = {
-        "image": {"type": "string", "description": "The picture, base64; an address is refused."},
-        "targetSize": {"description": "Refused, unless null."},
-        "visualize": {"type": ["boolean", "null"], "description": "False leaves `image` null."},
+        "image": {"type": "string", "description": "The picture in base64; a URL is rejected."},
+        "targetSize": {"description": "Rejected, unless null."},
+        "visualize": {"type": ["boolean", "null"], "description": "If false, `image` is null."},
     }
     schema = {"type": "object", "required": ["image"], "properties": properties}
     return {"required": True, "content": {JSON: {"schema": schema, "example": {"image": EXAMPLE}}}}

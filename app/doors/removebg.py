@@ -94,7 +94,7 @@ def routes(settings: Settings) -> APIRouter:
         route_class_override=APIRoute,
         methods=["GET"],
         operation_id="removebgAccount",
-        summary="As remove.bg: what may still be asked for",
+        summary="As remove.bg: remaining credits and calls",
     )
     return router
 
@@ -438,23 +438,26 @@ def document() -> dict[str, Any]:
     file = {"type": "string", "format": "binary"}
     flag = {"type": "boolean", "default": False}
     fields: dict[str, tuple[dict[str, Any], str]] = {
-        "image_file": (file, "The picture; or image_file_b64."),
-        "image_file_b64": (text, "The picture as base64; in JSON, the only way."),
+        "image_file": (file, "The picture, unless image_file_b64 is given."),
+        "image_file_b64": (text, "The picture in base64; required in JSON."),
         "image_url": (text, "Refused: pictures are not fetched by address."),
         "size": (
             {"enum": list(SIZES), "default": "preview"},
-            "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: as the picture is.",
+            "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: the original size.",
         ),
         "type": ({"enum": list(TYPES), "default": "auto"}, "Has no effect."),
-        "type_level": ({"enum": list(LEVELS)}, "`none` leaves X-Type out."),
-        "format": ({"enum": list(FORMATS), "default": "auto"}, "zip is refused."),
-        "roi": ({"type": "string", "default": WHOLE[0]}, "Refused, unless it is the whole."),
+        "type_level": ({"enum": list(LEVELS)}, "`none` omits X-Type."),
+        "format": ({"enum": list(FORMATS), "default": "auto"}, "zip is rejected."),
+        "roi": (
+            {"type": "string", "default": WHOLE[0]},
+            "Rejected, unless it is the whole picture.",
+        ),
         "crop": (flag, "Crop to the foreground."),
-        "crop_margin": (text, "With crop: up to 500px or 50 % a side."),
+        "crop_margin": (text, "With crop: up to 500px or 50% per side."),
         "scale": (text, "`original`, or 10% to 100%."),
         "position": (text, "`original`, `center`, or two percentages."),
         "channels": ({"enum": list(CHANNELS), "default": "rgba"}, "`alpha`: the mask alone."),
-        "shadow_type": ({"enum": list(SHADOWS)}, "Other shadows are refused."),
+        "shadow_type": ({"enum": list(SHADOWS)}, "Other shadows are rejected."),
         "shadow_opacity": ({"type": "integer", "minimum": 0, "maximum": 100}, "With a shadow."),
         "add_shadow": (flag, "The same as shadow_type=drop."),
         "semitransparency": ({"type": "boolean"}, "Has no effect."),

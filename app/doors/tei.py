@@ -49,17 +49,19 @@ class PredictRequest(BaseModel):
 
     inputs: Any = Field(
         json_schema_extra=_INPUTS,
-        description='A text, or a batch as `[["a"],["b"]]`; `["a","b"]` is a pair, and refused.',
+        description='A text, or a batch as `[["a"],["b"]]`; `["a","b"]`, a pair, is rejected.',
     )
     truncate: bool | None = Field(
-        False, description="Cut a text that the model cannot read whole; refuse it otherwise."
+        False, description="Truncate a text that is too long for the model; otherwise reject it."
     )
     truncation_direction: Annotated[
         Literal["Left", "Right"] | None,
         # Lowercase is accepted but undocumented: client generators merge the two spellings.
         BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
-    ] = Field("Right", description="`Left` is refused with truncate.")
-    raw_scores: bool | None = Field(False, description="Refused if true: scores are probabilities.")
+    ] = Field("Right", description="`Left` with truncate is rejected.")
+    raw_scores: bool | None = Field(
+        False, description="Rejected if true: scores are probabilities."
+    )
 
 
 class Prediction(BaseModel):
@@ -83,7 +85,7 @@ def routes(settings: Settings) -> APIRouter:
         summary="As text-embeddings-inference: labels of one or more texts",
         reply={
             "model": list[Prediction] | list[list[Prediction]],
-            "description": "Best label first: a list for a text, a list of them for a batch.",
+            "description": "Best label first: a list for one text, a list of lists for a batch.",
         },
     )
     add_health(router)

@@ -52,7 +52,7 @@ FLUSH_SECONDS = 5.0
 class BackgroundHandler(logging.handlers.QueueHandler):
     """Hands lines to a thread that formats and writes them: a slow reader delays no request.
 
-    While `WAITING_LINES` lines wait, further ones are dropped; a later line states how many.
+    While `WAITING_LINES` lines wait, further ones are dropped, and a later line reports how many.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
@@ -120,13 +120,13 @@ class _PacedListener(logging.handlers.QueueListener):
 def configure(
     level: str, stream: TextIO | None = None, *, form: logging.Formatter | None = None
 ) -> None:
-    """Send every log of the process to `stream`, standard error by default, as JSON by default."""
+    """Send all logs of the process to `stream` (default: standard error) as JSON by default."""
     writer = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(form or JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())
-    # No line shows its place in the code: skip finding it, as the manual's "Optimization" advises.
+    # Log lines do not show their place in the code: see "Optimization" in the logging manual.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Our own access line replaces uvicorn's; its warnings of malformed requests repeat our 400s.

@@ -60,7 +60,7 @@ Place = tuple[str, float, float, Mapping[str, int]]
 
 
 class _Headers(Getter[Values]):
-    """Omits headers that must be ignored by the W3C's text, but the library would accept or log."""
+    """Omits headers that the W3C says to ignore, but the library would accept or log."""
 
     def get(self, carrier: Values, key: str) -> list[str] | None:
         values = list(carrier(key))
@@ -155,7 +155,7 @@ class Tracing:
         self._propagator, self._headers = TraceContextTextMapPropagator(), _Headers()
 
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
-        """Start the span of a request with these headers; it is the task's own until end()."""
+        """Start the span of a request with these headers; current in this task until end()."""
         parent = self._propagator.extract(values, Context(), self._headers)
         request = RequestSpan(
             self._tracer.start_span(
@@ -313,7 +313,7 @@ class Delivery(SpanExporter):
 
 
 class _FirstMessage(logging.Handler):
-    """Keeps the first line, which has the reason; the last only reports that no attempt is left."""
+    """Keeps the first log line, which has the reason; later lines only report retries."""
 
     message = ""
 

@@ -3,7 +3,7 @@
 The middleware needs a path's route for body limits, keys and labels, so the table finds it before
 the request is routed. FastAPI builds the OpenAPI document from a task endpoint's signature but does
 not handle its requests: resolving the signature takes longer than a short text spends in the queue.
-Errors have the form that FastAPI gives them.
+Errors have FastAPI's form.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Services:
     """The active confinement mechanisms by kind of child process."""
     tracing: Tracing | None = None
     operations: Executor
-    """Runs operators' requests and what may block for milliseconds: /info, /compare/data, large
+    """Runs operators' requests and other work that takes milliseconds: /info, /compare/data, large
     JSON."""
 
 

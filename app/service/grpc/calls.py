@@ -1,4 +1,4 @@
-"""The steps of one call: caller, quota, message, answer and log line; limits on what arrives.
+"""The steps of one call: caller, quota, message, answer, log line; limits on arriving messages.
 
 Handlers get a stream of messages even if there is only one. The caller is therefore identified, and
 may be rejected, before a message of many megabytes is read.

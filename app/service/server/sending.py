@@ -22,7 +22,7 @@ class UnreadReplies:
     """
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
-        """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""
+        """Each client must read STALLED_BYTES within `stall_seconds`, regardless of the total."""
         self._limit = limit
         self._stall_seconds = stall_seconds
         self._watches: set[StallWatch] = set()

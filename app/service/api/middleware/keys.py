@@ -1,4 +1,4 @@
-"""Who may ask: optional API keys, and protection against pages of other sites."""
+"""Access rules: optional API keys, and protection against pages of other sites."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KeyRules:
 
     def _check_admin(self, headers: Headers, address: str) -> None:
         quota = self._wrong_admin_keys(client_network(address))
-        quota.spend(WRONG_KEYS, 0)  # without quota even the right key fails, so guessing is useless
+        quota.spend(WRONG_KEYS, 0)  # if the quota is used up, even the right key fails
         try:
             _find(headers, self._admin_keys, "the admin key")
         except Unauthorized:

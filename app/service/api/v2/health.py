@@ -35,7 +35,7 @@ def router() -> APIRouter:
 
 
 async def live() -> Response:
-    """200 while the process can answer at all, whatever the state of its models."""
+    """200 while the process answers, regardless of its models."""
     return JSONResponse({"live": True})
 
 
