@@ -110,13 +110,13 @@ def _tune(args: argparse.Namespace) -> int:
     from app.contracts.resources import available_cores
     from app.engine.backends.process import ProcessBackend
     from app.evidence.comparison.result import columns
-    from app.evidence.comparison.search import Search, explain, most_ticks, write_group
+    from app.evidence.comparison.search import Search, explain, max_ticks, write_group
     from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
     cores = max(1, int(available_cores()))
-    total = most_ticks(cores, buckets="buckets" in files.config.parameters)
+    total = max_ticks(cores, buckets="buckets" in files.config.parameters)
     with tqdm(total=total, desc=f"tuning {files.name}", unit="turn", disable=None) as bar:
         search = Search(
             files=files,

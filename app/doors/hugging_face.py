@@ -23,7 +23,7 @@ from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers, read_body
-from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
+from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.settings.server import Settings
 from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
@@ -193,7 +193,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     async def read() -> SegmentRequest:
         nonlocal least
         parse = partial(translate, body)
-        payload, least = await beside_the_loop(services, parse, size=len(body))
+        payload, least = await run_off_loop(services, parse, size=len(body))
         return payload
 
     answer = await services.dataplane.run(
@@ -205,7 +205,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     content = b"[]"
     if result.confidence >= least:
         write = partial(_segments, result)
-        content = await beside_the_loop(services, write, size=len(result.image))
+        content = await run_off_loop(services, write, size=len(result.image))
     return Response(content, media_type=JSON, headers=answer_headers(answer))
 
 

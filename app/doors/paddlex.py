@@ -26,7 +26,7 @@ from app.doors.door import (
 )
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
-from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
+from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.settings.server import Settings
 from app.tasks.segment.request import (
     SegmentRequest,
@@ -76,7 +76,7 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
     async def read() -> SegmentRequest:
         nonlocal visualize
         parse = partial(translate, body)
-        payload, visualize = await beside_the_loop(services, parse, size=len(body))
+        payload, visualize = await run_off_loop(services, parse, size=len(body))
         return payload
 
     answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
@@ -84,7 +84,7 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
     log_id = str(request.state.request_id)
     write = partial(_document, result, log_id=log_id, visualize=visualize)
     size = len(result.labels or b"")
-    content = await beside_the_loop(services, write, size=size)
+    content = await run_off_loop(services, write, size=size)
     return Response(content, media_type=JSON, headers=answer_headers(answer))
 
 

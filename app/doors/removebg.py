@@ -29,7 +29,7 @@ from app.doors.door import (
 )
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
-from app.service.api.services import Services, ServicesDep, base64_parts, beside_the_loop
+from app.service.api.services import Services, ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour
@@ -113,7 +113,7 @@ async def remove_background(
         nonlocal no_type
         source, fields = await given()
         no_type = fields.get("type_level") == "none"
-        return await beside_the_loop(services, partial(translate, source, fields), size=source.size)
+        return await run_off_loop(services, partial(translate, source, fields), size=source.size)
 
     answer = await services.dataplane.run("segment", read, **routing.options(settings))
     result: SegmentResult = answer.value
@@ -125,7 +125,7 @@ async def remove_background(
     as_json, _ = read_accept(request.headers.get("accept", ""))
     if not as_json:
         return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
-    content = await beside_the_loop(services, partial(_as_json, result), size=len(result.image))
+    content = await run_off_loop(services, partial(_as_json, result), size=len(result.image))
     return Response(content, media_type=JSON, headers=headers)
 
 
@@ -160,7 +160,7 @@ async def _given(request: Request, services: Services) -> Any:
     parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
 
     async def from_body() -> tuple[Source, dict[str, str]]:
-        fields = await beside_the_loop(services, parse, size=len(body))
+        fields = await run_off_loop(services, parse, size=len(body))
         return read_source(fields, {})
 
     return from_body

@@ -272,7 +272,7 @@ class Group:
 
     def _refused(self, refusal: PaddlepoolError) -> None:
         log.error("%s: cannot start: %s", self._name, refusal)
-        self._failure = refusal.alone()
+        self._failure = refusal.without_traceback()
         self._batcher.close(ModelNotReady("the instance group cannot start"))
         self._context.on_demand.forget(self)
 

@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Clock, Interrupted, Worker
-from app.contracts.reasons import Restart, unopened
+from app.contracts.reasons import Restart, opening_failure
 from app.engine.awaiting import in_some_thread
 from app.engine.pool.succession import Succession
 from app.engine.queue.batcher import Batcher
@@ -163,7 +163,7 @@ class Instance(Generic[Request, Answer]):
                 return None
             except Exception as error:
                 log.warning("%s: cannot be opened yet: %s", self._name, error)
-                reason = unopened(error)
+                reason = opening_failure(error)
             if await self._pause(self._lost(reason)):
                 self.give_up_opening(WorkerCrashed("closed before it could be opened"))
                 return None
@@ -179,7 +179,7 @@ class Instance(Generic[Request, Answer]):
                 return await (self._open(False) if successor is None else successor)
             except Exception as error:
                 log.warning("%s: cannot be opened again: %s", self._name, error)
-                successor, reason = None, unopened(error)
+                successor, reason = None, opening_failure(error)
 
     async def _pause(self, seconds: float) -> bool:
         """Wait; returns True as soon as this instance is closing, else False."""

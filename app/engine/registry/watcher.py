@@ -45,7 +45,7 @@ class RepositoryWatcher:
         self._registry = registry
         self._seen: dict[str, _Seen] = {}
         self._seen = self._scan()
-        self._looked = dict(self._seen)
+        self._previous = dict(self._seen)
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
         """Poll every `every` seconds until cancelled.
@@ -71,10 +71,10 @@ class RepositoryWatcher:
         nothing is retired then.
         """
         now = await in_thread("repository", self._scan)
-        looked, self._looked = self._looked, now
+        previous, self._previous = self._previous, now
         for name in sorted(self._seen.keys() | now.keys()):
             old, new = self._seen.get(name, _Seen()), now.get(name, _Seen())
-            if old == new or new != looked.get(name, _Seen()):
+            if old == new or new != previous.get(name, _Seen()):
                 continue
             self._seen[name] = new
             try:
@@ -86,7 +86,7 @@ class RepositoryWatcher:
                 pass  # already logged, index() has the reason; or removed or unloaded meanwhile
             except OSError as error:
                 self._seen[name] = old
-                _leave(name, error)
+                _log_unchanged(name, error)
             except Exception:
                 log.exception("%s: the change could not be applied", name)
 
@@ -117,7 +117,7 @@ class RepositoryWatcher:
             except OSError as error:
                 if name in self._seen:
                     found[name] = self._seen[name]
-                _leave(name, error)
+                _log_unchanged(name, error)
         return found
 
 
@@ -129,6 +129,6 @@ def _stamp(path: Path) -> Stamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _leave(name: str, error: OSError) -> None:
+def _log_unchanged(name: str, error: OSError) -> None:
     # The whole error, with its path: the fault is in the system, not in the model.
     log.warning("%s stays unchanged for now: %s", name, error)

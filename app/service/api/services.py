@@ -86,7 +86,7 @@ PART_BYTES = 192 * 1024
 """Bytes of one part. Divisible by three, so the parts' base64 joins to the base64 of the whole."""
 
 
-async def beside_the_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
+async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
     """Run `work`, in the operations thread if `size` is above LARGE_BYTES.
 
     A thread helps only if `work` consists of several calls: the interpreter does not switch threads

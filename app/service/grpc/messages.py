@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from app.contracts.errors import FileTooLarge, InvalidParameter, InvalidTensor
 from app.engine.dataplane import TensorRequest
-from app.service.api.services import Services, beside_the_loop
+from app.service.api.services import Services, run_off_loop
 from app.service.api.v2.bodies import place_timeout, raw_bytes, reply_tensor, written_size
 from app.service.api.v2.documents import IGNORED, Expected, read_document
 from app.service.api.v2.infer import Inferred, check_size, infer_tensors
@@ -96,7 +96,7 @@ async def infer_message(
     )
     write = partial(_reply, messages, found, final=final)
     size = written_size(found.outputs, found.form)
-    return await beside_the_loop(services, write, size=size), found
+    return await run_off_loop(services, write, size=size), found
 
 
 def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
