@@ -145,7 +145,7 @@ def _proof(
     if base is None or base not in runs:
         base = config.default_group
     if base == group.name:
-        return None, None, "it is what the others are compared with"
+        return None, None, "it is the reference of the other groups"
     verdict = judge(runs[group.name], runs[base], base=base)
     return base, verdict.effective, verdict.reason
 
@@ -220,11 +220,11 @@ def _objections(
 ) -> Iterator[str]:
     slowest = each.concurrent_p95_seconds or each.p95_seconds
     if p95_seconds is not None and slowest > p95_seconds:
-        yield f"its p95 is {slowest * 1000:.0f} ms, asked for are {p95_seconds * 1000:.0f}"
+        yield f"its p95 is {slowest * 1000:.0f} ms, the limit is {p95_seconds * 1000:.0f}"
     if each is default:
         return
     if not config.group(each.group).candidate:
-        yield "config.toml says candidate = false"
+        yield "config.toml sets candidate = false"
     mean, least = each.budget.mean_difference, each.budget.agreement
     if math.isinf(each.mean_difference) or (mean is not None and each.mean_difference > mean):
         limit = "" if mean is None else f", limit {mean:g}"

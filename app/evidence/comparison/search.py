@@ -114,9 +114,9 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
         rival = max(rivals, key=lambda each: each.per_second)
         gain = rival.per_second / chosen.per_second - 1
         if rival.p95_seconds > p95_seconds and gain > 0:
-            because = "but its p95 is beyond what was asked for"
+            because = "but its p95 exceeds the limit"
         elif gain > 0:
-            because = "which counts as equal, and it is not as simple"
+            because = "which counts as equal, but it is less simple"
         lines.append(
             f"{kind} ({rival.candidate}): {gain:+.0%} requests per second, "
             f"p95 {rival.p95_seconds:.3f} s; {because}"
@@ -132,7 +132,7 @@ def _rivals(
     plain = [(c, each) for c, each in others if c.batch == own.batch]
     yield (
         "more threads in a predictor",
-        "threads of one predictor wait for each other, predictors do not",
+        "the threads of a predictor wait for each other, predictors do not",
         [each for c, each in plain if c.threads > own.threads],
     )
     yield (

@@ -112,8 +112,8 @@ class Race:
         difference = largest_difference(outputs, base_outputs)
         if not difference <= most_difference:
             reason = (
-                f"differs by {difference:.2g} from {self._first}, and exact "
-                f"admits {most_difference:.2g}"
+                f"differs by {difference:.2g} from {self._first}; exact "
+                f"allows {most_difference:.2g}"
             )
             return RaceResult(candidate=replace(unfit, reason=reason), decided=True)
         runners = {name: self._runner(name) for name in (self._group, self._first)}
@@ -128,7 +128,9 @@ class Race:
                 candidate=replace(unfit, reason=reason, gain=1 / slower), decided=True
             )
         if pairs < MIN_PAIRS:
-            reason = f"requests left time for {pairs} of the {MIN_PAIRS} pairs of runs it takes"
+            reason = (
+                f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
+            )
             return RaceResult(candidate=replace(unfit, reason=reason), decided=False)
         verdict = judge(own, theirs, base=self._first)
         gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low

@@ -148,7 +148,7 @@ def test_auto_and_tune_choose_the_same_group(
 def test_a_group_that_is_no_candidate_is_not_recommended() -> None:
     found = recommend(comparison({"group": "shown", "concurrent_per_second": 60.0}), OFFERED)
     assert found.group == "main"
-    assert found.reason.endswith("shown would be faster, but config.toml says candidate = false")
+    assert found.reason.endswith("shown would be faster, but config.toml sets candidate = false")
 
 
 def test_nothing_is_recommended_where_nothing_is_fast_enough(
@@ -159,7 +159,7 @@ def test_nothing_is_recommended_where_nothing_is_fast_enough(
     found = recommend(comparison(slow), OFFERED, p95_seconds=0.1)
     assert not found.fit
     assert found.reason == (
-        "main: its p95 is 200 ms, asked for are 100; spare: its p95 is 500 ms, asked for are 100"
+        "main: its p95 is 200 ms, the limit is 100; spare: its p95 is 500 ms, the limit is 100"
     )
     write_double(tmp_path)
     monkeypatch.setattr("app.evidence.comparison.run.compare", lambda *_, **__: comparison(slow))
