@@ -89,8 +89,8 @@ EXAMPLE = (
 """Example picture in base64 for the API page: a red disc on white, 16 pixels wide."""
 
 NOT_FETCHED = (
-    "this server does not fetch pictures by URL, because that would expose addresses that only "
-    "the server can reach; send the picture itself"
+    "pictures are not fetched by URL, because that would expose addresses that only the server "
+    "can reach; send the picture itself"
 )
 ADDRESSES = ("http://", "https://", "ftp://", "file://")
 

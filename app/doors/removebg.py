@@ -440,7 +440,7 @@ def document() -> dict[str, Any]:
     fields: dict[str, tuple[dict[str, Any], str]] = {
         "image_file": (file, "The picture, unless image_file_b64 is given."),
         "image_file_b64": (text, "The picture in base64; required in JSON."),
-        "image_url": (text, "Refused: pictures are not fetched by address."),
+        "image_url": (text, "Rejected: pictures are not fetched by URL."),
         "size": (
             {"enum": list(SIZES), "default": "preview"},
             "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: the original size.",
@@ -462,7 +462,7 @@ def document() -> dict[str, Any]:
         "add_shadow": (flag, "The same as shadow_type=drop."),
         "semitransparency": ({"type": "boolean"}, "Has no effect."),
         "bg_color": (text, "Hexadecimal digits without #, or a colour's name."),
-        "bg_image_url": (text, "Refused: pictures are not fetched by address."),
+        "bg_image_url": (text, "Rejected: pictures are not fetched by URL."),
         "bg_image_file": (file, "The background."),
     }
     schema = {

@@ -81,7 +81,7 @@ def test_parameters_come_with_base64(
         ("/hf/segment", {"inputs": IN_BASE64, "parameters": {"subtask": "panoptic"}}, "subtask"),
         ("/hf/segment", {"inputs": IN_BASE64, "parameters": {"threshold": 2}}, "threshold"),
         ("/hf/segment", {"inputs": IN_BASE64, "parameters": []}, "parameters"),
-        ("/hf/segment", {"inputs": "https://a.example/x.jpg"}, "not fetched by address"),
+        ("/hf/segment", {"inputs": "https://a.example/x.jpg"}, "not fetched by URL"),
         ("/hf/segment", [], "object"),
     ],
 )

@@ -305,11 +305,7 @@ class Child:
         If it raises ChildDied, the request never began.
         """
         if not self._under_way and self._arrives(0.0):
-            raise (
-                self._died()
-                if self._peer_closed()
-                else self._kill_corrupt("a reply without a request")
-            )
+            raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
         if len(header) > HEADER_BYTES:
@@ -345,10 +341,8 @@ class Child:
         `patience` seconds more: it is not slow, the machine is busy.
         """
         now = time.monotonic()
-        cpu_before = self._cpu_seconds() if patience else 0.0
-        self._wait = _Wait(
-            timeout, now + timeout, now + timeout + patience, cpu_before, now, patience > 0
-        )
+        cpu = self._cpu_seconds() if patience else 0.0
+        self._wait = _Wait(timeout, now + timeout, now + timeout + patience, cpu, now, patience > 0)
 
     def check_timeout(self) -> float:
         """Check on the oldest request and return the seconds until the next check is due.
@@ -401,7 +395,7 @@ class Child:
         if not received and self._peer_closed():
             raise self._died()
         if not self._under_way:
-            raise self._kill_corrupt("a reply without a request")
+            raise self._kill_corrupt("unrequested reply")
         slot, sent, asked, size = self._under_way[0]
         try:
             answer = read_answer(received, opening=not self._open)

@@ -103,7 +103,7 @@ def test_columns_of_the_same_name_are_not_lost(
     table.write_text("text,label\n好,happy\n", "utf-8")
     assert main(["sentiment", str(table)]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert "has a column 'label' already; say --prefix" in line
+    assert "has a column 'label' already; use --prefix" in line
     assert [path.name for path in tmp_path.iterdir()] == ["judged.csv"]
     assert server.classify(table, "--prefix", "our_") == 0
     assert read(tmp_path / "judged.emotion.csv") == [
