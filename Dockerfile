@@ -1,10 +1,10 @@
-# The server's image. `docker build .` gives the server, `--target load` the load generator.
+# The server's image. `docker build .` builds the server, `--target load` the load generator.
 # deploy/release/build_image.sh builds it so that the same commit and base give the same layers.
 ARG BASE_IMAGE=python:3.11-slim
 
-# Every locked package, by hash, in an environment of its own that holds neither pip nor setuptools.
+# Every locked package, by hash, in an environment without pip and setuptools.
 FROM ${BASE_IMAGE} AS locked
-# If it is set, pip compiles modules so that their source's time does not matter.
+# If it is set, compiled modules do not depend on the time of their source.
 ARG SOURCE_DATE_EPOCH
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
@@ -14,9 +14,9 @@ RUN python3 -m venv --without-pip /opt/paddlepool \
         --no-deps --require-hashes --only-binary=:all: --requirement requirements.lock
 COPY deploy/container/keep.py deploy/container/
 
-# The server with the engines that it may choose from, the readers of model sources and of HEIC, without the
-# tools that only development needs and without headers, tests and the plugin of Paddle's own copy of
-# OpenVINO, which no backend uses. deploy/container/size.py shows what takes the space.
+# The server with all engines and the readers of model sources and HEIC; without development tools, headers,
+# tests, and the plugin of Paddle's own copy of OpenVINO, which no backend uses.
+# deploy/container/size.py prints the size of each part.
 FROM locked AS serve-environment
 ARG SOURCE_DATE_EPOCH
 COPY pyproject.toml setup.py README.md LICENSE ./
@@ -31,7 +31,7 @@ RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps
         rm -rf /opt/paddlepool/lib/python3*/site-packages/"$unneeded"; done \
     && find /opt/paddlepool/lib -type d -name tests -prune -exec rm -rf {} +
 
-# What the compose profile `load` runs: locust has a lock of its own.
+# The image of the compose profile `load`: locust has a separate lock.
 FROM ${BASE_IMAGE} AS load-environment
 ARG SOURCE_DATE_EPOCH
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -54,8 +54,8 @@ FROM ${BASE_IMAGE} AS serve
 LABEL org.opencontainers.image.title="Paddlepool" \
       org.opencontainers.image.description="A model server around Paddle Inference" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Paddle's libraries link to GNU OpenMP, which its wheel does not carry and a slim base lacks. The
-# version is the base image's to fix: a pinned one would stop building with the next security update.
+# Paddle's libraries link to GNU OpenMP, which neither its wheel nor a slim base image contains. The
+# version is not pinned: the build would fail after the next security update.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \
@@ -63,8 +63,8 @@ RUN apt-get update \
     && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 COPY --from=serve-environment /opt/paddlepool /opt/paddlepool
 COPY model_repo/ /srv/paddlepool/model_repo/
-# HOME is the tmpfs: Paddle makes a cache directory in it when it is imported, and the root is
-# read-only and user 10001 has no home.
+# HOME is the tmpfs: importing Paddle creates a cache directory in it, the root is read-only, and
+# user 10001 has no home.
 ENV PATH=/opt/paddlepool/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -73,10 +73,10 @@ ENV PATH=/opt/paddlepool/bin:$PATH \
     PADDLEPOOL_PORT=8000 \
     PADDLEPOOL_MODEL_REPOSITORY=/srv/paddlepool/model_repo
 WORKDIR /srv/paddlepool
-# The official weights, through the base image's pip: the environment has none. A build that cannot
-# have them says so in one line, and its image serves the preview.
+# Downloads the official weights with the base image's pip. If they are unavailable, the build prints
+# one line and the image serves the preview.
 RUN paddlepool pull u2netp --if-possible && rm -rf /tmp/.cache
-# Nobody becomes somebody else by a file of the base image, or of anything that was added to it.
+# Fail if a file has a setuid or setgid bit, which could change the user of a process.
 RUN test -z "$(find / -xdev -type f -perm /6000)"
 USER 10001:10001
 EXPOSE 8000

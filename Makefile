@@ -1,14 +1,14 @@
-# `make` lists what there is. `make run` and `make test` need only Python (3.11 to 3.13) and PyPI.
+# `make` lists all commands. `make run` and `make test` need only Python (3.11 to 3.13) and PyPI.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
-# Whoever has everything needs nothing more to serve.
+# The complete installation includes what serving needs.
 READY := $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(SERVING))
-# The complete lock is installed after what serving needs, where neither is there yet.
+# On a fresh clone, install what serving needs before the complete lock.
 FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
-# pip's own progress for people; a log gets the words below alone.
+# pip shows its progress on a terminal only; a log gets the messages below.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
 .PHONY: help run test test-all test-fast check lint fuzz faults load chaos chart sbom install lock comparison screenshots weights
@@ -22,7 +22,7 @@ run: weights  ## serve all models on http://127.0.0.1:8000; installs what servin
 test: $(INSTALLED) weights  ## run the tests, in two processes; installs what they need
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not nightly"
 
-test-all: $(INSTALLED) weights  ## run every test: those of `make test`, and those that take long
+test-all: $(INSTALLED) weights  ## run every test, including the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits, in less than a minute
@@ -33,53 +33,53 @@ lint: $(INSTALLED)  ## format, lint and types, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint test  ## everything a commit must pass
+check: lint test  ## run all checks that a commit must pass
 
-install: $(INSTALLED)  ## make .venv from the complete lock, and nothing else
+install: $(INSTALLED)  ## create .venv from the complete lock
 
-# Bounded: a network that swallows packets must not keep the server from starting.
-weights: $(READY)  ## the official U²-Netp weights, where they can be had
+# The timeout lets the server start on a network that drops packets.
+weights: $(READY)  ## download the official U²-Netp weights, if available
 	@$(BIN)/paddlepool pull u2netp --if-possible --timeout 15
 
-# Both locks carry every package's hashes; the second one is a part of the first. --no-deps, because
-# one package's own pins are overridden (requirements.overrides.txt) and pip would hold to them.
+# Both locks have the hashes of every package; the packages of requirements.serve.lock are a subset.
+# --no-deps: pip would enforce the pins that requirements.overrides.txt overrides.
 $(SERVING): requirements.serve.lock pyproject.toml clients/python/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Paddlepool needs Python 3.11 to 3.13, $(VENV) has " + sys.version.split()[0] + ": remove it, then make PYTHON=python3.13 run")'
-	@echo "Installing what serving needs into $(VENV): 1.4 GB, half of it PaddlePaddle. Once; some minutes."
+	@echo "Installing the packages for serving into $(VENV): 1.4 GB, half of it PaddlePaddle. This takes some minutes, once."
 	$(PIP) --no-deps --require-hashes --requirement requirements.serve.lock
 	$(PIP) --quiet --no-deps --editable . --editable ./clients/python
 	@touch $(SERVING)
 	@echo "Installed. $(BIN)/paddlepool --help lists the commands; make run serves the models."
 
 $(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml $(FIRST)
-	@echo "Installing the tools of tests and checks: 0.5 GB more."
+	@echo "Installing the tools for tests and checks: another 0.5 GB."
 	$(PIP) --no-deps --require-hashes --requirement requirements.lock
 	$(PIP) --quiet --no-deps --editable . --editable ./clients/python
 	@touch $(SERVING) $(INSTALLED)
-	@echo "Installed. make test runs every test, make lists the rest."
+	@echo "Installed. make test runs the tests; make lists all commands."
 
-fuzz: $(INSTALLED)  ## a minute of coverage-guided fuzzing for each target; FUZZ="--seconds 600 --keep http"
+fuzz: $(INSTALLED)  ## fuzz each target for a minute, guided by coverage; FUZZ="--seconds 600 --keep http"
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
-faults: $(INSTALLED)  ## plant the faults of tests/faults and check that tests find them; FAULTS="api deploy"
+faults: $(INSTALLED)  ## insert the faults of tests/faults and check that tests find them; FAULTS="api deploy"
 	printf '%s\n' $(or $(FAULTS),$(basename $(notdir $(wildcard tests/faults/*.toml)))) \
 		| xargs -P 2 -n 1 $(BIN)/python -m tests.faults.run
 
-load: $(INSTALLED) .venv-load/.installed  ## a minute of load and a report; LOAD="--plan spike --host http://..."
+load: $(INSTALLED) .venv-load/.installed  ## generate a minute of load and print a report; LOAD="--plan spike --host http://..."
 	$(BIN)/python loadtest/run.py $(LOAD)
 
-chaos: $(INSTALLED)  ## kill servers under load and count what clients lose; CHAOS="ray --seconds 30"
+chaos: $(INSTALLED)  ## kill servers under load and count lost requests; CHAOS="ray --seconds 30"
 	$(BIN)/python loadtest/replicas.py $(CHAOS)
 
-chart: $(INSTALLED) .venv-deploy/.installed  ## lint the Helm chart, hold it to Kubernetes' schemas; CHART="--crds DIR"
+chart: $(INSTALLED) .venv-deploy/.installed  ## lint the Helm chart and validate it against Kubernetes' schemas; CHART="--crds DIR"
 	.venv-deploy/bin/python deploy/check_manifests.py $(CHART)
 
-sbom: $(INSTALLED) .venv-deploy/.installed  ## what the image carries, with licences and hashes, as sbom.cdx.json
+sbom: $(INSTALLED) .venv-deploy/.installed  ## write sbom.cdx.json: the image's packages with licences and hashes
 	.venv-deploy/bin/python deploy/sbom.py
 
-# Tools in environments of their own: locust registers a pytest plugin and brings gevent; clients of
-# other servers, which tests run unchanged, and schemathesis have pins that are not ours.
+# Tools with separate environments: locust registers a pytest plugin and installs gevent; schemathesis
+# and the other servers' clients, which tests run unchanged, have conflicting pins.
 TOOLS := load deploy doors schema workflows
 .venv-load/.installed: loadtest/requirements.lock
 .venv-deploy/.installed: deploy/requirements.lock
@@ -91,7 +91,7 @@ $(TOOLS:%=.venv-%/.installed):
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@
 
-# Ray Serve and what it brings, beside what .venv has: half a gigabyte that one way to run needs.
+# Ray Serve and its dependencies (0.5 GB), on top of the packages of .venv. Only `paddlepool ray` needs them.
 RAY_INSTALLED := .venv-ray/.installed
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
@@ -104,10 +104,10 @@ $(RAY_INSTALLED): requirements.ray.lock $(INSTALLED)
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
 
-screenshots: weights  ## pictures of the demo page into docs/images
+screenshots: weights  ## write pictures of the demo page to docs/images
 	$(BIN)/python loadtest/screenshots.py
 
-# Installed from clients/python beside the server, and not by hash.
+# Installed from clients/python, without a hash.
 OURS := --no-emit-package paddlepool-client
 
 lock:  ## resolve the dependencies again (needs uv on the path)

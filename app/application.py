@@ -172,7 +172,7 @@ def _layers(
     """
     settings = services.settings
 
-    def told(app: Any) -> ASGIApp:
+    def wrap_admission(app: Any) -> ASGIApp:
         """Apply the proxy's headers about the client, and CORS for pages of other origins."""
         if settings.cors_origins:
             app = CORSMiddleware(
@@ -194,12 +194,12 @@ def _layers(
         metrics=services.metrics,
         lifecycle=services.lifecycle,
         replica=settings.replica,
-        wrap=told,
+        wrap=wrap_admission,
     )
     if services.tracing is not None:
         app = Traced(app, tracing=services.tracing)
-    led = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
-    return Agents(app, led) if led else app
+    redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
+    return Agents(app, redirects) if redirects else app
 
 
 def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:

@@ -97,7 +97,7 @@ def create_app(
         tracing = open_tracing()
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
-        _introduce(name, config, metrics)
+        _register_metrics(name, config, metrics)
     workers: Workers | None = None
     backend = ProcessBackend()
     if registry is None:
@@ -105,7 +105,7 @@ def create_app(
         registry = ModelRegistry(
             repository,
             open_predictor=backend,
-            build_pipeline=introduced(
+            build_pipeline=registering(
                 partial(build_pipeline, tasks=tasks, workers=workers),
                 repository,
                 metrics,
@@ -184,14 +184,14 @@ def create_app(
 
 def require_extra(extra: str, *, setting: str) -> None:
     """Raise ConfigError, with the command that installs the extra, if a package is missing."""
-    if missing := [name for name in EXTRAS[extra] if not _is_there(name)]:
+    if missing := [name for name in EXTRAS[extra] if not _is_installed(name)]:
         raise ConfigError(
             f"{setting} is set, and {', '.join(missing)} not installed: "
             f"pip install 'paddlepool[{extra}]'"
         )
 
 
-def _is_there(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the parent package is missing, too
@@ -262,7 +262,7 @@ async def _load(
     except Exception:
         log.exception("the models could not be loaded")
     for served in registry.served():
-        _say_what_answers(served, routes)
+        _log_served(served, routes)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     if background is not None:  # only now: it must not delay the start
@@ -273,7 +273,7 @@ async def _load(
         )
 
 
-def _say_what_answers(served: ServedModel, routes: Mapping[str, str]) -> None:
+def _log_served(served: ServedModel, routes: Mapping[str, str]) -> None:
     """Log where the model answers, which program it runs and where its weights come from."""
     [group] = [each for each in served.groups() if each.name == served.config.default_group]
     weights = served.manifest.weights
@@ -318,7 +318,7 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
     )
 
 
-def introduced(
+def registering(
     build: Callable[[ServedModelInfo], Pipeline | None],
     repository: ModelRepository,
     metrics: Metrics,
@@ -328,7 +328,7 @@ def introduced(
     """Return a builder that registers a model with the metrics, builds it and warms up."""
 
     def build_known(info: ServedModelInfo) -> Pipeline | None:
-        _introduce(info.name, repository.config(info.name), metrics)
+        _register_metrics(info.name, repository.config(info.name), metrics)
         return build(info)
 
     async def build_warm(info: ServedModelInfo) -> Pipeline | None:
@@ -346,5 +346,5 @@ async def _warm(info: ServedModelInfo, *, tasks: Mapping[str, Task], workers: Wo
         await workers.codec.pool.opened()
 
 
-def _introduce(name: str, config: ModelConfig, metrics: Metrics) -> None:
+def _register_metrics(name: str, config: ModelConfig, metrics: Metrics) -> None:
     metrics.expect_model(name, [group.name for group in config.instance_group])

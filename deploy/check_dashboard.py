@@ -1,4 +1,4 @@
-"""Ask a running Prometheus every question of the dashboard, and fail where an answer is empty."""
+"""Run every query of the dashboard on a running Prometheus; fail if a result is empty."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def questions(dashboard: dict[str, Any]) -> Iterator[Question]:
 
 
 def ask(prometheus: str, path: str, **parameters: str) -> Any:
-    """One call of Prometheus' HTTP API. Raises ValueError with its message when it refuses."""
+    """Call Prometheus' HTTP API. Raises ValueError with its message for an error."""
     url = f"{prometheus.rstrip('/')}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
     try:
         with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310 - the caller's own
@@ -53,7 +53,7 @@ def ask(prometheus: str, path: str, **parameters: str) -> Any:
 
 
 def count_series(prometheus: str, expression: str) -> int:
-    """Series with a finite value. NaN is what a quantile of no observations gives: empty, too."""
+    """Series with a finite value. A quantile without observations is NaN and counts as empty."""
     values = (
         float(each["value"][1]) for each in ask(prometheus, "query", query=expression)["result"]
     )
@@ -61,7 +61,7 @@ def count_series(prometheus: str, expression: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns 0 when no question goes unanswered, 1 otherwise, 2 without a Prometheus."""
+    """Return 0 if no result is empty, 1 otherwise, 2 without a Prometheus."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prometheus", default="http://127.0.0.1:9090")
     parser.add_argument("--dashboard", type=Path, default=DASHBOARD)

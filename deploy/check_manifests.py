@@ -1,4 +1,4 @@
-"""Hold the Helm chart and the manifests of KServe and Ray to their schemas, without a cluster.
+"""Validate the Helm chart and the manifests of KServe and Ray without a cluster.
 
     make .venv-deploy/.installed
     .venv-deploy/bin/python deploy/check_manifests.py [--crds DIR]
@@ -101,7 +101,7 @@ METADATA = {
         "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
     },
 }
-"""What a manifest may say there; a definition leaves it open."""
+"""Allowed members where a definition leaves them open."""
 
 REFUSED: Mapping[str, Mapping[str, Any]] = {
     "a name that is not known": {"replicas": 3},
@@ -202,7 +202,7 @@ def faults_of(
     objects: Iterable[tuple[str, dict[str, Any]]],
     schemas: Mapping[tuple[str, str], dict[str, Any]],
 ) -> Iterator[str]:
-    """What the schema of its kind forbids in each object, where there is one."""
+    """Violations of the schema of each object's kind, if there is one."""
     import jsonschema
 
     for label, found in objects:
@@ -215,7 +215,7 @@ def faults_of(
 
 
 def lint(chart: Path) -> Iterator[str]:
-    """Helm's own findings; an icon is a matter of taste."""
+    """Findings of `helm lint`, except for a missing icon."""
     for name, values in VALUES.items():
         report = helm_python.lint(chart, dict(values), strict=True)
         for message in report["messages"]:
@@ -225,7 +225,7 @@ def lint(chart: Path) -> Iterator[str]:
 
 
 def accepted_nonsense(chart: Path) -> Iterator[str]:
-    """Sets of values that the chart takes and must not."""
+    """Sets of values that the chart accepts but must reject."""
     for name, values in REFUSED.items():
         try:
             with helm_python.Chart.load(chart) as loaded:
@@ -239,7 +239,7 @@ def accepted_nonsense(chart: Path) -> Iterator[str]:
 def rendered(
     chart: Path, names: Iterable[str] = tuple(VALUES)
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object that the chart makes of each set of values, with a label for messages."""
+    """Every object that the chart renders for each set of values, with a label for messages."""
     with helm_python.Chart.load(chart) as loaded:
         for name in names:
             values = VALUES[name]
@@ -294,7 +294,7 @@ def crd_schemas(directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 @functools.cache
 def model_schemas() -> dict[tuple[str, str], dict[str, Any]]:
-    """The same of KEDA's and the Prometheus Operator's, from a package with their definitions."""
+    """The same for KEDA and the Prometheus Operator, from a package with their definitions."""
     from cloudcoil.models.keda.v1alpha1 import ScaledObject
     from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
 
@@ -311,7 +311,7 @@ def model_schemas() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def close(node: Any) -> None:
-    """Forbid what a schema does not name, as the API server's strict mode does."""
+    """Reject unknown members, as the API server's strict mode does."""
     if isinstance(node, dict):
         if node.get("x-kubernetes-int-or-string"):
             node.pop("type", None)

@@ -1,4 +1,4 @@
-"""Everything that the server's image carries, with licences and hashes, as CycloneDX JSON.
+"""Write the contents of the server's image, with licences and hashes, as CycloneDX JSON.
 
     .venv-deploy/bin/python deploy/sbom.py [--output sbom.cdx.json]
 
@@ -29,9 +29,9 @@ VENDORED = (
     ("swagger-ui", "Apache-2.0", "swagger-ui*", r'PACKAGE_VERSION:"([\d.]+)"'),
     ("uplot", "MIT", "comparison/uplot*", r"uPlot \(v([\d.]+)\)"),
 )
-"""Name, licence, files beneath STATIC, and where a script says its version."""
+"""Name, licence, files below STATIC, and the file that contains the version."""
 LICENCES = {"protobuf": "BSD-3-Clause"}
-"""Of packages whose metadata cannot be read as a licence; from the file LICENSE that they carry."""
+"""Licences, from the file LICENSE, of packages whose metadata names none that can be read."""
 
 Component = dict[str, Any]
 
@@ -58,8 +58,7 @@ def main() -> int:
 
 
 def bill() -> Component:
-    """The document: what `cyclonedx-py` reads from .venv, less what the image leaves out, and the
-    rest of the image."""
+    """Build the document: the packages of .venv that are in the image, and its other contents."""
     document = json.loads(
         _output(
             str(Path(sys.executable).parent / "cyclonedx-py"),
@@ -83,7 +82,7 @@ def bill() -> Component:
 
 
 def components(installed: Sequence[Component]) -> list[Component]:
-    """What the image carries: its part of the installed packages, and all that is no package."""
+    """Components of the image: its part of the installed packages, and everything else."""
     dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
     return [
         *_packages(installed, dockerfile),
@@ -98,7 +97,7 @@ def _output(*command: str) -> str:
 
 
 def _packages(installed: Sequence[Component], dockerfile: str) -> Iterator[Component]:
-    """Those that the Dockerfile keeps of what is installed, with the hashes of the lock."""
+    """Installed packages that the Dockerfile keeps, with the hashes of the lock."""
     roots = re.search(r"keep\.py (.+?) >", dockerfile)
     if roots is None:
         raise ValueError("the Dockerfile says no more what the image keeps")

@@ -1,8 +1,8 @@
-"""What with_without.py asks to see what the API process costs: servers, a probe, a bare loop.
+"""Servers for with_without.py that show the cost of the API process.
 
-Every server answers texts with the same int8 program on as many predictors as there are cores. A
-probe is a program `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` that answers
-`POST /sentiment`; it is started, never imported.
+Every server answers texts with the same int8 program, with as many predictors as there are cores. A
+probe is a program `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` that answers `POST
+/sentiment`. It is started, never imported.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LIVE = "/v2/health/live"
 
 
 class Text(BaseModel):
-    """What the bare application and the probe are sent."""
+    """The text for the bare application and the probe."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoopWay:
-    """A bare loop, which answers one request after the other."""
+    """A bare loop that answers one request after another."""
 
     contender: Contender
     units: int = 1
@@ -52,7 +52,8 @@ class LoopWay:
 
 
 def int8_repository(directory: Path) -> Path:
-    """The model alone; its int8 group answers by default, with a predictor for each core."""
+    """A repository with only this model. Its int8 group is the default, with one predictor per
+    core."""
     shutil.copytree(ROOT / "model_repo" / MODEL, directory / MODEL)
     file = directory / MODEL / "config.toml"
     text = file.read_text("utf-8")
@@ -69,7 +70,7 @@ def int8_repository(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[str, Way]]]:
-    """This server first, then the others, by name: ways to what each of them answers."""
+    """Start this server, then the others; return ways to request the same answer, by name."""
     plain = json.dumps({"text": TEXT}).encode()
     text = request("POST", "/sentiment", plain, content_type="application/json")
     live = request("GET", LIVE)
@@ -115,7 +116,7 @@ def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[s
 
 
 def bare_fastapi(port: int) -> None:
-    """Serve a route that computes nothing, and one that validates a text."""
+    """Serve one route that computes nothing and one that validates a text."""
     import uvicorn
     from fastapi import FastAPI
 

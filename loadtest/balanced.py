@@ -30,13 +30,13 @@ INGRESSES: Mapping[str, Mapping[str, str]] = {
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
     },
 }
-"""What leads to the replicas, and the environment of Ray's processes that chooses it."""
+"""The ingress in front of the replicas, and the environment of Ray's processes that selects it."""
 
 RAY_START_SECONDS = 180.0
 
 
 class Replica(contextlib.ExitStack):
-    """One server on a port of its own, which a successor takes over."""
+    """One server on a fixed port; a successor can replace it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class Replica(contextlib.ExitStack):
         self._environment = {"PADDLEPOOL_DRAIN_DELAY_SECONDS": "3", **environment}
 
     def start(self) -> None:
-        """Returns once it is ready. Raises RuntimeError when it never is."""
+        """Return when it is ready. Raises RuntimeError if it does not become ready."""
         server = running_server(environment=self._environment, port=self.port)
         self.pid = self.enter_context(server).pid
 
     def replace(self, *, drained: bool) -> float:
-        """End it, drained or without a word as the out-of-memory killer does, and start its
-        successor; seconds until that is ready."""
+        """Drain or kill it, and start its successor. Returns the seconds until that one is
+        ready."""
         if not drained:
             os.kill(self.pid, signal.SIGKILL)
         self.close()
@@ -61,10 +61,11 @@ class Replica(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def replicas(count: int, environment: Mapping[str, str]) -> Iterator[list[Replica]]:
-    """So many, all ready; ended with the block."""
+    """Run this many ready replicas within the block."""
     with contextlib.ExitStack() as stack:
         started = [stack.enter_context(Replica(environment)) for _ in range(count)]
-        for replica in started:  # one after the other: together they would fight for the cores
+        # One after another: starting together, they would compete for the cores.
+        for replica in started:
             replica.start()
         yield started
 
@@ -78,8 +79,11 @@ def balancer(
     requests: int = UNLIMITED,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[int]:
-    """HAProxy before these ports; its own port. `directory` gets its log, haproxy.log. With
-    PADDLEPOOL_TLS_CERTIFICATE in the environment it listens for TLS on the next port."""
+    """Run HAProxy in front of these ports; yields its own port.
+
+    `directory` gets its log, haproxy.log. With PADDLEPOOL_TLS_CERTIFICATE in the environment, it
+    listens for TLS on the next port.
+    """
     port = free_port()
     file = directory / "haproxy.cfg"
     configuration = local_configuration(
@@ -102,8 +106,11 @@ def balancer(
 def local_configuration(
     ports: list[int], *, port: int, status_port: int, requests: int = UNLIMITED
 ) -> str:
-    """The committed configuration with other addresses, no resolver, and so many requests of one
-    address in ten seconds: here all clients have the same one. Otherwise the same."""
+    """Return the committed configuration with local addresses and without a resolver.
+
+    It also allows this many requests from one address in ten seconds: all clients here have the
+    same address.
+    """
     servers = "\n".join(f"    server replica{n} {HOST}:{at}" for n, at in enumerate(ports, 1))
     changes = (
         (r"bind :8080", f"bind {HOST}:{port}"),
@@ -131,9 +138,9 @@ def local_configuration(
 def ray_up(
     *options: str, environment: Mapping[str, str]
 ) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Its port and its process, once its first replica answers; ended with the block.
+    """Run Ray Serve within the block; yields its port and process once the first replica answers.
 
-    Raises RuntimeError, with the end of what it printed, when none does.
+    Raises RuntimeError, with the end of its output, if none answers.
     """
     port = free_port()
     command = [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", str(port), *options]

@@ -1,11 +1,11 @@
-"""This server beside rembg, LitServe, BentoML, MLServer and Ray Serve, at work and in trouble.
+"""Measure this server beside rembg, LitServe, BentoML, MLServer and Ray Serve.
 
     .venv/bin/python loadtest/benchmark.py --write docs/benchmark.md [--rounds N] [--seconds S]
 
-Measures latency, throughput, memory and start, then ten times the load, a killed worker, hostile
-pictures and a model that changes. Every server runs U²-Netp on the same cores. The figures of this
-processor go to a JSON file beside the page, and those of other processors stay in it; `--render
-docs/benchmark.md` writes page and chart from it again.
+Measures latency, throughput, memory and start-up, then ten times the load, a killed worker, hostile
+pictures and a model change. Every server runs U²-Netp on the same cores. The figures of this
+processor go to a JSON file beside the page, which keeps those of other processors. `--render
+docs/benchmark.md` writes page and chart from that file.
 """
 
 from __future__ import annotations
@@ -60,23 +60,24 @@ STARTS = 3
 FACTOR = 10.0
 FLOOD_SECONDS = 10.0
 PATIENCE_SECONDS = 20.0
-"""How long a client waits for its answer."""
+"""Timeout of a client's request."""
 KILL_AFTER_SECONDS = 5.0
 AFTERWARDS_SECONDS = 20.0
 BOMB_SIDE = 20_000
 
 NO_ANSWER = (OSError, ValueError, IndexError)
-"""What a client raises for a connection that fails, or a reply that is not one."""
+"""Exceptions of a client for a failed connection or an invalid reply."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A server under test. `open(port)` runs it; `ask(picture)` is a request for a mask.
+    """A server under test.
 
-    `settle(server)` waits until its default group is chosen. `change(server)` loads the model again
-    while the server runs; None if only a restart does that.
+    `open(port)` runs it; `ask(picture)` builds a request for a mask. `settle(server)` waits until
+    its default group is chosen. `change(server)` reloads the model while the server runs; None if
+    that needs a restart.
     """
 
     name: str
@@ -88,12 +89,12 @@ class Subject:
 
 
 def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subject]:
-    """This server first, then each peer that can be installed."""
+    """Return this server, then each peer that can be installed."""
     repository, asked = scratch / "repository", mask_request(picture())
     shutil.copytree(files.directory.parent, repository / files.name)
 
     def reload(server: Server) -> None:
-        """Put the next version there, and wait until it answers."""
+        """Publish the next version, and wait until it answers."""
         last = max(int(each.name) for each in (repository / files.name).iterdir() if each.is_dir())
         hidden = repository / files.name / ".next"
         shutil.copytree(repository / files.name / str(last), hidden)
@@ -140,7 +141,7 @@ def beside(peer: PeerServer, onnx: Path, home: Path, *, cores: int) -> Subject:
 
 
 def starts(subject: Subject, asked: bytes) -> list[float]:
-    """Seconds from the command to the first answer, each time a new process."""
+    """Seconds from the command to the first answer, each in a new process."""
     taken = []
     for _ in range(STARTS):
         began, port = time.perf_counter(), free_port()
@@ -151,7 +152,7 @@ def starts(subject: Subject, asked: bytes) -> list[float]:
 
 
 def flood(server: Server, asked: bytes, *, rate: float) -> Row:
-    """Send `rate` requests a second, each on a connection of its own, then one more."""
+    """Send `rate` requests per second, each on its own connection, then one more."""
     ended = asyncio.run(_flooded(server.port, asked, rate))
     answered = sorted(seconds for status, seconds in ended if status == 200)
     refused = [seconds for status, seconds in ended if status in (429, 503)]
@@ -171,7 +172,7 @@ def flood(server: Server, asked: bytes, *, rate: float) -> Row:
 
 async def _flooded(port: int, asked: bytes, rate: float) -> list[tuple[int, float]]:
     async def one(at: float) -> tuple[int, float]:
-        """Status, 0 without an answer, and seconds."""
+        """Return the status (0 without an answer) and the seconds."""
         await asyncio.sleep(at - loop.time())
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -194,7 +195,7 @@ async def _flooded(port: int, asked: bytes, rate: float) -> list[tuple[int, floa
 
 
 def next_answer(port: int, asked: bytes) -> float | None:
-    """Seconds until one request is answered with 200, asked again until it is; None after 60 s."""
+    """Seconds until a request is answered with 200, retrying; None after 60 s."""
     began = time.perf_counter()
     while (waited := time.perf_counter() - began) < 60.0:
         with contextlib.suppress(OSError):
@@ -205,21 +206,21 @@ def next_answer(port: int, asked: bytes) -> float | None:
 
 
 class Watch:
-    """Replies to clients that send requests without a pause and reconnect after a failure."""
+    """Replies to clients that send requests without pause and reconnect after a failure."""
 
     def __init__(self, port: int, asked: bytes) -> None:
         self._port, self._asked = port, asked
         self._began = time.perf_counter()
         self.seconds = 0.0
-        """How long the clients asked."""
+        """Seconds for which the clients sent requests."""
         self.ended: list[tuple[float, int]] = []
-        """When each request ended, in seconds from the start, and its status; 0 without one."""
+        """End of each request in seconds from the start, and its status (0 without an answer)."""
 
     def now(self) -> float:
         return time.perf_counter() - self._began
 
     def ask(self, ending: threading.Event) -> None:
-        """Be one of the clients, until the event is set."""
+        """Run one client until the event is set."""
         connection: Connection | None = None
         while not ending.is_set():
             status, reply = 0, None
@@ -239,7 +240,7 @@ class Watch:
             connection.close()
 
     def figures(self) -> Row:
-        """How many failed, and the longest time without an answer."""
+        """Return the number of failures, and the longest time without an answer."""
         answers = sorted(at for at, status in self.ended if status == 200)
         moments = [0.0, *answers, self.seconds]
         gaps = [after - before for before, after in pairwise(moments)]
@@ -293,7 +294,7 @@ def bomb() -> bytes:
 
 
 def hostile(server: Server, subject: Subject) -> Row:
-    """Send bad pictures while one client sends a good one."""
+    """Send invalid pictures while one client sends a valid one."""
     good = picture()
     bad = {"bomb": bomb(), "truncated": good[: len(good) // 2], "no picture": b"hello" * 100}
     calm = most = memory_of(server.pid)
@@ -320,7 +321,7 @@ def _status(port: int, asked: bytes) -> int:
 
 
 def changed(subject: Subject, port: int, asked: bytes) -> Row:
-    """Change the model under the load of two clients; restart the server if it cannot do that."""
+    """Change the model under the load of two clients; restart the server if it has no reload."""
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         server = first.enter_context(subject.open(port))
         subject.settle(server)
@@ -340,7 +341,7 @@ def changed(subject: Subject, port: int, asked: bytes) -> Row:
 
 
 def trouble(subject: Subject, *, cores: int) -> Row:
-    """Measure one server in trouble, while no other runs."""
+    """Measure one server under faults, while no other server runs."""
     asked = subject.ask(picture())
     found: Row = {"name": subject.name, "starts": starts(subject, asked)}
     with subject.open(free_port()) as server:
@@ -418,7 +419,7 @@ Each server ran alone.
 
 
 def page(report: Mapping[str, Row]) -> str:
-    """The page of the figures of one or more processors."""
+    """Build the page with the figures of one or more processors."""
     return "\n".join([INTRODUCTION, *(_machine(found) for found in report.values())])
 
 
@@ -524,7 +525,7 @@ def _machine(found: Row) -> str:
 
 
 Cell = tuple[float | None, str]
-"""A value to compare, None for the worst, and its text."""
+"""Return a value to compare (None is the worst) and its text."""
 
 
 def _name(row: Row) -> str:
@@ -565,7 +566,7 @@ def _table(
     most: Iterable[int],
     competing: int | None = None,
 ) -> str:
-    """A Markdown table with the best of the `competing` first lines bold.
+    """Build a Markdown table; the best of the first `competing` rows is bold.
 
     The smallest value is best, in the columns of `most` the largest.
     """
@@ -585,7 +586,7 @@ def _table(
 
 
 def draw(found: Row, target: Path) -> None:
-    """Draw masks a second, latency and memory of the servers as an SVG."""
+    """Draw masks per second, latency and memory of the servers as an SVG."""
     from matplotlib import pyplot as plt  # the extra `compare`
 
     servers = [row for row in found["masks"] if "bare" not in row["name"]][::-1]

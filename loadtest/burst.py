@@ -1,11 +1,11 @@
-"""Replays a burst against the chart's two autoscalers, by simulation.
+"""Simulate a burst of load with each of the chart's two autoscalers.
 
     .venv/bin/python loadtest/burst.py [--rate 12.2] [--start 15]
 
-Two replicas answer `--rate` requests a second each and have half of that to do. Then four times as
-much comes for half an hour. A new replica answers `--start` seconds after it is asked for, and each
-holds as many requests as a deadline of ten seconds allows: the rest is refused. Targets and bounds
-are those of values.yaml; Kubernetes looks every 15 s, at figures that are as old.
+Two replicas can answer `--rate` requests per second each and get half of that. Then the load is
+four times as high for half an hour. A new replica answers `--start` seconds after it is requested.
+Each replica holds as many requests as a deadline of ten seconds allows and rejects others. Targets
+and bounds come from values.yaml. Kubernetes checks every 15 s, with figures of the same age.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from harness import ROOT
 VALUES = ROOT / "deploy" / "helm" / "paddlepool" / "values.yaml"
 CALM, BURST, AFTER = 120, 1800, 1200
 """Seconds."""
-LOOK_SECONDS = 15
+POLL_SECONDS = 15
 DEADLINE_SECONDS = 10.0
 TOLERANCE = 0.1
-"""Kubernetes leaves replicas as they are where the figure is this close to its target."""
+"""Kubernetes does not change the number of replicas if the figure is this close to its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     refused: float
-    """Share of the requests."""
+    """Share of the requests that were rejected."""
     most: int
-    """Replicas."""
+    """Maximum number of replicas."""
     hours: float
-    """Of replicas, beyond those that would have been there."""
+    """Replica hours beyond those without the burst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What decides, and by which steps: Kubernetes' own, if not the chart's."""
+    """The metrics that decide, and the steps: Kubernetes' defaults unless the chart sets them."""
 
     cpu: bool
     queue: bool
     pods: int = 2
     every: int = 30
-    """So many replicas more, or twice as many, in so many seconds."""
+    """Up to this many replicas more, or twice as many, within this many seconds."""
     down: int = 1
-    """So many less in a minute."""
+    """Up to this many replicas fewer within a minute."""
 
     def wanted(
         self, values: Mapping[str, Any], replicas: int, busy: float, waiting: float
@@ -67,14 +67,14 @@ POLICIES = {
 
 
 def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int) -> Outcome:
-    """Second by second, as Kubernetes would decide."""
+    """Simulate each second as Kubernetes would decide."""
     scaling = values["autoscaling"]
     least, most = scaling["minReplicas"], scaling["maxReplicas"]
     window = scaling["scaleDownStabilizationSeconds"]
     asked = ready = peak = least
     waiting = refused = came = replica_seconds = 0.0
     starting: deque[int] = deque()
-    seen: deque[tuple[float, float]] = deque(maxlen=LOOK_SECONDS)
+    seen: deque[tuple[float, float]] = deque(maxlen=POLL_SECONDS)
     advice: deque[tuple[int, int]] = deque()
     raised: deque[tuple[int, int]] = deque()
     lowered = 0
@@ -89,7 +89,7 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
         waiting, refused, came = waiting - over, refused + over, came + load
         replica_seconds += asked - least
         seen.append((done / (ready * rate), waiting))
-        if now % LOOK_SECONDS:
+        if now % POLL_SECONDS:
             continue
         busy, queued = seen[0]
         figure = policy.wanted(values, ready, busy, queued)

@@ -1,11 +1,11 @@
-"""How many requests a second a replica answers, and how many replicas answer so many.
+"""Measure the requests per second of a replica, and the number of replicas for a load.
 
     .venv/bin/python loadtest/capacity.py --write docs/capacity.md [--haproxy PATH]
 
-Measures with one core and with two, in float32 and with the groups that the server chooses for
-itself, and what a request costs the API process and the balancer in processor time. The figures go
-to a JSON file beside the page; `--render docs/capacity.md` writes the page from them again. On a
-quiet machine of two cores or more it takes eleven minutes.
+Measures with one core and with two, in float32 and with the groups that the server chooses, and
+also the processor time of a request in the API process and in the balancer. The figures go to a
+JSON file beside the page; `--render docs/capacity.md` writes the page from that file. It takes
+eleven minutes on a quiet machine with at least two cores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FLOAT32, CHOSEN = "float32", "chosen"
 WANTED = (100, 1_000, 10_000)
 PLANNED = ("mask of 1 MP", "1 text", "32 texts")
 USED = 0.7
-"""Of what a replica can answer: the rest is for bursts, and for a replica that is replaced."""
+"""Planned share of a replica's capacity: the rest is for bursts and for replacing a replica."""
 LOADS = (0.5, 0.7, 0.9)
 LINK_BITS = 10e9
 WORDS = {"balancer": "one core of the balancer", "network": "its link"}
@@ -117,7 +117,7 @@ Memory is replicas × {memory:.2f} GB. A million requests cost
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)
 KEPT = ROOT / "runs"
-"""Choices are kept for the next run, which need not wait."""
+"""Choices are kept for the next run, which then need not wait."""
 PATIENT = {"PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000"}
 SETTINGS = {
     FLOAT32: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "off"},
@@ -128,20 +128,20 @@ PROBE = "GET /v2/health/live"
 
 
 def requests() -> dict[str, bytes]:
-    """A mask of each size, one text and 32, by name."""
+    """A mask of each size, one text and 32 texts, by name."""
     masks = {f"mask of {size:g} MP": mask_request(sized(size)) for size in MEGAPIXELS}
     return masks | {"1 text": text_request(TEXT), "32 texts": text_request([TEXT] * 32)}
 
 
 def sized(megapixels: float) -> bytes:
-    """The JPEG of all benchmarks, in another size."""
+    """The picture of all benchmarks as a JPEG of another size."""
     width = round(math.sqrt(megapixels * 1e6 * 4 / 3))
     return draw_picture(width, width * 3 // 4, seed=7).data
 
 
 @contextlib.contextmanager
 def only_cores(count: int) -> Iterator[None]:
-    """What is started inside has so many of this process's cores, which itself keeps all."""
+    """Limit processes that are started in the block to this many cores."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(cores)[:count]))
     try:
@@ -152,7 +152,7 @@ def only_cores(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replica(cores: int, precision: str) -> Iterator[Server]:
-    """A server on so many cores; where it may choose its groups, it has."""
+    """Run a server on this many cores; if it may choose its groups, wait until it has."""
     with contextlib.ExitStack() as stack:
         with only_cores(cores):
             kept = {"PADDLEPOOL_STATE_FILE": str(KEPT / f"capacity-{cores}.json")}
@@ -166,7 +166,7 @@ def replica(cores: int, precision: str) -> Iterator[Server]:
 def measured(
     server: Server, name: str, asked: bytes, *, clients: int, seconds: float
 ) -> dict[str, Any]:
-    """Requests a second, and the processor seconds and bytes of one; warm."""
+    """Requests per second, and the processor seconds and bytes of one request, after a warm-up."""
     reply = checked(ask(server.port, asked))
     way = HttpWay(server.port, asked)
     way.rate(clients=clients, seconds=seconds / 4)
@@ -187,7 +187,7 @@ def measured(
 
 
 def latency(server: Server, asked: bytes, *, rate: float, seconds: float) -> list[list[float]]:
-    """The 95th and the 99th percentile of the seconds until a reply, at each of LOADS."""
+    """The 95th and 99th percentile of the latency at each of LOADS."""
     found = []
     for load in LOADS:
         draw = random.Random(1)
@@ -199,7 +199,7 @@ def latency(server: Server, asked: bytes, *, rate: float, seconds: float) -> lis
 
 
 def start() -> dict[str, Any]:
-    """Seconds until a server with every core is ready, and the processor seconds of each part."""
+    """Seconds until a server with all cores is ready, and the processor seconds of each part."""
     began = time.perf_counter()
     with running_server(environment=SETTINGS[FLOAT32]) as server:
         seconds = time.perf_counter() - began
@@ -225,8 +225,7 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
 
 
 def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dict[str, Any]:
-    """What a balancer costs before one replica, and a request that costs the replica next to
-    nothing: as fast as the API process answers at all."""
+    """The balancer's cost per request with one replica and a request that costs almost nothing."""
     probe = {PROBE: request("GET", "/v2/health/live")}
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -248,7 +247,7 @@ def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dic
 
 
 def balanced_replicas() -> int:
-    """How many the committed configuration of the balancer takes."""
+    """Maximum number of replicas in the committed configuration of the balancer."""
     found = re.search(r"server-template \w+ (\d+)", CONFIGURATION.read_text("utf-8"))
     if found is None:
         raise RuntimeError(f"no server-template in {CONFIGURATION.name}")
@@ -256,7 +255,7 @@ def balanced_replicas() -> int:
 
 
 def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
-    """The page of a report as capacity.py writes it; sums are of figures as they are printed."""
+    """Build the page from a report; sums use the figures as printed."""
     rows: Sequence[Row] = [as_shown(row) for row in report["replicas"]]
     cores = max(row["cores"] for row in rows)
     costs = [row for row in rows if (row["cores"], row["precision"]) == (cores, CHOSEN)]
@@ -293,7 +292,7 @@ def other_machines(before: Mapping[str, Any], now: Row) -> dict[str, Sequence[Ro
 
 
 def as_shown(row: Row) -> Row:
-    """The row with the digits that the page prints."""
+    """Round the row as the page prints it."""
     digits = {"cpu_seconds": 4, "api_cpu_seconds": 5, "proxy_cpu_seconds": 6, "memory": -7}
     return {
         **row,
@@ -308,8 +307,7 @@ def replicas_for(wanted: float, per_second: float) -> int:
 
 
 def ceilings(row: Row, proxy: Row) -> dict[str, float]:
-    """Requests a second at which each part ends: one API process, one core of the balancer, the
-    link."""
+    """Requests per second that each part can handle: API process, one balancer core, the link."""
     return {
         "API process": 1 / row["api_cpu_seconds"],
         "balancer": 1 / proxy["proxy_cpu_seconds"],
@@ -426,7 +424,7 @@ def _replicas(rows: Iterable[Row], proxy: Mapping[str, Row], memory: float, pric
 
 
 def _first(row: Row, proxy: Mapping[str, Row]) -> str:
-    """Which part is full first when there are replicas enough."""
+    """The part that reaches its limit first, given enough replicas."""
     ends = ceilings(row, proxy[row["request"]])
     load = row["per_second"] / ends["API process"]
     shared = sorted((ends[name], name) for name in ("balancer", "network"))
@@ -441,7 +439,7 @@ def _first(row: Row, proxy: Mapping[str, Row]) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, or all of a whole number."""
+    """Three digits, or all digits of an integer."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -29,7 +29,7 @@ class Case:
 
 
 def picture() -> bytes:
-    """A JPEG of 1,152 × 868 = 1.0 MP, the same each time."""
+    """The same JPEG of 1,152 × 868 = 1.0 MP on every call."""
     return draw_picture(1152, 868, seed=7).data
 
 
@@ -47,7 +47,7 @@ def text_request(inputs: str | list[str], **parameters: str) -> bytes:
 
 
 def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
-    """A form with fields and the picture as its last part."""
+    """Build a form with fields, and the picture as its last part."""
     parts = "".join(
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()
@@ -62,14 +62,14 @@ def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
 
 
 def newest(repository: ModelRepository, name: str) -> ModelFiles:
-    """The version that is served."""
+    """The newest version in the repository."""
     return repository.read(name, repository.versions(name)[0])
 
 
 def wait_chosen(server: Server) -> list[dict[str, Any]]:
-    """How the default group of each task's model was chosen, once all are.
+    """Wait until the default group of each task's model is chosen; return how each was chosen.
 
-    Raises RuntimeError when they are not within ten minutes.
+    Raises RuntimeError after ten minutes.
     """
     give_up = time.perf_counter() + CHOOSING_SECONDS
     while True:
@@ -83,9 +83,9 @@ def wait_chosen(server: Server) -> list[dict[str, Any]]:
 
 
 def read_cases(repository: ModelRepository, *, predictor: str = "") -> list[Case]:
-    """A mask of 1 MP, a text and 32 texts, for each task that the repository has a model of.
+    """A mask of 1 MP, one text and 32 texts, for each task with a model in the repository.
 
-    `predictor` names an instance group; without it the default group answers.
+    `predictor` names an instance group; without it, the default group answers.
     """
     chosen = {"predictor": predictor} if predictor else {}
     cases = []

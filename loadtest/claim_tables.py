@@ -1,7 +1,8 @@
-"""The two published tables of speed-ups, measured again: the same steps on our own machine.
+"""Measure the two published tables of speed-ups again, with the same steps on this machine.
 
-Ratios are to the dynamic graph of the same table and thread budget; a published second belongs to
-another machine. `requests` fewer than published scale the published seconds, never ours.
+Ratios are to the dynamic graph of the same table and thread budget; published seconds come from
+another machine. If there are fewer `requests` than published, the published seconds are scaled,
+never ours.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ U2NETP_REQUESTS = 12
 BERT_SECONDS = {"dygraph": 29.46, "onnxruntime": 10.87, "onednn": 7.70}
 BERT_REQUESTS = 1000
 PADDED = 128
-"""Tokens to which every text was padded: the maximum of the emotion model that is served, too."""
+"""The published padding of every text in tokens, which is also the served model's maximum."""
 BUCKETS = (16, 24, 32, 48, 64, 96, PADDED)
 LENGTHS = (7, 17, 19, 20, 22, 24, 26, 28, 31, 33, 36, 40, 44, 49, 55, 62, 72, 89, 114, 128)
 """Tokens of the texts: the 20 middles of equal shares of 40,374 posts (SMP2020-EWECT)."""
@@ -38,7 +39,7 @@ ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRow:
-    """`seconds` are the median of one picture, or the sum over all texts, as was published."""
+    """A row. `seconds` are the median of one picture, or the sum over all texts, as published."""
 
     label: str
     threads: str
@@ -62,7 +63,7 @@ class ClaimTable:
 
 
 def beaten(table: ClaimTable) -> dict[str, bool]:
-    """Of each published ratio whether one of the rows that measure it again is ahead."""
+    """For each published ratio, whether one of the rows that measure it again exceeds it."""
     found: dict[float, list[ClaimRow]] = {}
     for row in table.rows:
         if row.published_ratio not in (None, 1.0):
@@ -72,8 +73,8 @@ def beaten(table: ClaimTable) -> dict[str, bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """How predictors are opened: as Paddlepool serves, and everything with its allocator; and how
-    what a lower precision loses is judged."""
+    """How to open predictors (as served, and all with its allocator), and how to judge
+    precision."""
 
     served: PredictorFactory
     tuned: PredictorFactory
@@ -95,14 +96,14 @@ class PaddedPredictor:
 
 
 def padded(predictor: Predictor, lengths: Sequence[int]) -> Predictor:
-    """Only its runs are used while it is measured."""
+    """Within the block, only this predictor runs."""
     return cast(Predictor, PaddedPredictor(predictor, lengths))
 
 
 def measure_u2netp(
     files: ModelFiles, backends: Backends, *, requests: int, cores: int, tick: Callable[[], None]
 ) -> ClaimTable:
-    """One 1×3×320×320 picture at a time, then every core busy. Raises BackendError."""
+    """Measure one 1×3×320×320 picture at a time, then with all cores busy. Raises BackendError."""
     groups = (
         _group("dygraph", "paddle_dygraph"),
         _group("jit", "paddle_jit"),
@@ -142,7 +143,8 @@ def measure_u2netp(
 def measure_bert(
     files: ModelFiles, backends: Backends, *, requests: int, cores: int, tick: Callable[[], None]
 ) -> ClaimTable:
-    """Texts one at a time, padded to the maximum and in buckets, then every core busy."""
+    """Measure texts one at a time, padded to the maximum and in buckets, then with all cores
+    busy."""
     groups = (
         _group("dygraph", "paddle_dygraph"),
         _group("onnxruntime", "onnxruntime"),
@@ -198,7 +200,7 @@ def measure_bert(
 
 
 def int8_groups(files: ModelFiles) -> tuple[InstanceGroup, ...]:
-    """What `default_group = "auto"` may choose of lower precision, on one core."""
+    """Groups of lower precision that `default_group = "auto"` may choose, on one core."""
     groups = files.config.instance_group
     return tuple(each for each in groups if each.program == INT8 and each.threads == 1)
 
@@ -214,7 +216,8 @@ def _busy(
     tick: Callable[[], None],
     buckets: Sequence[int] = (),
 ) -> dict[str, float]:
-    """Wall seconds a request of the dynamic graph with every core, and of one predictor a core."""
+    """Wall seconds per request of the dynamic graph with all cores, and of one predictor per
+    core."""
     dygraph = _group("dygraph", "paddle_dygraph", threads=cores)
     pool = tuple(
         _group(f"pool{number}", "paddle_inference", cache_capacity=0 if buckets else 1)
@@ -255,7 +258,7 @@ def _busy_rows(busy: Mapping[str, float], cores: int, *, scale: float) -> Iterat
 def _rows(
     labels: Mapping[str, str], times: Mapping[str, float], published: Mapping[str, float]
 ) -> Iterator[ClaimRow]:
-    """A row for each that was measured; both variants of a group have its published figure."""
+    """A row for each measured group; both variants of a group have its published figure."""
     for name, label in labels.items():
         if name in times:
             claimed = published.get(name.removesuffix("+buckets"))
@@ -274,7 +277,7 @@ def _group(name: str, backend: str, *, threads: int = 1, **options: object) -> I
 
 
 def _bfloat16(files: ModelFiles, **options: object) -> InstanceGroup:
-    """Within the budget of the model's own group of that precision."""
+    """Whether the outputs are within the budget of the model's own group of that precision."""
     own = (each for each in files.config.instance_group if each.options.get("bfloat16"))
     return InstanceGroup(
         name="bf16",
@@ -305,7 +308,7 @@ def _opened(
     groups: Sequence[InstanceGroup],
     open_predictor: PredictorFactory,
 ) -> Iterator[tuple[dict[str, Predictor], Mapping[str, str]]]:
-    """One predictor of each group; only a lower precision may be refused."""
+    """Open one predictor of each group; only a group of lower precision may be rejected."""
     opened = open_groups(files, list(groups), open_predictor=open_predictor, selftest=selftest)
     try:
         for name, reason in opened.refused.items():

@@ -1,9 +1,9 @@
-"""The two published tables of speed-ups, measured on this machine.
+"""Measure the two published tables of speed-ups on this machine.
 
     .venv/bin/python loadtest/claims.py [--requests N] [--json FILE] [--plot FILE] [--docs DIR]
 
-With `--docs docs` it also compares the served models' predictor groups, and writes
-docs/comparison.md with its plots: `make comparison`. Exit code 1 when a published ratio is not
+With `--docs docs` it also compares the served models' instance groups, and writes
+docs/comparison.md with its plots: `make comparison`. Exit code 1: a published ratio is not
 exceeded.
 """
 
@@ -129,7 +129,7 @@ settings; the dynamic graph and the other frameworks run in a plain process, as 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns 1 when a published ratio is not exceeded by any row that measures it again."""
+    """Return 1 if no row that measures a published ratio exceeds it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add_repository_option(parser)
     parser.add_argument("--requests", type=int, help="fewer than were published")
@@ -188,16 +188,16 @@ def _measure(args: argparse.Namespace) -> int:
 
 
 def random_bert() -> Path:
-    """A repository in the cache that holds a BERT of bert-base's shape; made when it is missing.
+    """A cached repository with a BERT of bert-base's shape, created if it is missing.
 
-    Another revision of the network has a place of its own: what was exported from an older one
-    would be compared with today's dynamic graph.
+    Each revision of the network has its own directory: an export of an older one would be compared
+    with the current dynamic graph.
     """
     revision = hashlib.sha256(BERT_SOURCE.read_bytes()).hexdigest()[:12]
     root = default_cache() / "measured-models" / revision
     if not (root / "bert-base-random" / "1" / "manifest.json").exists():
         silence()
-        from random_bert import export_random_bert  # brings Paddle in; not before it is needed
+        from random_bert import export_random_bert  # imports Paddle, so only when needed
 
         root.mkdir(parents=True, exist_ok=True)
         export_random_bert(root)
@@ -205,7 +205,7 @@ def random_bert() -> Path:
 
 
 def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTable]) -> None:
-    """comparison.md, and beside it images/compare-*.svg: the claims, then two models."""
+    """Write comparison.md and images/compare-*.svg: the claims, then two models."""
     images = args.docs / "images"
     images.mkdir(parents=True, exist_ok=True)
     repository = open_repository(args.repository)
@@ -241,7 +241,7 @@ def page(
     tables: Sequence[tuple[ClaimTable, str]],
     comparisons: Sequence[tuple[Comparison, str]],
 ) -> str:
-    """The whole page; each table comes with the path of its plot, seen from the page."""
+    """Build the page; each table has the path of its plot, relative to the page."""
     parts = [
         INTRODUCTION.format(command=command, machine=machine),
         CLAIMS.format(lengths=", ".join(map(str, LENGTHS)), padded=PADDED),
@@ -281,14 +281,14 @@ def claim_rows(table: ClaimTable) -> list[list[str]]:
 
 
 def claim_text(table: ClaimTable) -> str:
-    """The same for a terminal."""
+    """Format the tables for a terminal."""
     head = f"{table.title}: {table.unit}"
     refused = [f"{name}: refused: {reason}" for name, reason in table.refused.items()]
     return "\n".join([head, columns(claim_rows(table)), *refused])
 
 
 def plot_claims(tables: Sequence[ClaimTable], file: Path) -> None:
-    """Published speed-ups over the dynamic graph beside ours, as bars."""
+    """Plot published speed-ups over the dynamic graph beside ours, as bars."""
     figure, axes = open_figure(len(tables), width=9.6 * len(tables), height=4.6)
     for axis, table in zip(axes, tables, strict=True):
         names = [row.label for row in table.rows]

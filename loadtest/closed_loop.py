@@ -1,4 +1,4 @@
-"""Clients of a benchmark: one at a time, several without a pause, and users who pause."""
+"""Clients of a benchmark: one at a time, several without pause, and users who pause."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Protocol, cast
 from harness import Connection, Reply, meanwhile
 
 MOST_PAUSE_SECONDS = 4.0
-"""Well below the time after which the server closes an idle connection."""
+"""Well below the keep-alive timeout of the server."""
 
 Client = Callable[[], float]
-"""Sends the request once and returns the seconds until its reply was read."""
+"""Send the request once; return the seconds until the reply was read."""
 
 
 class Way(Protocol):
-    """A way to have the same work done; `units` are the pictures or texts of one request."""
+    """One way to do the work of a benchmark; `units` are the pictures or texts of one request."""
 
     @property
     def units(self) -> int: ...
@@ -31,28 +31,28 @@ class Way(Protocol):
     def client(self) -> AbstractContextManager[Client]: ...
 
     def rate(self, *, clients: int, seconds: float) -> float:
-        """Units a second of clients without a pause."""
+        """Units per second of clients without pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpWay:
-    """One request over keep-alive connections to a port of this machine."""
+    """One request over keep-alive connections to a local port."""
 
     port: int
     request: bytes
     units: int = 1
     status: int = 200
     pid: int = 0
-    """Of the process that listens there, where its processor time is measured."""
+    """The process id of the server, to measure its processor time."""
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """Raises RuntimeError, from a call, when the status is another one."""
+        """Return a client. Its calls raise RuntimeError for another status."""
         with contextlib.closing(Connection(self.port)) as connection:
             yield lambda: checked(connection.send(self.request), self.status).seconds
 
     def rate(self, *, clients: int, seconds: float) -> float:
-        """One thread for all clients: each thread more would take time from the server."""
+        """One thread for all clients: more threads would take processor time from the server."""
         done = 0
         with contextlib.ExitStack() as stack:
             waiting = stack.enter_context(selectors.DefaultSelector())
@@ -76,14 +76,14 @@ class HttpWay:
 
 
 def checked(reply: Reply, status: int = 200) -> Reply:
-    """The reply. Raises RuntimeError when its status is another one."""
+    """Return the reply. Raises RuntimeError for another status."""
     if reply.status != status:
         raise RuntimeError(f"status {reply.status}: {reply.body[:300]!r}")
     return reply
 
 
 def one_client(way: Way, *, seconds: float) -> list[float]:
-    """Seconds of each request of one client after its first: at least one."""
+    """Seconds of each request of one client after its first; at least one request."""
     taken: list[float] = []
     with way.client() as ask:
         ask()
@@ -95,10 +95,9 @@ def one_client(way: Way, *, seconds: float) -> list[float]:
 
 @contextlib.contextmanager
 def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[float]]:
-    """Users who pause between requests for `pause` seconds on average, while the block runs.
+    """Run users who pause `pause` seconds on average between requests, within the block.
 
-    The list of their requests' seconds is complete after the block, which raises what failed in a
-    user.
+    The list of latencies is complete after the block, which also raises the errors of users.
     """
     answered: list[float] = []
 

@@ -1,4 +1,4 @@
-"""A real server process on a free local port, raw keep-alive connections to it, and its memory."""
+"""Run a server process on a free local port, connect to it, and measure its memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from types import MappingProxyType
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 STOP_SECONDS = 90.0
-"""More than a drain takes, also under Ray."""
+"""More than a drain takes, including under Ray."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Reply:
 
 
 class Connection:
-    """One keep-alive connection that sends requests prepared as bytes: the client costs little."""
+    """One keep-alive connection that sends prepared bytes, so that the client costs little."""
 
     def __init__(self, port: int, *, timeout: float = 60.0) -> None:
         self._socket = socket.create_connection((HOST, port), timeout=timeout)
@@ -47,17 +47,17 @@ class Connection:
         return self.read()
 
     def read(self) -> Reply:
-        """Wait for the reply to what was written last."""
+        """Wait for the reply to the last written request."""
         while (reply := self.received()) is None:
             pass
         return reply
 
     def fileno(self) -> int:
-        """For `select`: readable once a reply has begun to arrive."""
+        """For `select`: readable when a reply begins to arrive."""
         return self._socket.fileno()
 
     def write(self, request: bytes) -> None:
-        """Send a request; `received` takes its reply."""
+        """Send a request; `received` reads its reply."""
         self._begin()
         self._socket.sendall(request)
 
@@ -66,9 +66,9 @@ class Connection:
         self.began = time.perf_counter()
 
     def received(self) -> Reply | None:
-        """Take some bytes; the reply to what was written last, once it is complete.
+        """Read available bytes; return the reply to the last request once it is complete.
 
-        Raises ConnectionError where it never will be.
+        Raises ConnectionError if it cannot complete.
         """
         chunk = self._socket.recv(1 << 18)
         if not chunk:
@@ -90,7 +90,7 @@ class Connection:
 
 
 def ask(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:
-    """The reply to a request over a connection of its own."""
+    """Send a request on a new connection and return the reply."""
     with contextlib.closing(Connection(port, timeout=timeout)) as connection:
         return connection.send(request)
 
@@ -103,7 +103,7 @@ def request(
     content_type: str = "",
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
-    """An HTTP/1.1 request as bytes."""
+    """Build an HTTP/1.1 request as bytes."""
     head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     if body:
@@ -113,19 +113,19 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers."""
+    """A running server."""
 
     port: int
     pid: int
 
     def memory(self) -> int:
-        """Bytes of all its processes, shared pages counted once."""
+        """Memory of all its processes in bytes, with shared pages counted once."""
         return memory_of(self.pid)
 
 
 @contextlib.contextmanager
 def meanwhile(*works: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run each work in a thread of its own while the block runs; raise its error after the block.
+    """Run each work in its own thread during the block; raise its error after the block.
 
     A work ends soon after its event is set.
     """
@@ -147,12 +147,12 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of a process and all below it, shared pages counted once."""
+    """Memory of a process and its descendants in bytes, with shared pages counted once."""
     return sum(map(_proportional_bytes, (pid, *descendants(pid))))
 
 
 def cpu_seconds(pid: int, *, below: bool = True, command: str = "") -> float:
-    """Processor time that a process and all below it have taken; only those of a `command`."""
+    """Processor time of a process and its descendants, or only of those with this `command`."""
     pids = [pid, *(descendants(pid) if below else ())]
     return sum(_running(each) for each in pids if not command or _command(each) == command)
 
@@ -174,18 +174,17 @@ def running_server(
     checkout: Path = ROOT,
     port: int | None = None,
 ) -> Iterator[Server]:
-    """`paddlepool serve` over a model repository, or that of its settings; ended with the block.
+    """Run `paddlepool serve` with this model repository, or that of its settings, within the block.
 
-    Another checkout is served by the Python of its own .venv.
-
-    Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
+    Another checkout runs with the Python of its own .venv. Raises RuntimeError, with the end of its
+    log, if it is not ready within `timeout` seconds.
     """
     port = port or free_port()
     settings = {
         "PADDLEPOOL_HOST": HOST,
         "PADDLEPOOL_PORT": str(port),
         "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",
-        # The default group stays as config.toml says, unless a benchmark asks for more.
+        # config.toml decides the default group, unless a benchmark changes that.
         "PADDLEPOOL_PROVE_GROUPS": os.environ.get("PADDLEPOOL_PROVE_GROUPS", "off"),
         "PADDLEPOOL_STATE_FILE": "off",
     }
@@ -214,9 +213,9 @@ def running_program(
     timeout: float = 120.0,
     directory: Path = ROOT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program, once it is ready; terminated with the block, with all that it started.
+    """Run a program within the block, and yield when it is ready; end it with its descendants.
 
-    Raises RuntimeError, with the end of its log, when it is not ready within `timeout` seconds.
+    Raises RuntimeError, with the end of its log, if it is not ready within `timeout` seconds.
     """
     begin, words = time.perf_counter(), list(map(str, command))
     with (
@@ -252,7 +251,7 @@ def running_program(
 
 
 def wait_until(done: Callable[[], bool], what: str, *, timeout: float) -> None:
-    """Wait until it is done. Raises RuntimeError, with `what` is not, after `timeout` seconds."""
+    """Wait until `done()`. Raises RuntimeError that names `what` after `timeout` seconds."""
     until = time.perf_counter() + timeout
     while not done():
         if time.perf_counter() > until:
@@ -261,7 +260,7 @@ def wait_until(done: Callable[[], bool], what: str, *, timeout: float) -> None:
 
 
 def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
-    """Whether a server there answers a path with 200; by default, whether it says it is ready."""
+    """Whether a server answers a path, by default its readiness, with 200."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", path)
@@ -270,7 +269,7 @@ def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """The ids of all processes below one."""
+    """The ids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -287,7 +286,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _running(pid: int) -> float:
-    """Of its threads that live; in nanoseconds, where the times in `stat` are hundredths."""
+    """Processor time of its live threads, in nanoseconds; the times in `stat` are hundredths."""
     seconds = 0.0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):

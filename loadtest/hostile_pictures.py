@@ -1,10 +1,10 @@
-"""Hostile pictures and mutants of them posted to a real server, with good pictures beside.
+"""Post hostile pictures and mutants to a real server, with good pictures in between.
 
     .venv/bin/python loadtest/hostile_pictures.py [--mutants 8000] [--corpus DIR]
 
-The corpus is a directory of pictures that its MANIFEST.json names; tests/e2e holds its answers to
-what is said there. Exit code 1: a 5xx but 503 with Retry-After; a good picture that does not get
-the bytes of the calm answer; a process lost; an API process that grows over the mutants.
+The corpus is a directory of pictures with a MANIFEST.json; tests/e2e checks the answers against it.
+Exit code 1: a 5xx other than 503 with Retry-After; a good picture whose bytes differ from those of
+an undisturbed server; a lost process; an API process whose memory grows over the mutants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLIENTS = 3
 MIB = 1 << 20
 MOST_GROWN_MIB = 15
 ENVIRONMENT = {
-    # A machine that is busy with the clients as well is slow; that is not judged here.
+    # The clients make the machine slow; latency is not judged here.
     "PADDLEPOOL_CODEC_TIMEOUT_SECONDS": "60",
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }

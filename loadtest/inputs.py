@@ -1,4 +1,4 @@
-"""What the users send: pictures drawn here and sentences written here, the same on every run."""
+"""Inputs of simulated users: generated pictures and fixed sentences, the same on every run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Picture:
 
 
 def draw_picture(width: int, height: int, *, seed: int) -> Picture:
-    """A bright figure before a soft background with film grain: as large in bytes as a photo."""
+    """A bright figure on a soft background with film grain: as many bytes as a photo."""
     generator = random.Random(seed)
 
     def colour() -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """Load on /segment and /sentiment: users in steps or a spike, or arrivals at a constant rate.
 
-A 503 is the server shedding load as it should: it is counted in a row of its own and is no
-failure. The exit code is 1 when an endpoint's p95 or its share of failures is above its limit.
+A 503 means that the server sheds load as intended: it has its own row and is not a failure. Exit
+code 1: an endpoint's p95 or its share of failures is above its limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from plans import ARRIVALS, PLANS, users_at
 PICTURES = draw_pictures()
 SEGMENT, SENTIMENT, SHED = "/segment", "/sentiment", " (shed)"
 LABELS = {"angry", "happy", "neutral", "surprise", "sad", "fear"}
-TIMEOUT = 35.0  # a little more than the longest deadline the server allows
+TIMEOUT = 35.0  # slightly more than the longest deadline that the server allows
 
 
 @events.init_command_line_parser.add_listener
@@ -83,7 +83,7 @@ class PoolClient(FastHttpUser):
 
 
 def accepted(reply: ResponseContextManager, name: str) -> bool:
-    """Whether the reply is an answer; a refusal moves to its own row, anything else fails."""
+    """Whether the reply is an answer; a 503 gets its own row, anything else is a failure."""
     if reply.status_code == 503:
         reply.request_meta["name"] = name + SHED
         reply.success()
@@ -105,7 +105,7 @@ class SentimentUser(PoolClient):
 
 
 class ArrivalUser(PoolClient):
-    """One user that starts requests on a clock and waits for none of them."""
+    """One user that starts requests at fixed times and does not wait for replies."""
 
     concurrency = 1000
     wait_time = constant(0)
@@ -129,7 +129,7 @@ class ArrivalUser(PoolClient):
 
 
 class Load(LoadTestShape):
-    """The chosen plan, over the chosen time."""
+    """The chosen plan over the chosen time."""
 
     def tick(self) -> tuple[int, float, list[type[PoolClient]]] | None:
         options = self.runner.environment.parsed_options
@@ -143,7 +143,7 @@ class Load(LoadTestShape):
 
 @events.quitting.add_listener
 def judge(environment: Environment, **_: Any) -> None:
-    """Set the exit code, and print what it was judged by."""
+    """Set the exit code, and print the criteria."""
     options = environment.parsed_options
     faults = []
     for name, limit in (

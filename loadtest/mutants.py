@@ -1,4 +1,4 @@
-"""Sound bytes made unsound."""
+"""Mutations of valid bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WORDS = (b"\xff", b"\0", b"\xff\xda", b"\xff\xff\xff\xff", b"\x7f\xff", b"-1", b
 
 
 def mutant(body: bytes, chance: random.Random) -> bytes:
-    """Up to four times a bit turned, a piece cut out or doubled, or a telling word put in."""
+    """Flip a bit, cut or duplicate a piece, or insert a keyword, up to four times."""
     mutated = bytearray(body)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(mutated) + 1)

@@ -1,8 +1,7 @@
-"""Requests that arrive at a steady rate, whether those before them are answered or not.
+"""Requests that arrive at a constant rate, whether or not earlier ones are answered.
 
-One thread sends and receives for all connections, and can do so in a process of its own. What a
-client of many threads costs its machine, and another client that shares its interpreter, would
-otherwise be measured as the server's.
+One thread sends and receives on all connections, and can run in its own process. Otherwise the cost
+of many client threads, or of another client in the same interpreter, would count as the server's.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from closed_loop import Client, HttpWay, checked
 from harness import Connection, Reply
 
 FACTOR = 3.0
-"""Of the calm rate, where too much is asked."""
+"""Multiple of the capacity, for an overload."""
 CONNECTIONS = 160
-"""More than requests can be under way: those queued, and those that are being refused."""
+"""More than the queued requests and those being rejected together."""
 
 IDLE_SECONDS = 2.0
-"""The server closes what is idle for longer."""
+"""Below the server's keep-alive timeout."""
 
 
 class Exchange(Connection):
-    """A keep-alive connection with at most one request under way. Nothing here waits."""
+    """A keep-alive connection with at most one request in flight. No method blocks."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -52,9 +51,9 @@ class Exchange(Connection):
 def arrivals(
     port: int, request: bytes, *, rate: float, seconds: float, draw: random.Random | None = None
 ) -> list[Reply]:
-    """`rate` requests a second, each sent by the first free connection; waits for every reply.
+    """Send `rate` requests per second on free connections; wait for every reply.
 
-    They come at equal distances, or as those of many users do, where `draw` is given.
+    They have equal distances, or with `draw` random ones as from many users.
     """
     ended: list[Reply] = []
     free: deque[Exchange] = deque()
@@ -67,7 +66,7 @@ def arrivals(
         ended.append(reply)
         selector.unregister(exchange)
         under_way.discard(exchange)
-        # A refusal may come before the whole request is sent.
+        # A rejection may arrive before the whole request is sent.
         if exchange.sent and reply.headers.get("connection") != "close":
             exchange.began = time.perf_counter()
             free.append(exchange)
@@ -104,11 +103,11 @@ def arrivals(
 
 @dataclass(frozen=True, slots=True)
 class OverloadedWay:
-    """Requests arrive at three times the calm rate, whether those before are answered or not."""
+    """Requests arrive at three times the capacity, whether or not earlier ones are answered."""
 
     calm: HttpWay
     refusals: list[float] = field(default_factory=list)
-    """Seconds that each refusal took."""
+    """Seconds of each rejection."""
 
     @property
     def units(self) -> int:
@@ -118,7 +117,7 @@ class OverloadedWay:
         return self.calm.client()
 
     def rate(self, *, clients: int, seconds: float) -> float:
-        """Units answered a second. Raises RuntimeError for a status that is not 200 or 503."""
+        """Units answered per second. Raises RuntimeError for a status other than 200 and 503."""
         calm = self.calm.rate(clients=clients, seconds=seconds)
         began = time.perf_counter()
         ended = arrivals(

@@ -1,9 +1,9 @@
-"""Bare loops in processes of their own: the whole task with a framework alone, and no server.
+"""Bare loops in their own processes: the whole task with only a framework, without a server.
 
-A picture is decoded, resized, run, and its mask resized and written as PNG; a text is tokenised,
-run, and its scores sorted. Each is written as a user of the framework would write it: no batching,
-no padding, the framework's own defaults besides the number of threads. `onnxruntime as served`
-turns off the fusion that the server turns off, for those who measure the server alone.
+A picture is decoded, resized and run, and its mask resized and written as PNG. A text is tokenised
+and run, and its scores sorted. Each loop is written like a typical user's: no batching, no padding,
+and the framework's defaults except for the number of threads. `onnxruntime as served` disables the
+fusion that the server disables, to measure the server alone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MEAN, STD, SIDE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 320
 def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     """Target of a child: `framework`, `task`, and the file `model` beside its `tokenizer.json`.
 
-    Its handler takes {"seconds": float} or {"times": int}, and the payload as the array `body`;
-    it answers how long each piece of work took, and the last result.
+    Its handler takes {"seconds": float} or {"times": int}, and the payload as the array `body`. It
+    returns the duration of each piece of work and the last result.
     """
     run, names = FRAMEWORKS[opening["framework"]](opening["model"])
     cv2.setNumThreads(1)
@@ -77,9 +77,9 @@ def _openvino(model: str) -> tuple[Run, list[str]]:
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": 1,
-        # By default the threads of several processes all hold to the same first cores.
+        # By default, the threads of several processes would be pinned to the same first cores.
         "ENABLE_CPU_PINNING": False,
-        # Its default is bfloat16 where the processor has it: another computation.
+        # The default is bfloat16 if the processor has it: a different computation.
         "INFERENCE_PRECISION_HINT": "f32",
     }
     compiled = core.compile_model(core.read_model(model), "CPU", settings)
@@ -94,7 +94,7 @@ def _openvino(model: str) -> tuple[Run, list[str]]:
 
 FRAMEWORKS: dict[str, Callable[[str], tuple[Run, list[str]]]] = {
     "onnxruntime": _onnxruntime,
-    # As app/engine/backends/onnxruntime.py opens programs.
+    # Like app/engine/backends/onnxruntime.py.
     "onnxruntime as served": partial(_onnxruntime, disabled=("SkipLayerNormFusion",)),
     "openvino": _openvino,
 }

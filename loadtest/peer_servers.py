@@ -1,8 +1,8 @@
-"""Other servers as peers, each installed once into an environment of its own.
+"""Other servers as peers, each installed once in its own environment.
 
-They serve u2netp's float32 ONNX by ONNX Runtime, with the programs in peer_programs/, which are
-written as each server's documentation suggests: a worker of one thread for each core. rembg has no
-workers and computes one picture with all threads.
+They serve u2netp's float32 ONNX with ONNX Runtime. The programs in peer_programs/ follow each
+server's documentation, with one single-threaded worker per core. rembg has no workers and uses all
+threads for one picture.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerServer:
-    """How one of them is installed, started and asked.
+    """How to install, start and call one of them.
 
     `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
-    filled, which returns variables for it. `ready` is a path that answers 200. `ask(picture)` is a
-    request, and `read(reply)` its mask as PNG. `change(server, home)` loads the model again while
-    the server runs, in the way that `changed_by` says; None if only a restart does that.
+    filled; that also returns environment variables. `ready` is a path that answers 200.
+    `ask(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(server,
+    home)` reloads the model while the server runs, as `changed_by` describes; None if that needs a
+    restart.
     """
 
     name: str
@@ -77,11 +78,11 @@ def _rembg_files(home: Path, _port: int, workers: int, model: Path) -> Mapping[s
     shutil.copyfile(model, home / "u2netp.onnx")
     return {
         "U2NET_HOME": str(home),
-        "MODEL_CHECKSUM_DISABLED": "1",  # the weights are ours, not those of its download
+        "MODEL_CHECKSUM_DISABLED": "1",  # uses our weights instead of its own download
         "OMP_NUM_THREADS": str(workers),
         "NUMBA_NUM_THREADS": str(workers),
         "OPENBLAS_NUM_THREADS": str(workers),
-        "BROWSER": "true",  # it opens one at its start
+        "BROWSER": "true",  # it opens one at start
     }
 
 
@@ -140,7 +141,7 @@ PEER_SERVERS = (
     PeerServer(
         name="LitServe",
         package="litserve==0.2.19",
-        also=(*RUNTIME, "python-multipart==0.0.34"),  # which it needs for forms, undeclared
+        also=(*RUNTIME, "python-multipart==0.0.34"),  # an undeclared requirement of forms
         command=lambda bin, _port: [str(bin / "python"), str(PROGRAMS / "litserve_peer.py")],
         ready="/health",
         ask=lambda picture: form("/predict", "image", picture),
@@ -158,7 +159,7 @@ PEER_SERVERS = (
     PeerServer(
         name="MLServer",
         package="mlserver==1.7.1",
-        also=(*RUNTIME, "uvloop==0.21.0"),  # its workers do not start with a newer one
+        also=(*RUNTIME, "uvloop==0.21.0"),  # its workers do not start with a newer version
         command=lambda bin, _port: [str(bin / "mlserver"), "start", "."],
         ready="/v2/models/u2netp/ready",
         ask=_tensor,
@@ -180,7 +181,7 @@ PEER_SERVERS = (
 
 
 def install(peer: PeerServer) -> None:
-    """Make its environment once. Raises CalledProcessError and TimeoutExpired."""
+    """Create its environment once. Raises CalledProcessError and TimeoutExpired."""
     done = peer.environment / "installed"
     if done.exists():
         return
@@ -199,7 +200,7 @@ def install(peer: PeerServer) -> None:
 def running(
     peer: PeerServer, model: Path, home: Path, *, workers: int, port: int | None = None
 ) -> Iterator[Server]:
-    """Serve the ONNX file with so many workers. Raises RuntimeError with the end of its log."""
+    """Serve the ONNX file with this many workers. Raises RuntimeError with the end of its log."""
     home.mkdir(parents=True, exist_ok=True)
     port = port or free_port()
     bin = peer.environment / "bin"
@@ -212,7 +213,7 @@ def running(
         "OMP_NUM_THREADS": "1",
         **peer.prepare(home, port, workers, model),
     }
-    # At the priority that the others' computing processes have.
+    # The same priority as the computing processes of the others.
     command = ["nice", "-n", str(NICE), *peer.command(bin, port)]
     with running_program(
         command,

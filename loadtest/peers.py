@@ -1,17 +1,15 @@
-"""The same pictures and texts through this server and through its peers, in one table.
+"""Measure the same pictures and texts on this server and its peers, in one table.
 
     .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
 
-This server is measured as it serves by default, after it has chosen its instance group.
+This server has its defaults and has chosen its instance group. Pictures are JPEGs of 1 MP. Masks:
+`/segment`, the servers of peer_servers.py, and bare loops over ONNX Runtime and OpenVINO. Cut-outs
+as PNG: `/segment` and rembg. All run the weights of model_repo/u2netp, the others as float32 ONNX.
+Texts: `/sentiment` and bare ONNX Runtime loops. Bare loops also run the version's int8 program, if
+any: "the same program without a server". Each table names the processor and the machine's load.
 
-Pictures (a JPEG of 1 MP): masks by `/segment`, the servers of peer_servers.py and bare loops over
-ONNX Runtime and OpenVINO; cut-outs as PNG by `/segment` and rembg. All run the weights of
-model_repo/u2netp, the others as float32 ONNX. Texts: `/sentiment` and bare ONNX Runtime loops. Bare
-loops run the version's int8 program as well, where it has one: "the same program without a server".
-The processor and the machine's load are printed with each table.
-Everyone has the same cores and a worker for each of them; one run, in turns, so that a busy machine
-slows all of them. The peers are installed once into .venv-peers-*; nothing needs the network after
-that.
+All have the same cores and one worker per core. They take turns in one run, so that a busy machine
+slows all of them. The peers are installed once in .venv-peers-*; after that, no network is needed.
 """
 
 from __future__ import annotations
@@ -50,14 +48,14 @@ from app.observability.build_info import describe_machine
 HERE = Path(__file__).resolve().parent
 
 Busy = Callable[[float], float]
-"""Keeps a contender busy for so many seconds; how many pictures or texts it did a second."""
+"""Keep a contender busy for this many seconds; return pictures or texts per second."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """Someone who does the work. `one()` does it once, `busy` by name of the load.
+    """One contender. `one()` does the work once, `busy` has the loads by name.
 
-    `threads_each` compute one request.
+    `threads_each` threads compute one request.
     """
 
     name: str
@@ -89,7 +87,7 @@ def served(
     threads_each: int,
     read: Callable[[Reply], bytes] = lambda reply: reply.body,
 ) -> Contender:
-    """A server; each load has clients, their request, and the units of one."""
+    """A server; each load has clients, their request, and its number of units."""
 
     def one() -> tuple[float, bytes]:
         reply = checked(ask(port, message))
@@ -116,9 +114,9 @@ def bare(
     threads: int,
     loads: Sequence[str],
 ) -> Iterator[Contender]:
-    """Start one-thread loops of each framework, model and note, as many as there are threads.
+    """Start single-threaded loops of each framework, model and note, one per thread.
 
-    They end with the stack; they are always busy, whatever the load's name.
+    They end with the stack. They are always busy, whatever the load.
     """
     limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
     body = {"body": np.frombuffer(payload, np.uint8)}
@@ -152,7 +150,7 @@ def bare(
 
 
 def as_onnx(files: ModelFiles, directory: Path) -> Path:
-    """The served program as an ONNX file, its tokenizer beside it."""
+    """Export the served program as an ONNX file, with its tokenizer beside it."""
     target = directory / f"{files.name}.onnx"
     opening = {
         "directory": str(files.directory.resolve()),
@@ -166,17 +164,17 @@ def as_onnx(files: ModelFiles, directory: Path) -> Path:
 
 
 def int8_of(files: ModelFiles) -> Path | None:
-    """The program that the server's int8 groups run; a tokenizer lies beside it."""
+    """The program of the server's int8 groups, with a tokenizer beside it."""
     program = files.manifest.find("int8")
     return files.directory / program.program if program else None
 
 
 @contextlib.contextmanager
 def server_of_one(files: ModelFiles, scratch: Path) -> Iterator[tuple[Server, str, int]]:
-    """A server with this model alone, so that its memory is that of the task; the group that
-    answers once the server has chosen, and the threads of its instances.
+    """Run a server with only this model, so that its memory is that of the task.
 
-    Raises RuntimeError when it does not choose within ten minutes.
+    Yields it with the chosen group and the threads of its instances. Raises RuntimeError if it
+    chooses none within ten minutes.
     """
     repository = scratch / f"only-{files.name}"
     shutil.copytree(files.directory.parent, repository / files.name)
@@ -191,7 +189,7 @@ def server_of_one(files: ModelFiles, scratch: Path) -> Iterator[tuple[Server, st
 def pictures(
     repository: ModelRepository, scratch: Path, *, threads: int, peers: bool
 ) -> Iterator[list[Contest]]:
-    """Masks, and cut-outs beside rembg's."""
+    """Compare masks, and cut-outs with rembg."""
     files = newest(repository, "u2netp")
     onnx, body = as_onnx(files, scratch), picture()
 
@@ -245,7 +243,7 @@ def pictures(
 
 @contextlib.contextmanager
 def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[list[Contest]]:
-    """One text from each of many clients, and lists of 32 from few."""
+    """Compare single texts from many clients, and lists of 32 texts from few."""
     files = newest(repository, "emotion")
     single, several = text_request(TEXT), text_request([TEXT] * 32)
     loads = {"32 clients": (32, single, 1), "4 of 32 texts": (4, several, 32)}
@@ -263,7 +261,7 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
 
 
 def measure(contest: Contest, *, seconds: float, rounds: int) -> None:
-    """Latencies of one client, then the rate under each load, in turns; others stand idle."""
+    """Measure latencies of one client, then the rate under each load, in turns; others are idle."""
     contenders = contest.contenders
     for each in contenders:
         for _ in range(3):
@@ -283,7 +281,7 @@ def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
 
 
 def _agreement(task: str, each: Contender, ours: Contender) -> str:
-    """That it is the same work: how far the results are from ours."""
+    """Check that the work is the same: the difference of the results from ours."""
     if task == "texts":
         best = json.loads(ours.result)[0]["score"]
         score = best if each is ours else ast.literal_eval(each.result.decode())[0][1]
@@ -298,7 +296,7 @@ def _agreement(task: str, each: Contender, ours: Contender) -> str:
 
 
 def rows(contest: Contest) -> list[dict[str, Any]]:
-    """What is printed of each; ratios are to the first, medians over rounds, above 1: more."""
+    """Rows of the table. Ratios are to the first row, medians over rounds; above 1 is more."""
     ours = contest.contenders[0]
     return [
         {
@@ -322,7 +320,7 @@ def rows(contest: Contest) -> list[dict[str, Any]]:
 
 
 def show(table: Sequence[Mapping[str, Any]], *, cores: int) -> None:
-    """Latency, rate and memory, each beside its ratio to the first row."""
+    """Latency, rate and memory, each with its ratio to the first row."""
     first = table[0]
     print(f"\n{first['task']} on {cores} cores, one run, in turns; ratios to the first line")
     print(f"{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}")

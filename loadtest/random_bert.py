@@ -1,4 +1,4 @@
-"""A BERT of bert-base's shape with random weights: latency does not depend on what they mean."""
+"""A BERT of bert-base's shape with random weights, which do not affect latency."""
 
 import hashlib
 from dataclasses import asdict
@@ -30,10 +30,10 @@ SHAPE = BertConfig(
 
 
 def export_random_bert(repository: Path) -> None:
-    """Publishes it as the model's next version.
+    """Publish it as the model's next version.
 
-    300 MB on disk: parameters are kept as float16, computed in float32, and an int8 program beside
-    them where the extra `onnx` is installed.
+    It takes 300 MB on disk: parameters are stored as float16 and computed in float32. With the
+    extra `onnx`, it also has an int8 program.
     """
     options = asdict(SHAPE)
     paddle.seed(SEED)

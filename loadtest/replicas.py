@@ -1,15 +1,12 @@
-"""Counts what clients lose while servers die and are replaced.
+"""Count the requests that clients lose while servers die and are replaced.
 
     .venv/bin/python loadtest/replicas.py [proxy | ray] [--replicas 3] [--seconds 60]
 
-Four users ask for masks and emotions, and every answer is compared with the calm one.
-
-`proxy`: replicas behind HAProxy. Every ten seconds one is killed or drained, and started again.
-Then all are drained and replaced, one after the other. `ray`: Ray Serve. Every ten seconds the
-server below one actor is killed.
-
-Exit code 1: a wrong answer, or a request without an answer. Ray's own proxy sends no request again,
-so there each kill may cost the requests that the killed server had.
+Four users request masks and emotions, and every answer is compared with that of an undisturbed
+server. `proxy`: replicas behind HAProxy. Every ten seconds one is killed or drained, and started
+again. Then all are drained and replaced, one after another. `ray`: Ray Serve. Every ten seconds the
+server below one actor is killed. Exit code 1: a wrong answer, or a request without an answer. Ray's
+own proxy does not retry, so there each kill may cost the requests of the killed server.
 """
 
 from __future__ import annotations
@@ -35,11 +32,11 @@ from soak_traffic import Asked, Traffic
 
 KILL_EVERY_SECONDS = 10.0
 CHECKED_SECONDS = 3.0
-"""After these the balancer, which asks every second, sends requests to a replica that is back."""
+"""Time after which the balancer, which checks every second, uses a returned replica."""
 ENVIRONMENT = {
     "PADDLEPOOL_CODEC_PROCESSES": "1",
     "PADDLEPOOL_PROVE_GROUPS": "off",
-    # Three replicas on few cores answer late; that is not what is measured here.
+    # Three replicas on few cores answer late; latency is not measured here.
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
 REQUESTS = (
@@ -51,7 +48,7 @@ READY = re.compile(r'paddlepool_model_ready\{replica="(\w+)"')
 
 
 Event = Callable[[int], str]
-"""Does the nth bad thing, waits until all replicas answer again, and says what it was."""
+"""Cause the nth fault, wait until all replicas answer, and describe it."""
 
 
 def chaos(event: Event, seconds: float) -> Iterator[str]:
@@ -67,7 +64,7 @@ def chaos(event: Event, seconds: float) -> Iterator[str]:
 
 
 def rolling(running: list[Replica]) -> Iterator[str]:
-    """All are drained and replaced, one after the other."""
+    """Drain and replace all, one after another."""
     for replica in running:
         yield f"drained, ready again after {replica.replace(drained=True):.1f} s"
         time.sleep(CHECKED_SECONDS)
@@ -94,7 +91,7 @@ def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[R
 
 @contextlib.contextmanager
 def under_ray(ingress: str, count: int) -> Iterator[tuple[int, Event]]:
-    """Ray Serve with so many replicas; each event kills the server below one actor."""
+    """Ray Serve with this many replicas; each event kills the server below one actor."""
     number_of = str(count)
     options = ("--cpus", "0.5", "--min-replicas", number_of, "--max-replicas", number_of)
     environment = {**ENVIRONMENT, **INGRESSES[ingress]}
@@ -115,7 +112,7 @@ def is_server(pid: int) -> bool:
 
 
 def wait_for_replicas(port: int, count: int) -> str:
-    """Wait until /metrics names so many replicas with a model; how long that took."""
+    """Wait until /metrics shows this many replicas with a model; return the seconds."""
     began = time.perf_counter()
     while time.perf_counter() - began < RAY_START_SECONDS:
         with contextlib.suppress(OSError):
@@ -166,7 +163,7 @@ def main() -> int:
                 f"{name}: {tally.right} right, {len(tally.wrong)} wrong, {lost.total()} not "
                 f"answered{why}: {tally.right / max(1, tally.sent['good']):.3%}"
             )
-            # A killed process may take the requests that it had, one of each user.
+            # A killed process may lose its requests, one for each user.
             allowed = 0 if retried else len(lines) * USERS
             failed |= lost.total() > allowed or bool(tally.wrong)
     return 1 if failed else 0

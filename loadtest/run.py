@@ -1,4 +1,4 @@
-"""`make load`: a load against a server started here, or against one that runs; a report in HTML."""
+"""`make load`: load a server started here or a running one, and write an HTML report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXIT_NO_SERVER = 3
 
 
 def main(arguments: list[str]) -> int:
-    """Returns locust's exit code: 0 within the limits, 1 not; or 3 when there is no server."""
+    """Return locust's exit code: 0 within the limits, 1 beyond them, or 3 without a server."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="Everything else goes to locust: see loadtest/locustfile.py."
     )

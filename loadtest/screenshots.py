@@ -1,8 +1,8 @@
-"""Pictures of the demo page for the documents.
+"""Take the documents' pictures of the demo page.
 
     python loadtest/screenshots.py --to docs/images
 
-Needs chromium on the path, and starts a server of its own.
+Needs chromium on the path, and starts its own server.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 MOST_BYTES = 200_000
-"""Of one picture in the repository."""
+"""Maximum size of a picture in the repository."""
 SECONDS = 120
 SETTLE_MILLISECONDS = 800
-"""From an answer to the picture of it on the screen."""
+"""Time from an answer to its picture on the screen."""
 BLUE = "label:has(> input[value='#438edb'])"
 
 
@@ -34,7 +34,7 @@ VIEWS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (BLUE, "#sentences .chip:last-child"),
     ),
 }
-"""Options of the browser and what is pressed, by the picture's name."""
+"""Browser options and pressed elements, by the picture's name."""
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def small(png: bytes) -> bytes:
-    """The same in 256 colours; raises ValueError where that is still too large."""
+    """Reduce it to 256 colours. Raises ValueError if it is still too large."""
     file = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(file, "PNG", optimize=True)
     if file.tell() > MOST_BYTES:

@@ -1,12 +1,12 @@
-"""Endurance: mixed traffic with bad input, disconnects, kills and reloads, against a server of its
-own on 127.0.0.1, every answer compared with the calm one.
+"""Run an endurance test with mixed traffic, invalid input, disconnects, kills and reloads.
 
     .venv/bin/python loadtest/soak.py --minutes 120
 
-Codec and predictor processes are killed with SIGKILL, models are loaded anew, one request in twenty
-is broken and one in fifty leaves before its answer. Memory and descriptors of every process are
-sampled every five seconds. Exit code 1: a wrong answer; a request lost that was in no
-killed process; more than one in a hundred refused with Retry-After; a reload that failed without a
+The server runs on 127.0.0.1, and every answer is compared with that of an undisturbed server. Codec
+and predictor processes are killed with SIGKILL, and models are reloaded. One request in twenty is
+invalid, and one client in fifty disconnects before its answer. Memory and descriptors of every
+process are sampled every five seconds. Exit code 1: a wrong answer; a request lost other than in a
+killed process; more than one in a hundred rejected with Retry-After; a reload that failed without a
 kill; more than 15 MiB of growth of the API process after the first ten minutes; a process that
 lives for ten minutes and grows by more than a fifth.
 """
@@ -44,7 +44,7 @@ SETTLED_SECONDS = 600.0
 GROWTH_BYTES = 15 << 20
 OTHERS_GROWTH = 1.2
 DYING_SECONDS = 0.1
-"""A killed process takes a moment to be gone, and the kill is noted after it."""
+"""A killed process ends with a delay, and the kill is recorded after it."""
 REFUSED_SHARE = 0.01
 MIB = 1 << 20
 API, CODEC, PREDICTOR = "API", "codec", "predictor"
@@ -54,7 +54,7 @@ MODELS = ("emotion", "mnist", "u2netp")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of one process: seconds of time.monotonic, resident bytes, open descriptors."""
+    """A sample of one process: time.monotonic, resident bytes, open descriptors."""
 
     at: float
     role: str
@@ -72,7 +72,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """`status` 0 where no answer came."""
+    """A lost request; `status` is 0 without an answer."""
 
     model: str
     began: float
@@ -82,7 +82,7 @@ class Reload:
 
 @dataclass(slots=True)
 class Watched:
-    """What was sampled, killed and loaded anew."""
+    """All samples, kills and reloads."""
 
     samples: list[Sample] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
@@ -118,7 +118,7 @@ def watching(
 
 
 def samples(server: Server) -> list[Sample]:
-    """One of each process that lives."""
+    """Sample each live process."""
     found = []
     now = time.monotonic()
     for pid in (server.pid, *descendants(server.pid)):
@@ -130,7 +130,7 @@ def samples(server: Server) -> list[Sample]:
 
 
 def role_of(pid: int) -> str | None:
-    """By its command line and what predictors alone are given. Raises OSError after its end."""
+    """The role, by command line and the arguments of predictors. Raises OSError after its end."""
     directory = Path(f"/proc/{pid}")
     if b"app.engine.process.worker" not in (directory / "cmdline").read_bytes().split(b"\0"):
         return None
@@ -139,11 +139,11 @@ def role_of(pid: int) -> str | None:
 
 
 def _kill_one(server: Server, draw: random.Random) -> Kill | None:
-    """A codec or a predictor of this server, never another process."""
+    """A codec or predictor process of this server."""
     children = [each for each in samples(server) if each.role != API]
     if not children:
         return None
-    # Each kind as often, however many it has.
+    # Each role is equally likely, however many processes it has.
     role = draw.choice(sorted({each.role for each in children}))
     pid = draw.choice([each.pid for each in children if each.role == role])
     with contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ def _reload(server: Server, model: str, admin_key: str) -> Reload:
 
 
 def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]]:
-    """The samples of each process of a role, the longest-lived first."""
+    """The samples of each process of a role, longest-lived first."""
     lives: dict[int, list[Sample]] = {}
     for sample in all_samples:
         if sample.role == role:
@@ -176,10 +176,10 @@ def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]
 
 
 def cause(lost: Lost, watched: Watched) -> str:
-    """Why a request was lost, or nothing: a process that it was in was killed.
+    """Return the kill that caused a lost request, or nothing.
 
-    A predictor that is killed costs its batch (500). A codec call is run once more: two kills, or
-    the time that a new process takes, cost the request (503, 504); so does waiting for a predictor.
+    A killed predictor fails its batch (500). A codec call is retried once: two kills, or the start
+    of a new process, fail the request (503, 504); so does waiting for a predictor.
     """
     first, last = lost.began - DYING_SECONDS, lost.ended + DYING_SECONDS
     roles = {kill.role for kill in watched.kills if first <= kill.at <= last}
@@ -191,8 +191,10 @@ def cause(lost: Lost, watched: Watched) -> str:
 
 
 def growth(samples: Sequence[Sample], *, settled: float) -> int | None:
-    """Bytes by which the highest minute is above the first, from `settled` on; medians of
-    minutes. None where there are fewer than two."""
+    """Growth in bytes from the first to the highest minute after `settled`, as medians of minutes.
+
+    None if there are fewer than two minutes.
+    """
     minutes: dict[int, list[int]] = {}
     for sample in samples:
         if sample.at >= settled:
@@ -202,7 +204,7 @@ def growth(samples: Sequence[Sample], *, settled: float) -> int | None:
 
 
 def verdict(tally: Tally, watched: Watched, *, began: float) -> Iterator[tuple[bool, str]]:
-    """Lines, and whether each is as it must be."""
+    """Lines of the report, and whether each criterion is met."""
     yield not tally.wrong, f"{len(tally.wrong)} wrong answers"
     for wrong in tally.wrong[:10]:
         yield False, wrong
@@ -247,7 +249,7 @@ def _memory(samples: Sequence[Sample], settled: float) -> Iterator[tuple[bool, s
         lives = longest_lived(samples, role)
         old = [each for each in lives if each[-1].at - each[0].at >= SETTLED_SECONDS]
         for each in old[:3]:
-            settled_at = each[0].at + SETTLED_SECONDS / 2  # every shape and size has been there
+            settled_at = each[0].at + SETTLED_SECONDS / 2  # every shape and size has occurred
             begin = next(sample.resident for sample in each if sample.at >= settled_at)
             flat = each[-1].resident <= OTHERS_GROWTH * begin
             yield flat, f"{role} {each[0].pid}, {_span(each)}"
@@ -273,7 +275,7 @@ def main() -> int:
     admin_key = secrets.token_hex(16)
     environment = {
         "PADDLEPOOL_ADMIN_KEY": admin_key,
-        # A machine that is busy with the clients as well answers late; that is not judged here.
+        # The clients also load the machine; latency is not judged here.
         "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
     }
     with running_server(ROOT / "model_repo", environment=environment) as server:

@@ -1,4 +1,4 @@
-"""Users whose answers are compared with the calm ones, and what those of soak.py send."""
+"""Users who compare their answers with those of an undisturbed server, and soak.py's traffic."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from harness import HOST, Connection, Reply, ask, meanwhile, request
 from inputs import SENTENCES, draw_pictures
 
 BAD, DISCONNECTS = 0.05, 0.02
-"""Shares of what is sent."""
+"""Shares of the requests."""
 TOLERANCE = 1e-4
-"""Of a number in a JSON reply: who shared the batch may change its last bits."""
+"""Tolerance of a number in a JSON reply: the rest of its batch may change its last bits."""
 IDLE_SECONDS = 2.0
-"""Well below the time after which the server closes an idle connection."""
+"""Well below the server's keep-alive timeout."""
 FAULTS = (0, 500, 503, 504)
-"""Statuses of a request that was lost; 0 where the connection broke. A 503 with Retry-After is
-counted apart: it was refused, to be asked again."""
+"""Statuses of a lost request; 0 for a broken connection. A 503 with Retry-After is counted
+separately: it was rejected and may be retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as bytes; `picture` where codec processes work on it."""
+    """A request as bytes; `picture` is True if codec processes work on it."""
 
     name: str
     data: bytes
@@ -41,7 +41,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """When it was sent and when that was known (time.monotonic), and how it ended."""
+    """When it was sent and when it ended (time.monotonic), and its status."""
 
     asked: Asked
     began: float
@@ -52,7 +52,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Tally:
-    """`sent` by the kind of request; what was wrong, lost or refused, each."""
+    """`sent` by kind of request; wrong, lost and rejected requests."""
 
     sent: dict[str, int] = field(default_factory=lambda: {"good": 0, "bad": 0, "disconnect": 0})
     right: int = 0
@@ -62,7 +62,7 @@ class Tally:
 
 
 def good_requests() -> list[Asked]:
-    """Masks, cut-outs and composites of six pictures, a form, texts alone and together, tensors."""
+    """Masks, cut-outs and composites of six pictures, a form, one or several texts, tensors."""
     drawn = draw_pictures()
     kinds = ("output=mask", "output=cutout&format=webp", "output=composite&format=jpg")
     found = [
@@ -145,7 +145,7 @@ def _tensor(name: str, array: np.ndarray[Any, Any], *, binary: bool = False) -> 
 
 
 def same_answer(reply: Reply, calm: Reply) -> bool:
-    """The same bytes, or the same JSON but for the last digits; of a refusal the same code."""
+    """Whether bytes are equal, or JSON except for last digits, or the error codes of rejections."""
     if reply.status != calm.status:
         return False
     if reply.status != 200:
@@ -172,16 +172,15 @@ def _close(one: Any, other: Any) -> bool:
 
 
 class Traffic:
-    """Users that send one request after another; each answer is compared with the calm one."""
+    """Users who send one request after another and compare each answer with the expected one."""
 
     def __init__(
         self, port: int, good: Sequence[Asked], bad: Sequence[Asked] = (), *, seed: int = 1
     ) -> None:
-        """Asks for every calm answer, one after another. With bad requests some are sent and some
-        users leave before their answer.
+        """Request every expected answer, one after another.
 
-        Raises RuntimeError where a good request is refused or a bad one ends in a fault of the
-        server's.
+        With invalid requests, some are sent and some users disconnect before their answer. Raises
+        RuntimeError if a valid request is rejected or an invalid one causes a server fault.
         """
         self._port = port
         self._seed = seed
@@ -196,7 +195,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def users(self, count: int, *, pause: float) -> Iterator[None]:
-        """So many users while the block runs, who pause for so many seconds on average."""
+        """Run this many users within the block, who pause this many seconds on average."""
         with meanwhile(*(partial(self._use, pause, number) for number in range(count))):
             yield
 
@@ -220,7 +219,7 @@ class Traffic:
             connection.close()
 
     def _ask(self, connection: Connection | None, asked: Asked, kind: str) -> Connection | None:
-        """One request; the connection, where it can be used again."""
+        """Send one request; return the connection if it can be reused."""
         began = time.monotonic()
         try:
             connection = connection or Connection(self._port)
@@ -261,7 +260,7 @@ class Traffic:
             self.tally.wrong += [wrong] if wrong else []
 
     def _disconnect(self, draw: random.Random) -> None:
-        """Leave within a body or before the answer, in order or with a reset."""
+        """Disconnect within a body or before the answer, with or without a reset."""
         data = draw.choice(self._good).data
         cut = draw.choice((len(data), draw.randrange(1, len(data))))
         with (

@@ -1,4 +1,4 @@
-"""Something beside its absence, asked in turns in one run: what it costs, or what it gains.
+"""Measure a feature's cost or gain: the same requests with and without it, in turns.
 
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
@@ -6,12 +6,13 @@
     .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,tracing,page,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
-with these settings and one without; `group` two instance groups of a model. `api` puts this server
-beside what costs its API process less, and `overload` three times the load beside what fits. The
-others put HAProxy, Ray Serve, tracing, an open /compare page and
-reloads beside the plain server. Both sides take turns in every round. A ratio above 1 says that the
-second side is the better one; the interval is that of rounds drawn again (90 %).
-Exit code 1 when a ratio is below --least.
+with and without these settings; `group` two instance groups of a model. `api` compares this server
+with alternatives that cost its API process less, and `overload` three times the capacity with the
+capacity. The others compare HAProxy, Ray Serve, tracing, an open /compare page and reloads with the
+plain server.
+
+Both sides take turns in every round. A ratio above 1 means that the second side is better; its 90 %
+interval comes from resampled rounds. Exit code 1: a ratio is below --least.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
 PAGE_SECONDS = 2.0
 """As in app/service/api/static/comparison/feed.js."""
 RAY_SECONDS = 5.0
-"""Ray starts HAProxy anew when there is a replica, which closes its connections."""
+"""Time for Ray to restart HAProxy when a replica is ready, which closes its connections."""
 
 MEASURES = ("one client", "users", "busy", "processor", "overloaded", "reloaded")
 QUANTILES: Mapping[str, tuple[float, ...]] = {
@@ -65,15 +66,15 @@ QUANTILES: Mapping[str, tuple[float, ...]] = {
     "users": (0.5, 0.95, 0.99),
     "processor": (0.5,),
 }
-"""Of the measures that give seconds; the others give units a second."""
+"""Quantiles of the measures in seconds; the others are units per second."""
 
 Phases = list[list[float]]
-"""What was measured in each round."""
+"""The figures of each round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The same work with and without something; `clients` keep the predictors busy."""
+    """The same work with and without the feature; `clients` keep the predictors busy."""
 
     name: str
     without: Way
@@ -81,14 +82,14 @@ class Pair:
     clients: int = 1
     model: str = ""
     measures: tuple[str, ...] = MEASURES
-    """Those that make sense of it."""
+    """The measures that apply."""
     meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
-    """What goes on while `within` is measured."""
+    """Activity while `within` is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How the pairs of a mode are opened, what is measured of them, and its defaults."""
+    """How to open the pairs of a mode, their measures, and its defaults."""
 
     open: Callable[[argparse.Namespace], AbstractContextManager[list[Pair]]]
     measures: tuple[str, ...]
@@ -101,7 +102,7 @@ class Mode:
 def taken(
     measure: str, pair: Pair, way: Way, given: argparse.Namespace, *, seed: int
 ) -> list[float]:
-    """One phase of one side: seconds of its requests, or one figure of units a second."""
+    """One phase of one side: seconds of its requests, or units per second."""
     seconds = given.seconds
     match measure:
         case "one client":
@@ -126,7 +127,8 @@ def taken(
 
 
 def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
-    """Phases of both sides in turns, by name of pair and measure; each side is warmed up first."""
+    """Run phases of both sides in turns, by name of pair and measure, after a warm-up of each
+    side."""
     found: dict[tuple[str, str], tuple[Phases, Phases]] = defaultdict(lambda: ([], []))
     for pair in pairs:
         for way in (pair.without, pair.within):
@@ -147,7 +149,7 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Both sides, and how much better the second one is; 90 % of resamples lie within."""
+    """Figures of both sides, and the second side's gain with 90 % of its resamples."""
 
     without: float
     within: float
@@ -157,8 +159,10 @@ class Figure:
 
 
 def compared(without: Phases, within: Phases, *, quantile: float, seconds: bool) -> Figure:
-    """A quantile of all phases. Rounds are drawn again with both sides together, so that what else
-    the machine did meets both."""
+    """A quantile of all phases.
+
+    Rounds are resampled with both sides together, so that other load on the machine affects both.
+    """
 
     def of(phases: Sequence[Sequence[float]]) -> float:
         return float(np.quantile(np.concatenate(phases), quantile))
@@ -175,7 +179,7 @@ def compared(without: Phases, within: Phases, *, quantile: float, seconds: bool)
 
 
 def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
-    """Print a line for each figure; the worst ratio."""
+    """Print a line for each figure; return the worst ratio."""
     worst = float("inf")
     print(f"{'':38}{'without':>12}{'with':>12}{'ratio':>8}")
     for (name, measure), phases in found.items():
@@ -193,14 +197,14 @@ def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
 
 
 def load(port: int, model: str) -> None:
-    """Load a model anew. Raises RuntimeError when the server refuses."""
+    """Reload a model. Raises RuntimeError if the server rejects it."""
     headers = {"X-Api-Key": KEY, "Content-Length": "0"}
     asked = request("POST", f"/v2/repository/models/{model}/load", headers=headers)
     checked(ask(port, asked, timeout=600))
 
 
 def repeated(work: Callable[[], None], *, every: float) -> AbstractContextManager[None]:
-    """Work in a thread every so many seconds while the block runs."""
+    """Run work in a thread every few seconds during the block."""
 
     def run(ending: threading.Event) -> None:
         while not ending.is_set():
@@ -212,14 +216,14 @@ def repeated(work: Callable[[], None], *, every: float) -> AbstractContextManage
 
 
 def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
-    """A load of the model every so many seconds, or without a pause."""
+    """Reload the model every few seconds, or without pause."""
     return repeated(lambda: load(port, model), every=every)
 
 
 def http_pairs(
     without: Server, within: Server, cases: Sequence[Case], others: Sequence[Case] = ()
 ) -> list[Pair]:
-    """Each case to one server and to the other, which may be asked with a case of its own."""
+    """Send each case to one server and to the other, which may have its own case."""
     return [
         Pair(
             name=case.name,
@@ -240,7 +244,7 @@ def cases_of(given: argparse.Namespace, *, predictor: str = "") -> list[Case]:
 def servers(
     given: argparse.Namespace, *, before: Path = ROOT, settings: Mapping[str, str] | None = None
 ) -> Iterator[list[Pair]]:
-    """One of the other checkout, or without the settings, and one of this, with them."""
+    """One server of the other checkout, or without the settings, and one with them."""
     with (
         running_server(given.repository, environment=PLAIN, checkout=before) as without,
         running_server(given.repository, environment=PLAIN | dict(settings or {})) as within,
@@ -252,7 +256,7 @@ def servers(
 
 @contextlib.contextmanager
 def tracing(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Spans of every request go to a collector that drops them."""
+    """A collector receives the spans of every request and drops them."""
 
     class Collector(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -282,10 +286,10 @@ def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 
 def through(direct: int, port: int) -> list[Pair]:
-    """Requests of several sizes to one port and to the other, of the group `onednn`."""
+    """Send requests of several sizes to both ports, for the group `onednn`."""
     asked = {
         "1 text": (text_request("今天天气真好", predictor="onednn"), 200),
-        # Read to its end and refused: what differs is the way alone.
+        # It is read completely and rejected: only the transport differs.
         "a body of 1 MB": (mask_request(bytes(1_000_000)), 415),
         "a body of 10 MB": (mask_request(bytes(10_000_000)), 415),
         "mask of 1 MP": (mask_request(picture(), predictor="onednn"), 200),
@@ -329,7 +333,7 @@ def ray(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 @contextlib.contextmanager
 def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Somebody looks at /compare: a client asks what the page asks, as often as it does."""
+    """Simulate a user of /compare: a client polls as the page does."""
     with running_server(given.repository, environment=PLAIN) as server:
         after = -1
 
@@ -346,12 +350,12 @@ def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 @contextlib.contextmanager
 def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """As many clients as keep the predictors busy, and three times what they get answered."""
+    """As many clients as keep the predictors busy, and three times the capacity."""
     with running_server(given.repository, environment=PLAIN) as server:
         before = server.memory()
         pairs, ways = [], {}
         for case in cases_of(given):
-            if case.name != "1 text":  # what that costs its client would be measured
+            if case.name != "1 text":  # the cost of the client would be measured
                 calm = HttpWay(server.port, case.request, case.rows)
                 ways[case.name] = OverloadedWay(calm)
                 pairs.append(
@@ -366,7 +370,7 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 @contextlib.contextmanager
 def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """A model is loaded anew every so many seconds."""
+    """Reload a model every few seconds."""
     cases = [case for case in cases_of(given) if case.rows == 1 and case.model.name == given.model]
     with running_server(given.repository, environment=PLAIN) as server:
         yield [
@@ -377,7 +381,7 @@ def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 @contextlib.contextmanager
 def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Texts by the same int8 program, and requests that compute nothing, everywhere."""
+    """Send texts with the same int8 program, and requests without work, to all."""
     with beside(given.before, given.probe) as ways:
         (_, ours), *others = ways.items()
         yield [
@@ -399,7 +403,7 @@ MEASURED_OF: Mapping[str, Mapping[int, tuple[str, ...]]] = {
     "text": {1: ("one client", "processor"), 8: ("busy", "processor"), 32: ("busy", "processor")},
     "live": {1: ("busy",), 8: ("busy",)},
 }
-"""By number of clients."""
+"""Measures by number of clients."""
 
 MODES = {
     "checkout": Mode(
@@ -428,7 +432,7 @@ MODES = {
         },
     ),
     "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
-    # A request at a time: what the way adds is less than what a busy machine adds in a second.
+    # One request at a time: a busy machine would add more than the transport does.
     "haproxy": Mode(
         haproxy,
         ("one client",),

@@ -16,16 +16,16 @@ CLIENT = "paddlepool_client.commands.main"
 COMMANDS = {
     "serve": ("app.cli.serve", "serve the models of a repository over HTTP"),
     "ray": ("app.cli.ray", "serve with several replicas under Ray Serve"),
-    "segment": (CLIENT, "cut out a picture, or every one of a directory"),
-    "sentiment": (CLIENT, "the emotions of a text, or of every row of a CSV file"),
+    "segment": (CLIENT, "cut out one picture, or every picture of a directory"),
+    "sentiment": (CLIENT, "find the emotions of a text, or of every row of a CSV file"),
     "models": ("app.cli.models", "list, verify, describe and seal the models of a repository"),
     "pull": ("app.cli.pull", "fetch official weights and publish them as a new version"),
     "import": ("app.cli.import_", "publish weights from a local file as a new version"),
-    "derive": ("app.cli.derive", "make the int8 programs that need no calibration data"),
+    "derive": ("app.cli.derive", "create the int8 programs that need no calibration data"),
     "quantize": ("app.cli.quantize", "publish an int8 program of a model, made from data"),
     "compare": ("app.cli.compare", "measure predictor configurations against each other"),
-    "tune": ("app.cli.tune", "find the instance group that serves a model best here"),
-    "graph": ("app.cli.graph", "a model's optimised operators and the time of each"),
+    "tune": ("app.cli.tune", "find the best instance group for a model on this machine"),
+    "graph": ("app.cli.graph", "show a model's optimised operators and the time of each"),
     "export": ("app.cli.export", "publish a network with given weights as a static model"),
 }
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="paddlepool",
         description="A model server around Paddle Inference.",
-        epilog=f"commands:\n{listing}\n\n`paddlepool COMMAND --help` says more of each.",
+        epilog=f"commands:\n{listing}\n\n`paddlepool COMMAND --help` describes each one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"paddlepool {__version__}")

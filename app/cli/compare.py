@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="pictures, or text files with one text a line; default: a built-in spread",
+        help="pictures, or text files with one text per line; default: built-in samples",
     )
     parser.add_argument(
         "--requests",
@@ -38,17 +38,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--groups",
         default="",
         metavar="A,B,…",
-        help="only these (default: all); A is the yardstick where the default group is not named",
+        help="only these groups (default: all); without the default group, A is the reference",
     )
     parser.add_argument(
-        "--alone", action="store_true", help="leave out the runs that keep every core busy"
+        "--alone", action="store_true", help="skip the runs that keep every core busy"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a .png or .svg plot")
     parser.add_argument(
         "--claims",
         action="store_true",
-        help="the two published tables of speed-ups instead: loadtest/claims.py of a checkout",
+        help="measure the two published tables of speed-ups instead (needs a checkout)",
     )
     parser.add_argument("--docs", type=Path, metavar="DIR", help="with --claims: passed on")
 
@@ -91,7 +91,7 @@ def _compare(args: argparse.Namespace) -> int:
     print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")
     print(columns(comparison_rows(found)))
     if found.default_group != files.config.default_group:
-        print(f"\nHere {found.default_group} stands in for the default group.")
+        print(f"\n{found.default_group} is the reference instead of the default group.")
     print()
     for line in reasons(found):
         print(line)

@@ -26,12 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--store",
         choices=("float32", "float16"),
         default="float32",
-        help="how parameters lie on disk; they are computed with in float32 either way",
+        help="how parameters are stored; computation is always in float32",
     )
     parser.add_argument(
-        "--origin", choices=ORIGINS, required=True, help="who made the weights; shown by /info"
+        "--origin", choices=ORIGINS, required=True, help="origin of the weights; shown by /info"
     )
-    parser.add_argument("--source", default="", help="free text: data, recipe, where from")
+    parser.add_argument("--source", default="", help="free text: data, recipe, source")
     parser.add_argument("--licence", default="", help="licence of the weights")
     parser.add_argument("--preview", action="store_true", help="mark the weights as preliminary")
 

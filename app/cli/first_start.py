@@ -1,4 +1,5 @@
-"""The repository that `paddlepool serve` makes for its user where no other is named or there."""
+"""The repository that `paddlepool serve` creates if none is configured and ./model_repo is
+missing."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from app.settings.server import Settings
 
 PULLED = "u2netp"
 PULL_TIMEOUT = 15
-"""Seconds for each source of the official weights: a dead network must not keep the server down."""
+"""Seconds for each source of the official weights: a dead network must not block the start."""
 
 logger = logging.getLogger("paddlepool.server")
 
@@ -21,9 +22,9 @@ logger = logging.getLogger("paddlepool.server")
 def repository(settings: Settings) -> Path:
     """Return the model repository to serve.
 
-    If none was chosen and there is no ./model_repo, that is the user's own. The first call fills it
-    with the shipped models. As long as U²-Netp in it is as shipped, each call tries to add the
-    official weights. Nothing that the user has changed is written to. Raises ConfigError.
+    If none was chosen and there is no ./model_repo, this is the user's own. The first call fills it
+    with the shipped models. While its U²-Netp is unchanged, each call tries to add the official
+    weights. Files that the user has changed are not written. Raises ConfigError.
     """
     configured = settings.model_repository
     if settings.repository_is_chosen or configured.exists():
@@ -35,9 +36,9 @@ def repository(settings: Settings) -> Path:
         try:
             fill(own, models)
         except OSError as error:
-            if not own.exists():  # otherwise another server was faster
+            if not own.exists():  # otherwise another server has created it
                 raise ConfigError(f"cannot make a model repository at {own}: {error}") from error
-        logger.info("the models that come with the program were copied to %s", own)
+        logger.info("the shipped models were copied to %s", own)
     if untouched(own / PULLED, models):
         _pull(own)
     logger.info("the model repository is %s", own)
@@ -51,7 +52,7 @@ def _pull(root: Path) -> None:
     if published_version(root / PULLED, RELEASES[PULLED].sha256):
         return
     logger.info("looking for the official weights of %s", PULLED)
-    # In a process of its own, because it imports Paddle. -P: a directory `app` here is not ours.
+    # A separate process, because it imports Paddle. -P: ignore a directory `app` here.
     command = [sys.executable, "-P", "-m", "app.cli", "pull", PULLED, "--if-possible"]
     command += ["--timeout", str(PULL_TIMEOUT), "--repository", str(root)]
     done = subprocess.run(

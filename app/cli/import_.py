@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_repository_option(parser)
     parser.add_argument("--origin", choices=ORIGINS, help="for a file that is not the release")
-    parser.add_argument("--source", default="", help="free text: data, recipe, where from")
+    parser.add_argument("--source", default="", help="free text: data, recipe, source")
     parser.add_argument("--licence", default="", help="licence of the weights")
 
 

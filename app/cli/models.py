@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser(
-        "list", help="every version, whether it is served, and where it came from"
+        "list", help="list every version, whether it is served, and its origin"
     )
     verify = actions.add_parser("verify", help="compare every file with its manifest")
     verify.add_argument("names", nargs="*", metavar="MODEL", help="default: every model")
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_quality_options(verify)
     describe = actions.add_parser(
-        "describe", help="inputs, outputs, instance groups, origin of one model"
+        "describe", help="show inputs, outputs, instance groups and origin of one model"
     )
     describe.add_argument("name", metavar="MODEL")
     describe.add_argument("--version", type=int, help="default: the newest")
@@ -90,7 +90,7 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
 
 
 def _served(repository: ModelRepository, name: str) -> set[int]:
-    """The versions that a server of this repository would serve, judging by their manifests."""
+    """The versions that a server would serve from this repository, judged by their manifests."""
     from app.contracts.errors import PaddlepoolError
     from app.models.repository.manifest import read_manifest
 
@@ -160,7 +160,7 @@ def _open(files: ModelFiles) -> ServedModel:
 
     context = EngineContext(
         open_predictor=ProcessBackend(),
-        observer=_Unobserved(),
+        observer=_NullObserver(),
         clock=time.monotonic,
         max_resident_bytes=2 << 30,
         agreement_of=agreement_of,
@@ -168,7 +168,7 @@ def _open(files: ModelFiles) -> ServedModel:
     return ServedModel(files, context=context)
 
 
-class _Unobserved:
+class _NullObserver:
     def batch_done(self, **_batch: object) -> None: ...
 
     def restarted(self, **_restart: object) -> None: ...
@@ -255,10 +255,10 @@ def add_seal(actions: Actions) -> None:
         "directory",
         type=Path,
         metavar="MODEL/VERSION",
-        help="holds NAME.json or NAME.pdmodel, and NAME.pdiparams unless it has no parameters; "
+        help="contains NAME.json or NAME.pdmodel, and NAME.pdiparams if it has parameters; "
         "or NAME.onnx",
     )
-    seal.add_argument("--source", default="", help="free text: where the weights came from")
+    seal.add_argument("--source", default="", help="free text: source of the weights")
     seal.add_argument("--licence", default="", help="licence of the weights")
 
 
@@ -276,17 +276,17 @@ def run_seal(args: argparse.Namespace) -> int:
     print()
     facts = {
         "rows": {
-            True: "independent: requests may share a run",
+            True: "independent: requests may share a batch",
             False: "not independent: each request runs alone",
             None: "none: the first axis is fixed",
         }[trial.independent],
         "onednn": trial.onednn or "equals the native kernels",
-        "config.toml": "written" if config else "left as it is",
+        "config.toml": "written" if config else "unchanged",
     }
     unproven = [name for name, array in trial.outputs.items() if not array.size]
     if unproven:
         facts["self-test"] = (
-            f"knows only dtype and shape of {', '.join(unproven)}: empty for random input"
+            f"checks only dtype and shape of {', '.join(unproven)}: empty for random input"
         )
     _print_table([(f"{label}:", value) for label, value in facts.items()])
     return 0
@@ -296,17 +296,19 @@ def add_sync(actions: Actions) -> None:
     sync = actions.add_parser(
         "sync", help="copy models from s3://, gs://, hf:// or a directory, and verify them"
     )
-    sync.add_argument("address", metavar="ADDRESS", help="holds MODEL/config.toml, MODEL/VERSION/…")
+    sync.add_argument(
+        "address", metavar="ADDRESS", help="contains MODEL/config.toml, MODEL/VERSION/…"
+    )
     sync.add_argument(
         "--end-with-input",
         action="store_true",
-        help="end when standard input does: for programs that start this one",
+        help="exit at the end of standard input, for programs that start this one",
     )
     add_repository_option(sync)
 
 
 def run_sync(args: argparse.Namespace) -> int:
-    """The exit code is 0 even if some versions are refused: those are listed and are not served."""
+    """Return 0 even if some versions are rejected: those are listed and are not served."""
     from app.models.sources.remote import Source
     from app.models.sources.sync import lines_of, sync
 
@@ -323,7 +325,7 @@ def run_sync(args: argparse.Namespace) -> int:
 def _end_with_input() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
-    # Signal the main thread: it may hang in a call that only a signal to it interrupts.
+    # Signal the main thread: only a signal interrupts some of its calls.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
@@ -351,15 +353,15 @@ def add_quality_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"everyday sentences with labels; default: {', '.join(map(str, SMOKE))}",
     )
-    options.add_argument(
-        "--limit", type=int, metavar="N", help="a quick look at the first N of each set"
-    )
+    options.add_argument("--limit", type=int, metavar="N", help="use only the first N of each set")
     options.add_argument(
         "--group",
         metavar="GROUP",
-        help="this instance group instead of the default one, and what it loses against that",
+        help="this instance group instead of the default one, and its loss compared with that",
     )
-    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
+    options.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures to this file"
+    )
     options.add_argument(
         "--write-cards",
         action="store_true",
@@ -404,14 +406,14 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
     tasks = [(files, task_quality(files, source, declared)) for files in models]
     for files, task in tasks:
         if task is None and files.name in args.names:
-            raise ConfigError(f"{files.name}: nothing is defined to measure its quality by")
+            raise ConfigError(f"{files.name}: no quality measure is defined for it")
         if task is not None and args.write_cards:
             read_card(files.directory.parent / CARD)
     reports: list[Report] = []
     differ = 0
     for files, task in tasks:
         if task is None:
-            print(f"\n{files.name}: nothing is defined to measure its quality by")
+            print(f"\n{files.name}: no quality measure is defined for it")
             continue
         report = _measured(files, task, args)
         reports.append(report)
@@ -434,7 +436,7 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
     from app.tasks.task import agreement_of
 
     groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
-    # Progress bars appear only on terminals; elsewhere, minutes of silence would look like a hang.
+    # Progress bars appear only on terminals; elsewhere, minutes of silence would suggest a hang.
     print(
         f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",
         flush=True,
@@ -455,7 +457,7 @@ def _compare(card: Path, report: Report) -> int:
 
     label = f"{card.parent.name}/{card.name}"
     if not card.exists():
-        print(f"\n{label}: there is no card")
+        print(f"\n{label}: there is no such card")
         return 0
     found = compare_card(card, report)
     print(f"\n{label}: " + ("the figures are the same" if found is None else found.sentence))

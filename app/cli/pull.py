@@ -18,9 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="give up after this long on the package registry, and on the release",
+        help="timeout for the package registry, and for the release",
     )
-    parser.add_argument("--cache", type=Path, default=None, help="where the file is kept")
+    parser.add_argument("--cache", type=Path, default=None, help="directory of the downloaded file")
     parser.add_argument(
         "--if-possible",
         action="store_true",
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.if_possible:
             raise
         print(
-            f"{args.model}: {error}: going on with the weights in {repository}, in a fresh clone "
-            "a preview",
+            f"{args.model}: {error}: continuing with the weights in {repository}, a preview in a "
+            "fresh clone",
             file=sys.stderr,
         )
         return 0

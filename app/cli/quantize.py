@@ -38,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=DATA,
         metavar="DIR",
-        help=f"pictures, or .txt files with a text a line; default: {DATA}. "
-        f"Every {EVERY}th file by name is kept for the check",
+        help=f"pictures, or .txt files with one text per line; default: {DATA}. "
+        f"Every {EVERY}th file by name is held out for the check",
     )
     parser.add_argument(
         "--budget",
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=300,
         metavar="N",
-        help="files to calibrate on, and at most as many to check with; default: 300",
+        help="files for calibration, and at most as many for the check; default: 300",
     )
 
 
@@ -89,13 +89,13 @@ def run(args: argparse.Namespace) -> int:
     held_out = chosen(list(kept_aside), args.samples)
     if len(kept_aside) < 2 or not calibrated:
         raise ExportError(f"{args.data} holds {len(every)} files, needed are at least {EVERY + 1}")
-    # Read both before the search, which takes minutes: unreadable files are reported at once.
+    # Read both before the search, which takes minutes, to report unreadable files first.
     samples, judges = _samples(files, calibrated), _samples(files, held_out)
     model = named_graph(files)
     content = model.SerializeToString()
     print(f"{args.model}/{files.version}: calibrating on {len(calibrated)} files", flush=True)
     ranges = measure_ranges(model, samples)
-    print("what is int8, and its loss:")
+    print("int8 layers and their loss:")
     search = FloatLayers(
         onnx.ModelProto.FromString(content),
         ranges,
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     loss = Differences(model, judges)(small)
     floats = ", ".join(search.ranges.float_layers) or "none"
     said = (
-        f"mean difference {loss:.4f} on {len(held_out)} files it was not calibrated on "
+        f"mean difference {loss:.4f} on {len(held_out)} held-out files "
         f"(budget {args.budget:g}); float: {floats}; {search.tried} programs measured"
     )
     if not loss <= args.budget:
@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     derived = Derived(content=small.SerializeToString(), entry=entry, backend="openvino")
     print(f"published {publish_with(files.directory, derived)}: {said}")
     if all(group.program != INT8 for group in files.config.instance_group):
-        print(f"no instance group runs it yet; in {args.model}/config.toml one would be:")
+        print(f"no instance group runs it yet; add one to {args.model}/config.toml:")
         print(GROUP.format(program=INT8, budget=MARGIN * args.budget))
     return 0
 
@@ -146,11 +146,11 @@ def _check(args: argparse.Namespace) -> None:
     from app.contracts.errors import ConfigError
 
     if not 0 < args.budget < 1:
-        raise ConfigError("--budget must lie between 0 and 1", received=args.budget)
+        raise ConfigError("--budget must be between 0 and 1", received=args.budget)
     if args.samples < 1:
         raise ConfigError("--samples must be at least 1", received=args.samples)
     if not args.data.is_dir():
-        raise ConfigError(f"data absent: there is no folder {args.data} (--data names it)")
+        raise ConfigError(f"no such folder: {args.data} (--data names it)")
 
 
 def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:

@@ -1,4 +1,4 @@
-"""`paddlepool ray`: serve with replicas under Ray Serve, as many as the current requests need."""
+"""`paddlepool ray`: serve with replicas under Ray Serve, scaled with the load."""
 
 from __future__ import annotations
 

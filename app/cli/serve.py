@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--repository",
         type=Path,
         metavar="DIR",
-        help="directory of the models; default: ./model_repo if it is there, otherwise one below"
+        help="directory of the models; default: ./model_repo if it exists, otherwise one below"
         " the user's data directory, which the first start fills",
     )
     parser.add_argument("--log-level", help="debug, info, warning or error")
@@ -139,7 +139,7 @@ def _refuse(reason: str) -> int:
 
 
 def main() -> int:
-    """Serve for another command; end when standard input closes, and so with the parent."""
+    """Serve for another command; end when standard input closes, which happens with the parent."""
     parser = argparse.ArgumentParser()
     configure(parser)
     threading.Thread(target=_end_with_input, daemon=True).start()

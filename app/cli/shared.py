@@ -17,13 +17,13 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
         "--repository",
         type=Path,
         metavar="DIR",
-        help="default: the setting PADDLEPOOL_MODEL_REPOSITORY, ./model_repo, or where there is no"
-        " such directory, the one that `paddlepool serve` has made for this user",
+        help="default: PADDLEPOOL_MODEL_REPOSITORY, else ./model_repo, else the"
+        " repository that `paddlepool serve` has created for this user",
     )
 
 
 def repository_root(given: Path | None) -> Path:
-    """The given directory, the one that the settings name, or the user's own.
+    """Return the given directory, the configured one, or the user's own.
 
     Raises ConfigError.
     """

@@ -20,8 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--p95",
         type=float,
         metavar="MS",
-        help="the 95th percentile of the time in the engine must be at most this; with --groups "
-        "it may be left out",
+        help="maximum 95th percentile of the time in the engine; with --groups it is optional",
     )
     parser.add_argument(
         "--groups",
@@ -31,13 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="with --groups: write without asking")
     add_repository_option(parser)
     parser.add_argument(
-        "--seconds", type=float, default=9.0, help="of load for each candidate (default 9)"
+        "--seconds", type=float, default=9.0, help="load for each candidate (default 9)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="leave config.toml as it is")
+    parser.add_argument("--dry-run", action="store_true", help="do not change config.toml")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 1 and leaves config.toml unchanged if nothing is fast enough."""
+    """Return 1 and leave config.toml unchanged if nothing is fast enough."""
     from app.contracts.errors import ConfigError
 
     for name in ("p95", "seconds"):
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.groups is not None:
         return _choose_group(args)
     if args.p95 is None:
-        raise ConfigError("--p95 MS is needed, or --groups")
+        raise ConfigError("--p95 MS or --groups is required")
     if args.yes:
         raise ConfigError("--yes belongs to --groups")
     return _tune(args)
@@ -79,15 +78,15 @@ def _choose_group(args: argparse.Namespace) -> int:
     print(f"\nRecommended: {advice.group}: {advice.reason}.")
     chosen_here = files.config.first_group is not None
     if advice.group == files.config.default_group:
-        is_it = 'is what "auto" begins with' if chosen_here else "is the default group already"
+        is_it = 'is what "auto" begins with' if chosen_here else "is already the default group"
         print(f"{advice.group} {is_it}; config.toml is unchanged")
         return 0
     if args.dry_run:
         print("config.toml is unchanged (--dry-run)")
         return 0
     path = repository.root / files.name / "config.toml"
-    instead = ' in place of "auto", which measures by itself' if chosen_here else ""
-    if not (args.yes or _agreed(f"Make {advice.group} the default group in {path}{instead}?")):
+    instead = ' instead of "auto", which measures at runtime' if chosen_here else ""
+    if not (args.yes or _confirm(f"Make {advice.group} the default group in {path}{instead}?")):
         print("config.toml is unchanged")
         return 0
     write_default_group(path, advice.group)
@@ -95,10 +94,10 @@ def _choose_group(args: argparse.Namespace) -> int:
     return 0
 
 
-def _agreed(question: str) -> bool:
+def _confirm(question: str) -> bool:
     """Ask for consent; False without a terminal."""
     if not sys.stdin.isatty():
-        print(f"{question} Nobody is at the terminal: say --yes")
+        print(f"{question} There is no terminal to ask: use --yes")
         return False
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
@@ -111,13 +110,13 @@ def _tune(args: argparse.Namespace) -> int:
     from app.contracts.resources import available_cores
     from app.engine.backends.process import ProcessBackend
     from app.evidence.comparison.result import columns
-    from app.evidence.comparison.search import Search, explain, most_ticks, write_group
+    from app.evidence.comparison.search import Search, explain, max_ticks, write_group
     from app.tasks.task import comparison_of
 
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
     cores = max(1, int(available_cores()))
-    total = most_ticks(cores, buckets="buckets" in files.config.parameters)
+    total = max_ticks(cores, buckets="buckets" in files.config.parameters)
     with tqdm(total=total, desc=f"tuning {files.name}", unit="turn", disable=None) as bar:
         search = Search(
             files=files,

@@ -1,4 +1,4 @@
-"""The caller of the current request, so that no client is served at another client's cost.
+"""The caller of the current request, for quotas and fair queues.
 
 It is a context variable because the pipelines between the HTTP layer and the queue need not know
 their caller.
@@ -23,7 +23,7 @@ class Quota(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """One caller. `name` is a key's position or an address; empty if callers are not told apart.
+    """One caller. `name` is a key's position or an address; empty if callers are not distinguished.
 
     `may_start` is whether the caller may start an instance group by naming it in a request.
     """

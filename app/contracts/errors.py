@@ -66,7 +66,7 @@ class PaddlepoolError(Exception):
         self.received = received
         self.errors = errors
 
-    def alone(self) -> Self:
+    def without_traceback(self) -> Self:
         """Return a copy without traceback, cause and context.
 
         A future keeps its error, and the frames of a traceback keep a request's data in memory.
@@ -82,7 +82,7 @@ class InputError(PaddlepoolError):
 
     def about(self, part: str) -> Self:
         """Return a copy whose message names the part of the request that is at fault."""
-        copy = self.alone()
+        copy = self.without_traceback()
         copy.message = f"{part}: {self.message}"
         copy.args = (copy.message,)
         return copy
@@ -105,7 +105,7 @@ class UnsupportedMediaType(InputError):
 
 class UnsupportedEncoding(InputError):
     code = "unsupported_encoding"
-    title = "The body's encoding cannot be read"
+    title = "The body's encoding is not supported"
 
 
 class ImageUnreadable(InputError):
@@ -170,7 +170,7 @@ class Unauthorized(PaddlepoolError):
 
 class Forbidden(PaddlepoolError):
     code = "forbidden"
-    title = "Switched off on this server"
+    title = "Disabled on this server"
 
 
 class GroupNotRunning(PaddlepoolError):

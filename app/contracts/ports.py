@@ -93,7 +93,7 @@ class Worker(Protocol[Request, Answer]):
     """
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when hear() should be called."""
+        """Return a descriptor that is readable when poll_reply() should be called."""
 
     def put(self, request: Request, /) -> None:
         """Copy a request into the shared memory; at most one other request is under way."""
@@ -107,13 +107,13 @@ class Worker(Protocol[Request, Answer]):
     def expect(self, *, timeout: float) -> None:
         """Set the timeout of the oldest request under way, in seconds from now."""
 
-    def look(self) -> float:
+    def check_timeout(self) -> float:
         """Check on the oldest request and return the seconds until the next check is due.
 
-        Raises the errors of hear() if the request took too long or the process was stopped.
+        Raises the errors of poll_reply() if the request took too long or the process was stopped.
         """
 
-    def hear(self) -> int | None:
+    def poll_reply(self) -> int | None:
         """Return the size in bytes of the oldest request's answer, or None before it arrives.
 
         If it raises and failure() returns a reason, the process is gone and the next request never
@@ -121,7 +121,7 @@ class Worker(Protocol[Request, Answer]):
         """
 
     def fetch(self) -> Answer:
-        """Return the answer that hear() found, copied out of the shared memory."""
+        """Return the answer that poll_reply() found, copied out of the shared memory."""
 
     def failure(self) -> Restart | None:
         """Return why the process can do no further work, or None. Cheap to call."""
@@ -138,9 +138,9 @@ class Worker(Protocol[Request, Answer]):
 class Predictor(Worker[Tensors, Ran], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
-    look() and hear() raise DeadlineExceeded after the timeout (the predictor is then dead),
-    WorkerCrashed if the process died or was killed because its outputs do not match the model's
-    specification, and RunRefused if the framework rejected the batch.
+    check_timeout() and poll_reply() raise DeadlineExceeded after the timeout (the predictor is then
+    dead), WorkerCrashed if the process died or was killed because its outputs do not match the
+    model's specification, and RunRefused if the framework rejected the batch.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:

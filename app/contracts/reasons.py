@@ -34,16 +34,16 @@ class Restart(StrEnum):
     MEMORY = "memory"
     CORRUPT = "corrupt"  # its answer was malformed
     FAILED = "failed"  # a new process could not be opened
-    LACKING = "lacking"  # nor could one be started: the system lacked resources
+    LACKING = "lacking"  # no process could be started: the system lacked resources
 
 
-def unopened(error: Exception) -> Restart:
+def opening_failure(error: Exception) -> Restart:
     """Return the reason for an error that was raised while a process was opened."""
     return Restart.LACKING if isinstance(error, OSError) else Restart.FAILED
 
 
-UNOPENED = (Restart.FAILED, Restart.LACKING)
-CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in UNOPENED)
+OPENING_FAILURES = (Restart.FAILED, Restart.LACKING)
+CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in OPENING_FAILURES)
 """Why a codec process was replaced."""
 
 

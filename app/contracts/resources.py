@@ -120,8 +120,8 @@ X86 = (
 ARM = ("asimddp", "i8mm", "bf16", "sve")
 SUMS_OF_32_BITS = frozenset({"avx_vnni", "avx512_vnni", "amx_int8"})
 NARROW_SUMS = (
-    "this processor adds eight-bit products in 16 bits, in which a program with weights of eight "
-    "bits saturates"
+    "this processor adds eight-bit products in 16 bits, which saturates in programs with eight-bit "
+    "weights"
 )
 
 

@@ -89,15 +89,15 @@ EXAMPLE = (
 """Example picture in base64 for the API page: a red disc on white, 16 pixels wide."""
 
 NOT_FETCHED = (
-    "pictures are not fetched by address here, on purpose: a server that does can be sent to "
-    "addresses that only it can reach; send the picture itself"
+    "pictures are not fetched by URL, because that would expose addresses that only the server "
+    "can reach; send the picture itself"
 )
 ADDRESSES = ("http://", "https://", "ftp://", "file://")
 
 
 MAX_MARKS = 4_096
-"""Maximum brackets, colons and commas in a body. A picture in base64 has none of them, and what the
-parser makes of each takes far more memory and time than its single byte."""
+"""Maximum brackets, colons and commas in a body. A picture in base64 has none of them, and for
+each one the parser needs far more memory and time than for other bytes."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidParameter(f"the body is not JSON from character {error.pos}") from None
+        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
     if not isinstance(document, dict):
         raise InvalidParameter("the body must be a JSON object")
     return document

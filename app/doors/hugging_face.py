@@ -23,7 +23,7 @@ from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers, read_body
-from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
+from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
 from app.settings.server import Settings
 from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
@@ -48,7 +48,7 @@ class TextParameters(BaseModel):
 
     top_k: int | None = Field(None, ge=1, description="At most this many labels, best first.")
     function_to_apply: Literal["softmax", "sigmoid", "none"] | None = Field(
-        None, description="Refused, unless `softmax`."
+        None, description="Rejected, unless `softmax`."
     )
 
 
@@ -72,8 +72,8 @@ class Segment(BaseModel):
     """The foreground, the only segment of a reply."""
 
     label: str
-    score: float = Field(ge=0, le=1, description="How sure the network is, all over the mask.")
-    mask: str = Field(description="A grey PNG as large as the picture, base64.")
+    score: float = Field(ge=0, le=1, description="Confidence of the network over the whole mask.")
+    mask: str = Field(description="A greyscale PNG of the picture's size, in base64.")
 
 
 class HubError(BaseModel):
@@ -94,9 +94,9 @@ def routes_of_both(settings: Settings) -> APIRouter:
         summary="As Hugging Face: text classification or image segmentation",
         reply={
             "model": list[Segment] | list[list[HubLabel]],
-            "description": "What `/hf/sentiment` answers to JSON with texts, and what `/hf/segment`"
-            " answers to a picture, which may be base64 in JSON. Requests to `/` of a client whose"
-            " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            "description": "The answer of `/hf/sentiment` to JSON with texts, or of `/hf/segment`"
+            " to a picture, which may be base64 in JSON. `/` answers the same to clients whose"
+            " User-Agent contains `hf_hub/` or `@huggingface/`.",
         },
         body=_request_body(JSON_OF_EITHER),
     )
@@ -111,8 +111,8 @@ def text_routes(settings: Settings) -> APIRouter:
         summary="As Hugging Face: text classification",
         reply={
             "model": list[list[HubLabel]],
-            "description": "A list of lists, also for one text. Requests to `/sentiment` of a"
-            " client whose User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            "description": "A list of lists, even for one text. `/sentiment` answers the same to"
+            " clients whose User-Agent contains `hf_hub/` or `@huggingface/`.",
         },
     )
 
@@ -126,8 +126,8 @@ def picture_routes(settings: Settings) -> APIRouter:
         summary="As Hugging Face: image segmentation",
         reply={
             "model": list[Segment],
-            "description": "The foreground's mask. Requests to `/segment` of a client whose"
-            " User-Agent has `hf_hub/` or `@huggingface/` are answered so, too.",
+            "description": "The foreground's mask. `/segment` answers the same to clients whose"
+            " User-Agent contains `hf_hub/` or `@huggingface/`.",
         },
         body=_request_body(JSON_OF_PICTURE),
     )
@@ -160,7 +160,7 @@ async def classify_texts(
     _refuse_unknown(body.model_extra or {}, ("options",), of="")
     _refuse_unknown(asked.model_extra or {}, WITHOUT_EFFECT)
     if asked.function_to_apply not in (None, "softmax"):
-        raise refused("parameters.function_to_apply", "only softmax is offered")
+        raise refused("parameters.function_to_apply", "only softmax is supported")
     answer = await classify(
         services, [body.inputs] if isinstance(body.inputs, str) else body.inputs, routing
     )
@@ -193,7 +193,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     async def read() -> SegmentRequest:
         nonlocal least
         parse = partial(translate, body)
-        payload, least = await beside_the_loop(services, parse, size=len(body))
+        payload, least = await run_off_loop(services, parse, size=len(body))
         return payload
 
     answer = await services.dataplane.run(
@@ -205,7 +205,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     content = b"[]"
     if result.confidence >= least:
         write = partial(_segments, result)
-        content = await beside_the_loop(services, write, size=len(result.image))
+        content = await run_off_loop(services, write, size=len(result.image))
     return Response(content, media_type=JSON, headers=answer_headers(answer))
 
 
@@ -220,7 +220,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
         raise refused("parameters", "must be an object")
     _refuse_unknown(asked, PICTURE_PARAMETERS)
     if asked.get("subtask") not in (None, "semantic"):
-        raise refused("parameters.subtask", "only semantic is offered")
+        raise refused("parameters.subtask", "only semantic is supported")
     _fraction(asked, "overlap_mask_area_threshold")  # no effect: one segment overlaps nothing
     threshold = _fraction(asked, "mask_threshold")
     options = {} if threshold is None else {"threshold": str(threshold)}
@@ -234,7 +234,7 @@ def _refuse_unknown(
     """Raise InvalidParameter for unknown members, such as another task's candidate_labels."""
     for name, value in asked.items():
         if name not in known and value is not None:
-            raise refused(f"{of}{name[:64]}", "not offered for this task; leave it out")
+            raise refused(f"{of}{name[:64]}", "not supported for this task; leave it out")
 
 
 def _plain(picture: bytes, options: Mapping[str, str]) -> SegmentRequest:
@@ -263,7 +263,7 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
 _FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
 PICTURE_PARAMETERS: dict[str, Any] = {
     "mask_threshold": _FRACTION | {"description": "Makes the mask black and white."},
-    "threshold": _FRACTION | {"description": "Leaves a segment of a lower score out."},
+    "threshold": _FRACTION | {"description": "Omits a segment with a lower score."},
     "overlap_mask_area_threshold": _FRACTION | {"description": "Has no effect."},
     "subtask": {"enum": ["semantic"]},
 }

@@ -26,7 +26,7 @@ from app.doors.door import (
 )
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
-from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
+from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.settings.server import Settings
 from app.tasks.segment.request import (
     SegmentRequest,
@@ -58,7 +58,7 @@ def routes(settings: Settings) -> APIRouter:
         operation="paddlexSemanticSegmentation",
         summary="As PaddleX: semantic segmentation",
         reply={
-            "description": "`result` has `labelMap`, 1 where the foreground is and 0 elsewhere,"
+            "description": "`result` has `labelMap`, 1 for foreground and 0 for background,"
             " `size` as [height, width], and `image`, the same as a PNG in base64.",
             "content": {JSON: {"schema": {"type": "object"}}},
         },
@@ -76,7 +76,7 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
     async def read() -> SegmentRequest:
         nonlocal visualize
         parse = partial(translate, body)
-        payload, visualize = await beside_the_loop(services, parse, size=len(body))
+        payload, visualize = await run_off_loop(services, parse, size=len(body))
         return payload
 
     answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
@@ -84,7 +84,7 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
     log_id = str(request.state.request_id)
     write = partial(_document, result, log_id=log_id, visualize=visualize)
     size = len(result.labels or b"")
-    content = await beside_the_loop(services, write, size=size)
+    content = await run_off_loop(services, write, size=size)
     return Response(content, media_type=JSON, headers=answer_headers(answer))
 
 
@@ -92,7 +92,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, bool]:
     """Return the request, and whether the reply has a picture. Unknown fields are ignored."""
     document = json_object(body)
     if document.get("targetSize") is not None:
-        raise refused("targetSize", "the size a network sees belongs to the model; leave it out")
+        raise refused("targetSize", "the model defines the input size; leave it out")
     visualize = document.get("visualize")
     if not isinstance(visualize, bool | None):
         raise refused("visualize", "must be true, false or null")
@@ -130,9 +130,9 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
 
 def _request_body() -> dict[str, Any]:
     properties = {
-        "image": {"type": "string", "description": "The picture, base64; an address is refused."},
-        "targetSize": {"description": "Refused, unless null."},
-        "visualize": {"type": ["boolean", "null"], "description": "False leaves `image` null."},
+        "image": {"type": "string", "description": "The picture in base64; a URL is rejected."},
+        "targetSize": {"description": "Rejected, unless null."},
+        "visualize": {"type": ["boolean", "null"], "description": "If false, `image` is null."},
     }
     schema = {"type": "object", "required": ["image"], "properties": properties}
     return {"required": True, "content": {JSON: {"schema": schema, "example": {"image": EXAMPLE}}}}

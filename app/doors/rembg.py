@@ -23,8 +23,8 @@ from app.tasks.segment.request import SegmentRequest, SegmentSettings, read_opti
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")
 MATTING = {"af": (240, 255), "ab": (10, 255), "ae": (10, 999_999)}
-"""Default and maximum of each parameter of rembg's alpha matting. This server refines edges another
-way, without such parameters."""
+"""Default and maximum of each parameter of rembg's alpha matting. This server refines edges in
+another way, without such parameters."""
 
 
 class RembgFault(BaseModel):
@@ -38,7 +38,7 @@ class RembgFault(BaseModel):
 class RembgError(BaseModel):
     """An error in the form of rembg's server, which is a FastAPI application."""
 
-    detail: str | list[RembgFault] = Field(description="A list where the request is at fault: 422.")
+    detail: str | list[RembgFault] = Field(description="A list for an invalid request (422).")
 
 
 def routes(settings: Settings) -> APIRouter:
@@ -68,9 +68,9 @@ async def remove(
     services: ServicesDep,
     routing: RoutingDep,
     bgc: Annotated[str | None, Query(description="Background: `r,g,b,a`, 0 to 255.")] = None,
-    extras: Annotated[str | None, Query(description="Refused, unless `{}`.")] = None,
+    extras: Annotated[str | None, Query(description="Rejected, unless `{}`.")] = None,
 ) -> Response:
-    """The defaults are rembg's: the network's mask as it is, and the picture's own colours.
+    """The defaults are rembg's: the network's unchanged mask, and the picture's original colours.
     `a=true` refines edges; `dc=true` removes the old background's colour from them.
     """
     settings = services.settings
@@ -111,15 +111,15 @@ def translate(
 ) -> SegmentRequest:
     """Translate rembg's fields. Unknown ones are ignored. Raises InvalidParameter."""
     if extras is not None and extras.strip() not in ("", "{}"):
-        raise refused("extras", "a session's own options are not offered; choose a model by name")
+        raise refused("extras", "session options are not supported; choose a model by name")
     if _flag(fields, "vm"):
-        raise refused("vm", "refining by ViTMatte is not offered; a=true refines edges")
+        raise refused("vm", "ViTMatte is not supported; a=true refines edges")
     matting = _flag(fields, "a")
     for name, (default, most) in MATTING.items():
         value = _whole(fields, name, default, most)
         if matting and value != default:
             raise refused(
-                name, f"refining by a=true has no such threshold here; leave it at {default}"
+                name, f"a=true has no such threshold on this server; leave it at {default}"
             )
     only_mask = _flag(fields, "om")
     options = {
@@ -168,11 +168,11 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
     del request_id
     if fault.status != 422:
         return {"detail": fault.detail}
-    told = fault.errors or ({"field": "body", "message": fault.detail},)
+    faults = fault.errors or ({"field": "body", "message": fault.detail},)
     return {
         "detail": [
             {"type": fault.code, "loc": each["field"].split("."), "msg": each["message"]}
-            for each in told
+            for each in faults
         ]
     }
 
@@ -185,7 +185,7 @@ def _request_body() -> dict[str, Any]:
             {"type": "string", "example": ""},
             "A model of this server, `name` or `name@version`.",
         ),
-        "a": (flag, "Refine edges: by a guided filter, where rembg has alpha matting."),
+        "a": (flag, "Refine edges with a guided filter; rembg uses alpha matting."),
         **{
             name: (
                 {"type": "integer", "minimum": 0, "maximum": most, "default": default},
@@ -195,8 +195,8 @@ def _request_body() -> dict[str, Any]:
         },
         "om": (flag, "Only the mask."),
         "ppm": (flag, "A mask of black and white only: threshold 0.5, without rembg's smoothing."),
-        "dc": (flag, "Take the old background's colour out of edges."),
-        "vm": (flag, "Refused if true: ViTMatte is not offered."),
+        "dc": (flag, "Remove the old background's colour from edges."),
+        "vm": (flag, "Rejected if true: ViTMatte is not supported."),
     }
     properties = {name: schema | {"description": text} for name, (schema, text) in fields.items()}
     form = {"type": "object", "required": ["file"], "properties": properties}

@@ -29,7 +29,7 @@ from app.doors.door import (
 )
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
-from app.service.api.services import Services, ServicesDep, base64_parts, beside_the_loop
+from app.service.api.services import Services, ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour
@@ -94,7 +94,7 @@ def routes(settings: Settings) -> APIRouter:
         route_class_override=APIRoute,
         methods=["GET"],
         operation_id="removebgAccount",
-        summary="As remove.bg: what may still be asked for",
+        summary="As remove.bg: remaining credits and calls",
     )
     return router
 
@@ -113,7 +113,7 @@ async def remove_background(
         nonlocal no_type
         source, fields = await given()
         no_type = fields.get("type_level") == "none"
-        return await beside_the_loop(services, partial(translate, source, fields), size=source.size)
+        return await run_off_loop(services, partial(translate, source, fields), size=source.size)
 
     answer = await services.dataplane.run("segment", read, **routing.options(settings))
     result: SegmentResult = answer.value
@@ -125,7 +125,7 @@ async def remove_background(
     as_json, _ = read_accept(request.headers.get("accept", ""))
     if not as_json:
         return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
-    content = await beside_the_loop(services, partial(_as_json, result), size=len(result.image))
+    content = await run_off_loop(services, partial(_as_json, result), size=len(result.image))
     return Response(content, media_type=JSON, headers=headers)
 
 
@@ -160,7 +160,7 @@ async def _given(request: Request, services: Services) -> Any:
     parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
 
     async def from_body() -> tuple[Source, dict[str, str]]:
-        fields = await beside_the_loop(services, parse, size=len(body))
+        fields = await run_off_loop(services, parse, size=len(body))
         return read_source(fields, {})
 
     return from_body
@@ -182,7 +182,9 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
             for quoted, plain in QUOTED.items():
                 value = value.replace(quoted, plain).replace(quoted.lower(), plain)
             if b"%" in value:
-                raise refused("image_file_b64", "must be base64, in which nothing else is quoted")
+                raise refused(
+                    "image_file_b64", "must be base64 without other percent-encoded characters"
+                )
             fields["image_file_b64"] = value
             continue
         if len(pair) > 3 * FIELD_TEXT_BYTES:
@@ -310,7 +312,7 @@ def read_source(
             raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
     file, text = files.get("image_file"), fields.get("image_file_b64")
     if file and text:
-        raise refused("image_file_b64", "image_file is there as well; one picture is expected")
+        raise refused("image_file_b64", "image_file is given as well; only one picture is accepted")
     if not file and not text:
         raise FileMissing("the picture is missing: give it in image_file or image_file_b64")
     background = files.get("bg_image_file")
@@ -345,7 +347,7 @@ def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
     _one_of(fields, "type_level", LEVELS)
     _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them
     if fields.get("roi", WHOLE[0]) not in WHOLE:
-        raise refused("roi", f"a region of interest is not offered; only {WHOLE[0]}, the whole")
+        raise refused("roi", f"a region of interest is not supported; only {WHOLE[0]}, the whole")
     size = fields.get("size", "preview")
     if size not in SIZES:
         raise refused("size", f"must be one of {', '.join(SIZES)}")
@@ -366,7 +368,7 @@ def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
     """Options for the mask alone; backgrounds and shadows do not affect it."""
     file_format = _format(fields)
     if file_format == "jpg":
-        raise refused("format", "jpg is not offered with channels=alpha; use png")
+        raise refused("format", "jpg is not supported with channels=alpha; use png")
     picked = {} if file_format == "auto" else {"format": file_format}
     return {"output": "mask", "refine": "guided"} | picked
 
@@ -374,7 +376,7 @@ def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
 def _coloured(fields: Mapping[str, str], source: Source) -> dict[str, str]:
     colour = fields.get("bg_color")
     if colour is not None and source.background is not None:
-        raise refused("bg_color", "bg_image_file is there as well; one background is expected")
+        raise refused("bg_color", "bg_image_file is given as well; only one background is accepted")
     options = {"output": "cutout"}
     opaque = source.background is not None
     if colour is not None:
@@ -401,7 +403,9 @@ def _colour(text: str) -> tuple[str, bool]:
 def _shadow(fields: Mapping[str, str]) -> dict[str, str]:
     kind = fields.get("shadow_type", "drop" if _flag(fields, "add_shadow") else "none")
     if kind not in SHADOWS:
-        raise refused("shadow_type", f"must be one of {', '.join(SHADOWS)}; others are not offered")
+        raise refused(
+            "shadow_type", f"must be one of {', '.join(SHADOWS)}; others are not supported"
+        )
     opacity = fields.get("shadow_opacity")
     if kind == "none" or opacity == "0":
         return {}
@@ -410,7 +414,7 @@ def _shadow(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _format(fields: Mapping[str, str]) -> str:
     if fields.get("format") == "zip":
-        raise refused("format", "zip is not offered; use png, jpg or webp")
+        raise refused("format", "zip is not supported; use png, jpg or webp")
     return _one_of(fields, "format", FORMATS)
 
 
@@ -434,28 +438,31 @@ def document() -> dict[str, Any]:
     file = {"type": "string", "format": "binary"}
     flag = {"type": "boolean", "default": False}
     fields: dict[str, tuple[dict[str, Any], str]] = {
-        "image_file": (file, "The picture; or image_file_b64."),
-        "image_file_b64": (text, "The picture as base64; in JSON, the only way."),
-        "image_url": (text, "Refused: pictures are not fetched by address."),
+        "image_file": (file, "The picture, unless image_file_b64 is given."),
+        "image_file_b64": (text, "The picture in base64; required in JSON."),
+        "image_url": (text, "Rejected: pictures are not fetched by URL."),
         "size": (
             {"enum": list(SIZES), "default": "preview"},
-            "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: as the picture is.",
+            "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: the original size.",
         ),
         "type": ({"enum": list(TYPES), "default": "auto"}, "Has no effect."),
-        "type_level": ({"enum": list(LEVELS)}, "`none` leaves X-Type out."),
-        "format": ({"enum": list(FORMATS), "default": "auto"}, "zip is refused."),
-        "roi": ({"type": "string", "default": WHOLE[0]}, "Refused, unless it is the whole."),
+        "type_level": ({"enum": list(LEVELS)}, "`none` omits X-Type."),
+        "format": ({"enum": list(FORMATS), "default": "auto"}, "zip is rejected."),
+        "roi": (
+            {"type": "string", "default": WHOLE[0]},
+            "Rejected, unless it is the whole picture.",
+        ),
         "crop": (flag, "Crop to the foreground."),
-        "crop_margin": (text, "With crop: up to 500px or 50 % a side."),
+        "crop_margin": (text, "With crop: up to 500px or 50% per side."),
         "scale": (text, "`original`, or 10% to 100%."),
         "position": (text, "`original`, `center`, or two percentages."),
         "channels": ({"enum": list(CHANNELS), "default": "rgba"}, "`alpha`: the mask alone."),
-        "shadow_type": ({"enum": list(SHADOWS)}, "Other shadows are refused."),
+        "shadow_type": ({"enum": list(SHADOWS)}, "Other shadows are rejected."),
         "shadow_opacity": ({"type": "integer", "minimum": 0, "maximum": 100}, "With a shadow."),
         "add_shadow": (flag, "The same as shadow_type=drop."),
         "semitransparency": ({"type": "boolean"}, "Has no effect."),
         "bg_color": (text, "Hexadecimal digits without #, or a colour's name."),
-        "bg_image_url": (text, "Refused: pictures are not fetched by address."),
+        "bg_image_url": (text, "Rejected: pictures are not fetched by URL."),
         "bg_image_file": (file, "The background."),
     }
     schema = {

@@ -49,17 +49,19 @@ class PredictRequest(BaseModel):
 
     inputs: Any = Field(
         json_schema_extra=_INPUTS,
-        description='A text, or a batch as `[["a"],["b"]]`; `["a","b"]` is a pair, and refused.',
+        description='A text, or a batch as `[["a"],["b"]]`; `["a","b"]`, a pair, is rejected.',
     )
     truncate: bool | None = Field(
-        False, description="Cut a text that the model cannot read whole; refuse it otherwise."
+        False, description="Truncate a text that is too long for the model; otherwise reject it."
     )
     truncation_direction: Annotated[
         Literal["Left", "Right"] | None,
         # Lowercase is accepted but undocumented: client generators merge the two spellings.
         BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
-    ] = Field("Right", description="`Left` is refused with truncate.")
-    raw_scores: bool | None = Field(False, description="Refused if true: scores are probabilities.")
+    ] = Field("Right", description="`Left` with truncate is rejected.")
+    raw_scores: bool | None = Field(
+        False, description="Rejected if true: scores are probabilities."
+    )
 
 
 class Prediction(BaseModel):
@@ -83,7 +85,7 @@ def routes(settings: Settings) -> APIRouter:
         summary="As text-embeddings-inference: labels of one or more texts",
         reply={
             "model": list[Prediction] | list[list[Prediction]],
-            "description": "Best label first: a list for a text, a list of them for a batch.",
+            "description": "Best label first: a list for one text, a list of lists for a batch.",
         },
     )
     add_health(router)
@@ -93,9 +95,9 @@ def routes(settings: Settings) -> APIRouter:
 async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:
     """Classifies a text, or each text of a batch."""
     if body.raw_scores:
-        raise refused("raw_scores", "not offered; scores are probabilities")
+        raise refused("raw_scores", "not supported; scores are probabilities")
     if body.truncate and body.truncation_direction == "Left":
-        raise refused("truncation_direction", "left is not offered; a text keeps its beginning")
+        raise refused("truncation_direction", "left is not supported; texts are cut at the end")
     texts, single = read_inputs(body.inputs)
     answer = await classify(services, texts if body.truncate else WholeTexts(texts), routing)
     replies = [
@@ -120,7 +122,9 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
     if not inputs:
         raise TextEmpty("inputs cannot be empty", limit=1, received=0)
     if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
-        raise refused("inputs", 'pairs are not offered: ["a","b"] is one; a batch is [["a"],["b"]]')
+        raise refused(
+            "inputs", 'pairs such as ["a","b"] are not supported; a batch is [["a"],["b"]]'
+        )
     texts = []
     for each in inputs:
         if not isinstance(each, list) or not 1 <= len(each) <= 2:
@@ -128,7 +132,7 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
         if not all(isinstance(text, str) for text in each):
             raise InvalidParameter(_SHAPE)
         if len(each) == 2:
-            raise refused("inputs", "pairs are not offered; each text is a list of its own")
+            raise refused("inputs", "pairs are not supported; put each text in its own list")
         texts.append(each[0])
     return texts, False
 

@@ -13,11 +13,10 @@ from app.contracts.status import GroupStatus
 PER_GROUP = {
     "paddlepool_queue_depth": "Jobs waiting.",
     "paddlepool_inflight_requests": "Jobs inside a predictor.",
-    "paddlepool_queue_limit": "Most jobs that may wait.",
-    "paddlepool_predictor_default": "1 for the instance group that answers requests which name "
-    "none: ratios are to it.",
-    "paddlepool_predictor_effective": "1 where the configuration was found to change outputs or "
-    "times, 0 where it was not.",
+    "paddlepool_queue_limit": "Maximum number of waiting jobs.",
+    "paddlepool_predictor_default": "1 for the default instance group, to which ratios refer.",
+    "paddlepool_predictor_effective": "1 if the configuration was measured to change outputs or "
+    "times, 0 if not.",
 }
 """Families whose labels are the model and, as `predictor`, the instance group."""
 
@@ -47,13 +46,13 @@ class Gauges:
         self._memory_limit = memory_limit
 
     def collect(self) -> Iterator[Metric]:
-        build = InfoMetricFamily("paddlepool_build", "What this server is built from.")
+        build = InfoMetricFamily("paddlepool_build", "Versions of this server and its components.")
         build.add_metric((), dict(self._build))
         yield build
         yield GaugeMetricFamily(
             "paddlepool_memory_limit_bytes",
-            "What this server's processes may use together: the machine's memory, or less by their "
-            "control group.",
+            "Memory that this server's processes may use together: that of the machine, or the "
+            "limit of their control group.",
             self._memory_limit,
         )
         yield GaugeMetricFamily(
@@ -71,7 +70,7 @@ class Gauges:
         )
         default = InfoMetricFamily(
             "paddlepool_default_group",
-            "The instance group that answers requests which name none, and how it came to be that.",
+            "The default instance group, and how it was chosen.",
             labels=("model", "version"),
         )
         values: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in PER_GROUP}
@@ -88,7 +87,7 @@ class Gauges:
             for group in model.groups:
                 series = (model.model, group.name)
                 resident.add_metric((model.model, version, group.name), group.resident_bytes)
-                # Versions of a model share a series: it does not matter which of them waits.
+                # Versions of a model share a series.
                 values["paddlepool_queue_depth"][series] += group.queue_depth
                 values["paddlepool_inflight_requests"][series] += group.inflight
                 values["paddlepool_queue_limit"][series] += group.queue_limit

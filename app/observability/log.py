@@ -46,13 +46,13 @@ class JsonLines(logging.Formatter):
 
 WAITING_LINES = 10_000
 INTERVAL_SECONDS = 0.05
-FAREWELL_SECONDS = 5.0
+FLUSH_SECONDS = 5.0
 
 
 class BackgroundHandler(logging.handlers.QueueHandler):
     """Hands lines to a thread that formats and writes them: a slow reader delays no request.
 
-    While `WAITING_LINES` lines wait, further ones are dropped; a later line states how many.
+    While `WAITING_LINES` lines wait, further ones are dropped, and a later line reports how many.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
@@ -82,7 +82,7 @@ class BackgroundHandler(logging.handlers.QueueHandler):
     def close(self) -> None:
         """Write the waiting lines. logging.shutdown() calls this even on a closed handler.
 
-        A reader that has stopped reading delays the process's end by at most `FAREWELL_SECONDS`.
+        A reader that has stopped reading delays the process's end by at most `FLUSH_SECONDS`.
         """
         self._listener.stop()
         super().close()
@@ -112,21 +112,21 @@ class _PacedListener(logging.handlers.QueueListener):
         return self._lines.get(block)
 
     def stop(self) -> None:
-        """Stop after `FAREWELL_SECONDS` at most; the standard stop() waits for a stuck writer."""
+        """Stop after `FLUSH_SECONDS` at most; the standard stop() waits for a stuck writer."""
         self._closing.set()
-        self._written.wait(FAREWELL_SECONDS)
+        self._written.wait(FLUSH_SECONDS)
 
 
 def configure(
     level: str, stream: TextIO | None = None, *, form: logging.Formatter | None = None
 ) -> None:
-    """Send every log of the process to `stream`, standard error by default, as JSON by default."""
+    """Send all logs of the process to `stream` (default: standard error) as JSON by default."""
     writer = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(form or JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())
-    # No line shows its place in the code: skip finding it, as the manual's "Optimization" advises.
+    # Log lines do not show their place in the code: see "Optimization" in the logging manual.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Our own access line replaces uvicorn's; its warnings of malformed requests repeat our 400s.
@@ -134,10 +134,10 @@ def configure(
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.error").addFilter(_not_said_by_us)
+    logging.getLogger("uvicorn.error").addFilter(_is_wanted)
 
 
-def _not_said_by_us(record: logging.LogRecord) -> bool:
+def _is_wanted(record: logging.LogRecord) -> bool:
     """Return whether to keep uvicorn's line.
 
     Our own line `connection refused` says more about a malformed request. A request that the end of

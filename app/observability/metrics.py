@@ -31,7 +31,7 @@ def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
     return tuple(float(f"{first * factor**step:.4g}") for step in range(steps + 1))
 
 
-SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile read from it is right to 15 %
+SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile is accurate to 15 %
 COARSE_SECONDS = SECONDS[::2]  # factor 1.78, for the family with the most series per model
 DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps per decade; the first means "the same bits"
 AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
@@ -86,29 +86,29 @@ class Metrics:
         )
         self._agreement = self._histogram(
             "paddlepool_predictor_output_agreement",
-            "How far a shadowed request's outputs mean the same as the answer's, 0 to 1.",
+            "Agreement of a shadowed request's outputs with the answer, 0 to 1.",
             ("model", "predictor"),
             AGREEMENT,
         )
         self._shadowed = self._counter(
             "paddlepool_shadow_requests_total",
-            "Sampled requests by what became of their replay.",
+            "Sampled requests by the outcome of their replay.",
             ("model", "outcome"),
         )
         self._lag = self._histogram(
             "paddlepool_event_loop_lag_seconds",
-            "How late the event loop wakes, looked at ten times a second.",
+            "Delay of the event loop, measured ten times a second.",
             (),
             LAG,
         )
         self._padding = self._counter(
             "paddlepool_padding_tokens_total",
-            "Tokens of padding that texts were given to fill their length bucket.",
+            "Padding tokens that fill the length buckets of texts.",
             ("model", "predictor"),
         )
         self._rejected = self._counter(
             "paddlepool_requests_rejected_total",
-            "Requests refused or dropped by the engine.",
+            "Requests rejected or dropped by the engine.",
             ("model", "reason"),
         )
         self._restarts = self._counter(
@@ -118,7 +118,7 @@ class Metrics:
         )
         self._codec_restarts = self._counter(
             "paddlepool_codec_restarts_total",
-            "Processes that open and write pictures that were replaced.",
+            "Codec processes that were replaced.",
             ("reason",),
         )
         self.history = History(seconds=SECONDS, drift=DRIFT, agreement=AGREEMENT)

@@ -49,7 +49,7 @@ OF_JOBS = (START_UP, "queue", "infer")
 TRACEPARENT = "traceparent"
 MOST_CHARACTERS = 512
 """Maximum length of `traceparent`, or of all `tracestate` together; longer ones are ignored."""
-FAREWELL_SECONDS = 3.0
+FLUSH_SECONDS = 3.0
 """Maximum wait for unsent spans when the server ends; the collector may be down."""
 
 Values = Callable[[str], Sequence[str]]
@@ -60,7 +60,7 @@ Place = tuple[str, float, float, Mapping[str, int]]
 
 
 class _Headers(Getter[Values]):
-    """Omits headers that must be ignored by the W3C's text, but the library would accept or log."""
+    """Omits headers that the W3C says to ignore, but the library would accept or log."""
 
     def get(self, carrier: Values, key: str) -> list[str] | None:
         values = list(carrier(key))
@@ -155,7 +155,7 @@ class Tracing:
         self._propagator, self._headers = TraceContextTextMapPropagator(), _Headers()
 
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
-        """Start the span of a request with these headers; it is the task's own until end()."""
+        """Start the span of a request with these headers; current in this task until end()."""
         parent = self._propagator.extract(values, Context(), self._headers)
         request = RequestSpan(
             self._tracer.start_span(
@@ -177,7 +177,7 @@ class Tracing:
         # shutdown() waits half a minute, or longer if the collector does not answer.
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
-        sending.join(FAREWELL_SECONDS)
+        sending.join(FLUSH_SECONDS)
 
 
 class TracedStages:
@@ -267,9 +267,9 @@ def _exporter() -> str:
     name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     if name not in EXPORTERS:
         raise ConfigError(f"OTEL_TRACES_EXPORTER: expected {' or '.join(EXPORTERS)}, not {name!r}")
-    said = next((each for each in PROTOCOLS if os.environ.get(each)), None)
-    if said and os.environ[said] != PROTOCOL:
-        raise ConfigError(f"{said}: expected {PROTOCOL}, received {os.environ[said]!r}")
+    variable = next((each for each in PROTOCOLS if os.environ.get(each)), None)
+    if variable and os.environ[variable] != PROTOCOL:
+        raise ConfigError(f"{variable}: expected {PROTOCOL}, received {os.environ[variable]!r}")
     return name
 
 
@@ -289,18 +289,18 @@ class Delivery(SpanExporter):
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
-        self._reason = _FirstWords()
+        self._reason = _FirstMessage()
         self._lost = 0
         logging.getLogger("opentelemetry.exporter").addHandler(self._reason)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._reason.words = ""
+        self._reason.message = ""
         result = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
             if not self._lost:
                 log.warning(
-                    "spans cannot be delivered, and are lost until they can",
-                    extra={"reason": self._reason.words},
+                    "spans cannot be delivered and are lost until delivery works",
+                    extra={"reason": self._reason.message},
                 )
             self._lost += len(spans)
         elif self._lost:
@@ -312,10 +312,10 @@ class Delivery(SpanExporter):
         self._exporter.shutdown()
 
 
-class _FirstWords(logging.Handler):
-    """Keeps the first line, which has the reason; the last only reports that no attempt is left."""
+class _FirstMessage(logging.Handler):
+    """Keeps the first log line, which has the reason; later lines only report retries."""
 
-    words = ""
+    message = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.words = self.words or record.getMessage()
+        self.message = self.message or record.getMessage()

@@ -384,7 +384,7 @@ class Settings(BaseSettings):
     def of(self, part: type[T]) -> T:
         """Return these settings, typed as the model in which a task declares its own."""
         if not isinstance(self, part):
-            raise TypeError(f"settings without {part.__name__}: this is a bug")
+            raise TypeError(f"this is a bug: settings without {part.__name__}")
         return self
 
     @property
@@ -418,7 +418,7 @@ def _keys_in(file: Path) -> list[str]:
     except OSError as error:
         raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{KEYS_FILE}: {file} is not UTF-8 from byte {error.start}") from None
+        raise ConfigError(f"{KEYS_FILE}: {file} is not UTF-8 at byte {error.start}") from None
     if not keys:
         raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
     return keys

@@ -1,4 +1,4 @@
-"""What takes the space in the server's image: a table of its parts in megabytes.
+"""Print the parts of the server's image by size in megabytes.
 
     .venv/bin/python deploy/container/size.py [--models DIR] [PACKAGE…]
 
@@ -22,7 +22,7 @@ from keep import needed
 ROOT = Path(__file__).resolve().parents[2]
 MEGABYTE = 1e6
 SHOWN = 20
-"""Megabytes from which a package has a row of its own."""
+"""Minimum megabytes of a package with its own row."""
 
 
 def kept() -> set[str]:
@@ -39,7 +39,7 @@ UNNEEDED = (
     "onnx/backend/test",
     "onnxruntime/transformers",
 )
-"""What the Dockerfile removes from the packages that it keeps."""
+"""Files that the Dockerfile removes from the packages that it keeps."""
 
 
 def removed(parts: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Write dashboards/paddlepool.json: what the Grafana dashboard shows, panel by panel."""
+"""Write dashboards/paddlepool.json, the Grafana dashboard, panel by panel."""
 
 from __future__ import annotations
 

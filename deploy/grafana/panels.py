@@ -1,4 +1,4 @@
-"""The shapes that the dashboard is made of: panels, variables, and where each panel goes."""
+"""Builders for the dashboard: panels, variables, and the position of each panel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what a release publishes beside the image, into DIRECTORY/python, /chart and /sbom:
+# Builds the artifacts of a release other than the image, in DIRECTORY/python, /chart and /sbom:
 #   deploy/release/build_dist.sh DIRECTORY
 # Needs `make install` and `make .venv-deploy/.installed`, and the package registry.
 set -euo pipefail
@@ -11,10 +11,10 @@ export SOURCE_DATE_EPOCH
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# The client, tested on each Python that is here.
+# The client, tested on each installed Python.
 python3 deploy/check_client.py --output "$output/python"
 
-# The server, from what Git has: nothing that `paddlepool pull` or a build left behind.
+# The server, from tracked files only: no pulled weights and no build outputs.
 mkdir "$scratch/source"
 git archive HEAD | tar --extract --directory "$scratch/source"
 python3 -m venv "$scratch/tools"

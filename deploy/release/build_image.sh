@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the server's image so that the same commit and base give the same layers:
+# Builds the server's image reproducibly: the same commit and base give the same layers:
 #   deploy/release/build_image.sh ARCHIVE [TARGET]      # built anew, for `docker load`
 #   deploy/release/build_image.sh --push NAME [TARGET]  # pushed by digest, from the cache if it can
 # TARGET is `serve` by default. The digest of the image's manifest is printed.
-# Every file gets the time of the commit, and bytecode is checked by its source's hash instead of its
-# time. BASE_IMAGE names the base; one without a digest is resolved first and printed. What still
-# differs between two runs: packages that Debian has updated in between, unless the base has them.
+# Every file gets the time of the commit, and bytecode is validated by its source's hash, not its time.
+# BASE_IMAGE names the base; one without a digest is resolved first and printed. Two builds still
+# differ if Debian has updated a package in between, unless the base has it.
 # deploy/release/layers.py compares two archives. Needs docker with buildx.
 set -euo pipefail
 push=false

@@ -1,4 +1,4 @@
-"""Compare the layers of two images' archives, and name every file that differs.
+"""Compare the layers of two image archives, and print every file that differs.
 
     python3 deploy/release/layers.py FIRST.tar SECOND.tar
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 Entry = tuple[tuple[Any, ...], int]
-"""Everything about a file but its time; its time."""
+"""All properties of a file except its time; its time."""
 
 
 class Image:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tags the image, pushes the chart, and signs both with the identity of the workflow:
 #   deploy/release/publish.sh REGISTRY TAG DIGESTS DIST
-# REGISTRY is host and namespace; DIGESTS has a file with a digest for each processor whose image
-# answered; DIST is what build_dist.sh made. Prints image=DIGEST and chart=DIGEST.
+# REGISTRY is host and namespace; DIGESTS has a file with the digest of each processor's tested image;
+# DIST is the output of build_dist.sh. Prints image=DIGEST and chart=DIGEST.
 # The version is tagged, and `latest` unless the version is a pre-release.
 set -euo pipefail
 registry=$1 digests=$(realpath "$3") dist=$(realpath "$4")

@@ -1,4 +1,4 @@
-"""Check that everything which names the version agrees with a tag, and print what is released.
+"""Check that every place with the version agrees with a tag, and print the release notes.
 
     python3 deploy/release/version.py v1.0.0           # prints 1.0.0, or what disagrees
     python3 deploy/release/version.py --notes v1.0.0   # prints the changelog's section
@@ -25,7 +25,7 @@ PLACES = (
     ("deploy/kserve/servingruntime.yaml", r"image: paddlepool:(.+)$"),
     ("deploy/ray/rayservice.yaml", r"image: paddlepool-ray:(.+)$"),
 )
-"""Files of the repository with the version, and where it stands in them."""
+"""Files of the repository that contain the version, and its place in them."""
 CLIENT = Path("clients", "python")
 
 

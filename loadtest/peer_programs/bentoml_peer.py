@@ -1,4 +1,7 @@
-"""BentoML, a worker for each core. https://docs.bentoml.com/en/latest/get-started/services.html"""
+"""BentoML, one worker per core.
+
+https://docs.bentoml.com/en/latest/get-started/services.html
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""LitServe, a worker for each core. https://lightning.ai/docs/litserve/api-reference/litapi"""
+"""LitServe, one worker per core.
+
+https://lightning.ai/docs/litserve/api-reference/litapi
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""U2-Netp by ONNX Runtime in one thread, JPEG in, mask PNG out: what each peer's program calls."""
+"""U2-Netp with ONNX Runtime in one thread, JPEG in, mask PNG out; called by each peer's program."""
 
 import os
 

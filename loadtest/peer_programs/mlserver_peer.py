@@ -1,4 +1,7 @@
-"""MLServer, a worker for each core. https://mlserver.readthedocs.io/en/latest/examples/custom"""
+"""MLServer, one worker per core.
+
+https://mlserver.readthedocs.io/en/latest/examples/custom
+"""
 
 from matting import Matting
 from mlserver import MLModel

@@ -1,6 +1,8 @@
-"""Ray Serve, a replica for each core. https://docs.ray.io/en/latest/serve/http-guide.html
+"""Ray Serve, one replica per core.
 
-SIGHUP deploys the application again; the file `deployed` says that it is done.
+https://docs.ray.io/en/latest/serve/http-guide.html
+
+SIGHUP deploys the application again; the file `deployed` marks the end.
 """
 
 import os

@@ -42,7 +42,7 @@ def test_labels_are_written_in_parts(count: int) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"image": "http://a.example/x.png"}, "not fetched by address"),
+        ({"image": "http://a.example/x.png"}, "not fetched by URL"),
         ({"image": IN_BASE64, "targetSize": 512}, "targetSize"),
         ({"image": IN_BASE64, "targetSize": [320, 320]}, "targetSize"),
         ({"image": IN_BASE64, "visualize": 1}, "visualize"),

@@ -76,7 +76,7 @@ def test_what_is_not_offered_is_refused_by_name(
 def test_nothing_is_fetched_by_address(doors: Doors) -> None:
     [(place, why)] = told(doors.client.get(f"{PATH}?url=http://127.0.0.1/x.png"))
     assert place == ["query", "url"]
-    assert "not fetched by address" in why
+    assert "not fetched by URL" in why
 
 
 @pytest.mark.parametrize("fields", [{}, {"file": "text"}], ids=["none", "text"])

@@ -30,8 +30,8 @@ def test_with_truncate_a_text_may_be_cut(doors: Doors) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "kind", "says"),
     [
-        ({"inputs": ["a", "b"]}, 422, "Validation", "pairs are not offered"),
-        ({"inputs": [["a", "b"]]}, 422, "Validation", "pairs are not offered"),
+        ({"inputs": ["a", "b"]}, 422, "Validation", "pairs"),
+        ({"inputs": [["a", "b"]]}, 422, "Validation", "pairs"),
         ({"inputs": ["a", "b", "c"]}, 422, "Validation", "batch"),
         ({"inputs": [[1]]}, 422, "Validation", "batch"),
         ({}, 422, "Validation", "inputs"),

@@ -149,7 +149,7 @@ class Gate:
 class FakePredictor:
     """Runs `behaviour` once its self-test is over (the first run after opening).
 
-    What is sent runs in a thread, one after the other, and is heard when it has ended.
+    What is sent runs in a thread, one after the other, and is received when it has ended.
     """
 
     def __init__(self, factory: FakeFactory) -> None:
@@ -169,7 +169,7 @@ class FakePredictor:
         self._put: Tensors = {}
         self._sent: deque[Tensors] = deque()
         self._ended: deque[Ran | Exception] = deque()
-        self._heard: Ran | None = None
+        self._received: Ran | None = None
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         if self._tested:
@@ -234,16 +234,16 @@ class FakePredictor:
     def receive(self, *, timeout: float) -> Ran:
         self.expect(timeout=timeout)
         assert select.select([self._ours], [], [], PATIENCE)[0], "its run never ended"
-        self.hear()
+        self.poll_reply()
         return self.fetch()
 
-    def look(self) -> float:
+    def check_timeout(self) -> float:
         if self.hung:
             self.dead = Restart.TIMEOUT
             raise DeadlineExceeded("it was ended")
         return 0.05
 
-    def hear(self) -> int | None:
+    def poll_reply(self) -> int | None:
         self._ours.recv(1)
         if self.dead is not None and not self._ended:
             raise WorkerCrashed("it was ended")
@@ -254,13 +254,13 @@ class FakePredictor:
                 raise ended
             finally:
                 del ended  # this frame is in its traceback: each would keep the other
-        self._heard = ended
+        self._received = ended
         return sum(array.nbytes for array in ended.outputs.values())
 
     def fetch(self) -> Ran:
-        heard, self._heard = self._heard, None
-        assert heard is not None
-        return heard
+        received, self._received = self._received, None
+        assert received is not None
+        return received
 
     def failure(self) -> Restart | None:
         return self.dead

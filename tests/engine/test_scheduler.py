@@ -50,8 +50,8 @@ from tests.engine.fakes import (
 COUNT, LIMIT = 2, 2
 FAST = {
     "app.engine.pool.restart_backoff.DELAYS": (0.0,) * 9,
-    "app.engine.pool.instance.IDLE_LOOK_SECONDS": 0.01,
-    "app.engine.pool.instance.FAREWELL_SECONDS": 0.0,
+    "app.engine.pool.instance.IDLE_CHECK_SECONDS": 0.01,
+    "app.engine.pool.instance.ABORT_SECONDS": 0.0,
     "app.engine.pool.instance.INLINE_BYTES": 8,
 }
 """Nobody waits for the hands of a real clock, and two wide jobs are copied in a thread."""

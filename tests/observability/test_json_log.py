@@ -49,7 +49,7 @@ def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
     writer: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing gives up on it after a moment, with the queue full or not."""
-    monkeypatch.setattr("app.observability.log.FAREWELL_SECONDS", 0.05)
+    monkeypatch.setattr("app.observability.log.FLUSH_SECONDS", 0.05)
     for lines in (1, WAITING_LINES + 1):
         handler = BackgroundHandler(writer)
         for _ in range(lines):

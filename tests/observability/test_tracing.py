@@ -156,7 +156,7 @@ def test_a_collector_that_is_down_is_one_line(caplog: pytest.LogCaptureFixture) 
     ours = [record for record in caplog.records if record.name == "paddlepool.tracing"]
     assert [(line.message, extras(line)) for line in ours] == [
         (
-            "spans cannot be delivered, and are lost until they can",
+            "spans cannot be delivered and are lost until delivery works",
             {"reason": "Connection refused"},
         ),
         ("spans are delivered again", {"lost": 15}),
@@ -164,7 +164,7 @@ def test_a_collector_that_is_down_is_one_line(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_collector_that_hangs_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.observability.tracing.FAREWELL_SECONDS", 0.05)
+    monkeypatch.setattr("app.observability.tracing.FLUSH_SECONDS", 0.05)
     collector, provider = Collector(), TracerProvider(shutdown_on_exit=False)
     collector.stuck.clear()
     provider.add_span_processor(SimpleSpanProcessor(collector))

@@ -84,7 +84,7 @@ def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "no key"), (b" \n\t\r\n", "no key"), (b"first\nse\xffcond\n", "not UTF-8 from byte 8")],
+    [(b"", "no key"), (b" \n\t\r\n", "no key"), (b"first\nse\xffcond\n", "not UTF-8 at byte 8")],
     ids=["empty", "blank", "not UTF-8"],
 )
 def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, words: str) -> None:

@@ -23,7 +23,7 @@ from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec, all_finite
 from app.engine.backends import BACKENDS
-from app.engine.process.child import Child, ChildDied, ChildTimeout, Heard, Limits, Reply
+from app.engine.process.child import Child, ChildDied, ChildTimeout, Limits, ReceivedReply, Reply
 from app.engine.process.confinement import MEASURES, Confinement
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class ProcessPredictor:
         self._outputs = spec.outputs
         self._batched = spec.batched
         self._failure: Restart | None = None
-        self._heard: Heard | None = None
+        self._received: ReceivedReply | None = None
         self._rows: int | None = None
 
     @property
@@ -124,24 +124,24 @@ class ProcessPredictor:
     def expect(self, *, timeout: float) -> None:
         self._child.expect(timeout=timeout)
 
-    def look(self) -> float:
+    def check_timeout(self) -> float:
         try:
-            return self._child.look()
+            return self._child.check_timeout()
         except ChildDied as error:
             raise self._blamed(error) from error
 
-    def hear(self) -> int | None:
+    def poll_reply(self) -> int | None:
         try:
-            self._heard = self._child.hear()
+            self._received = self._child.poll_reply()
         except (ChildDied, BackendError) as error:
             raise self._blamed(error) from error
-        return None if self._heard is None else self._heard.nbytes
+        return None if self._received is None else self._received.nbytes
 
     def fetch(self) -> Ran:
-        heard, self._heard = self._heard, None
-        if heard is None:
-            raise RuntimeError("this is a bug: no answer was heard")
-        ran = self._ran(self._child.fetch(heard))
+        received, self._received = self._received, None
+        if received is None:
+            raise RuntimeError("this is a bug: no answer was received")
+        ran = self._ran(self._child.fetch(received))
         return ran._replace(finite=all_finite(ran.outputs))
 
     def _ran(self, reply: Reply) -> Ran:
@@ -155,7 +155,7 @@ class ProcessPredictor:
             return RunRefused("the framework cannot run the model on these tensors")
         self._failure = error.reason
         if isinstance(error, ChildTimeout):
-            return DeadlineExceeded("the predictor gave no result in time and was ended")
+            return DeadlineExceeded("the predictor gave no result in time and was killed")
         return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
     def failure(self) -> Restart | None:

@@ -203,11 +203,11 @@ class Group:
         ending.add_done_callback(self._ending.discard)
 
     def _check_fit(self) -> None:
-        if reason := self._unfit():
+        if reason := self._unusable_reason():
             self._context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
-    def _unfit(self) -> str:
+    def _unusable_reason(self) -> str:
         """The reason why no job is accepted, or an empty string."""
         if self._failure is not None:
             return "cannot start"
@@ -217,7 +217,7 @@ class Group:
 
     def ready(self) -> bool:
         """Whether at least one instance takes batches and the group accepts jobs."""
-        return self._batcher.live > 0 and not self._unfit()
+        return self._batcher.live > 0 and not self._unusable_reason()
 
     def status(self) -> GroupStatus:
         started = bool(self._instances)
@@ -246,7 +246,7 @@ class Group:
         """The reason why it is not ready, for operators; clients get less detail."""
         if self._failure is not None:
             return f"{CANNOT_START}{self._failure}"
-        return self._unfit() or ("restarting" if started else "not started")
+        return self._unusable_reason() or ("restarting" if started else "not started")
 
     async def close(self) -> None:
         """Fail queued jobs and end the processes. Safe to call twice and during the start."""
@@ -272,7 +272,7 @@ class Group:
 
     def _refused(self, refusal: PaddlepoolError) -> None:
         log.error("%s: cannot start: %s", self._name, refusal)
-        self._failure = refusal.alone()
+        self._failure = refusal.without_traceback()
         self._batcher.close(ModelNotReady("the instance group cannot start"))
         self._context.on_demand.forget(self)
 

@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Clock, Interrupted, Worker
-from app.contracts.reasons import Restart, unopened
+from app.contracts.reasons import Restart, opening_failure
 from app.engine.awaiting import in_some_thread
 from app.engine.pool.succession import Succession
 from app.engine.queue.batcher import Batcher
@@ -35,9 +35,9 @@ with short deadlines must not be able to cause restarts."""
 PATIENCE = 10.0
 """A run may take this many times its usual seconds, however short the deadlines in its batch are:
 a client with a short deadline must not cost a predictor."""
-IDLE_LOOK_SECONDS = 0.5
+IDLE_CHECK_SECONDS = 0.5
 """How often an idle process is checked, unless it was used within that time."""
-FAREWELL_SECONDS = 0.2
+ABORT_SECONDS = 0.2
 OPENING_SECONDS = 10.0
 """How long close_all() waits for runs in progress, and for a process that is being opened."""
 
@@ -115,7 +115,7 @@ class Instance(Generic[Request, Answer]):
         self._copying: asyncio.Task[None] | None = None
         self._busy = False
         self._used = 0.0
-        self._look: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self._loss: asyncio.Future[Restart | None] = loop.create_future()
         self._closing = asyncio.Event()
         self._task = loop.create_task(self._live(), name=name)
@@ -130,10 +130,10 @@ class Instance(Generic[Request, Answer]):
         if not self._runs and self._copying is None:
             self._lose(None)
 
-    async def join(self, farewell: float) -> None:
-        """Wait for its end. A run in progress is aborted after `farewell` seconds: no request
+    async def join(self, timeout: float) -> None:
+        """Wait for its end. A run in progress is aborted after `timeout` seconds: no request
         holds a lease on its result."""
-        await asyncio.wait([self._task], timeout=max(0.0, farewell))
+        await asyncio.wait([self._task], timeout=max(0.0, timeout))
         if not self._task.done() and self._worker is not None:
             self._worker.abort()
         await asyncio.wait([self._task], timeout=OPENING_SECONDS)
@@ -150,7 +150,7 @@ class Instance(Generic[Request, Answer]):
             if reason is None or self._closing.is_set():
                 await self._succession.close()
                 return
-            log.warning("%s: its process is replaced: %s", self._name, reason)
+            log.warning("%s: replacing its process: %s", self._name, reason)
             worker = await self._replace(reason)
 
     async def _first(self) -> Worker[Request, Answer] | None:
@@ -163,7 +163,7 @@ class Instance(Generic[Request, Answer]):
                 return None
             except Exception as error:
                 log.warning("%s: cannot be opened yet: %s", self._name, error)
-                reason = unopened(error)
+                reason = opening_failure(error)
             if await self._pause(self._lost(reason)):
                 self.give_up_opening(WorkerCrashed("closed before it could be opened"))
                 return None
@@ -179,7 +179,7 @@ class Instance(Generic[Request, Answer]):
                 return await (self._open(False) if successor is None else successor)
             except Exception as error:
                 log.warning("%s: cannot be opened again: %s", self._name, error)
-                successor, reason = None, unopened(error)
+                successor, reason = None, opening_failure(error)
 
     async def _pause(self, seconds: float) -> bool:
         """Wait; returns True as soon as this instance is closing, else False."""
@@ -195,8 +195,8 @@ class Instance(Generic[Request, Answer]):
         self._worker = worker
         self._used = self._clock()
         self._succession.began(worker)
-        self._loop.add_reader(worker.fileno(), self._heard)
-        self._look_in(IDLE_LOOK_SECONDS)
+        self._loop.add_reader(worker.fileno(), self._on_readable)
+        self._schedule_check(IDLE_CHECK_SECONDS)
         if not self.opened.done():
             self.opened.set_result(None)
         if self._closing.is_set():
@@ -218,8 +218,8 @@ class Instance(Generic[Request, Answer]):
             return
         self._loss.set_result(reason)
         self._loop.remove_reader(worker.fileno())
-        if self._look is not None:
-            self._look.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         self._batcher.leave(self)
         unbegun = [run.batch for run in self._runs]
         self._runs.clear()
@@ -231,7 +231,7 @@ class Instance(Generic[Request, Answer]):
         worker = self._worker
         if worker is None or self._loss.done():
             return False
-        if self._clock() - self._used > IDLE_LOOK_SECONDS and (reason := worker.failure()):
+        if self._clock() - self._used > IDLE_CHECK_SECONDS and (reason := worker.failure()):
             self._lose(reason)
             return False
         return True
@@ -287,7 +287,7 @@ class Instance(Generic[Request, Answer]):
             self._refused(batch, error)
             self._next()
             return
-        if self._runs:  # hear() will report how the run under way ended
+        if self._runs:  # poll_reply() will report how the run under way ended
             self._batcher.leave(self)
         else:
             self._lose(worker.failure() or Restart.CRASHED)
@@ -301,40 +301,43 @@ class Instance(Generic[Request, Answer]):
         run.began = now
         patience = max(run.batch.deadline - now, PATIENCE * run.batch.expected_seconds)
         self._worker.expect(timeout=patience + GRACE_SECONDS)
-        self._look_in(min(IDLE_LOOK_SECONDS, patience + GRACE_SECONDS))
+        self._schedule_check(min(IDLE_CHECK_SECONDS, patience + GRACE_SECONDS))
 
-    def _look_in(self, seconds: float) -> None:
+    def _schedule_check(self, seconds: float) -> None:
         """Schedule a check of the process within this many seconds."""
         due = self._loop.time() + seconds
-        if self._look is not None:
-            if not self._look.cancelled() and self._loop.time() <= self._look.when() <= due:
+        if self._check_timer is not None:
+            if (
+                not self._check_timer.cancelled()
+                and self._loop.time() <= self._check_timer.when() <= due
+            ):
                 return
-            self._look.cancel()
-        self._look = self._loop.call_later(seconds, self._check)
+            self._check_timer.cancel()
+        self._check_timer = self._loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
         """Check whether a run takes too long, or an idle process has died."""
-        worker, wait = self._worker, IDLE_LOOK_SECONDS
-        self._look = None
+        worker, wait = self._worker, IDLE_CHECK_SECONDS
+        self._check_timer = None
         if worker is None or self._loss.done():
             return
         if self._copying is None and self._runs:
             try:
-                wait = worker.look()
+                wait = worker.check_timeout()
             except Exception as error:
                 self._failed(error)
         elif self._copying is None and (reason := worker.failure()):
             self._lose(reason)
         if not self._loss.done():
-            self._look_in(wait)
+            self._schedule_check(wait)
 
-    def _heard(self) -> None:
+    def _on_readable(self) -> None:
         """Handle the readable socket: the oldest run, or the process itself, has ended."""
         worker = self._worker
         if worker is None:
             return
         try:
-            size = worker.hear()
+            size = worker.poll_reply()
             if size is None:
                 return
             if size > INLINE_BYTES:
@@ -365,7 +368,7 @@ class Instance(Generic[Request, Answer]):
     def _copied(self) -> None:
         self._copying = None
         if self._worker is not None and not self._loss.done():
-            self._loop.add_reader(self._worker.fileno(), self._heard)
+            self._loop.add_reader(self._worker.fileno(), self._on_readable)
 
     def _answered(self, answer: Answer) -> None:
         if not self._runs:
@@ -453,4 +456,4 @@ async def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:
     """End the instances and wait; their batcher must be closed before."""
     for instance in instances:
         instance.ask_to_close()
-    await asyncio.gather(*(instance.join(FAREWELL_SECONDS) for instance in instances))
+    await asyncio.gather(*(instance.join(ABORT_SECONDS) for instance in instances))

@@ -14,7 +14,7 @@ from app.engine.awaiting import in_some_thread
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 """Interval between two checks of a worker's memory: the system sums it over all processors, which
 takes a tenth of the time of a short run."""
 
@@ -40,12 +40,12 @@ class Succession(Generic[Request, Answer]):
         self._open_worker = open_worker
         self._smallest_cap = self._cap = cap
         self._clock = clock
-        self._look_from = -math.inf
+        self._next_check = -math.inf
         self._successor: asyncio.Future[Worker[Request, Answer]] | None = None
 
     def began(self, worker: Worker[Request, Answer]) -> None:
         self._cap = max(self._smallest_cap, worker.resident_bytes() * 3 // 2)
-        self._look_from = -math.inf
+        self._next_check = -math.inf
 
     def watch(self, worker: Worker[Request, Answer]) -> None:
         """Open a successor if the worker exceeds the cap; called between two runs."""
@@ -59,9 +59,9 @@ class Succession(Generic[Request, Answer]):
 
     def _above_cap(self, worker: Worker[Request, Answer]) -> bool:
         now = self._clock()
-        if now < self._look_from:
+        if now < self._next_check:
             return False
-        self._look_from = now + LOOK_SECONDS
+        self._next_check = now + POLL_SECONDS
         return worker.resident_bytes() > self._cap
 
     def ready(self) -> bool:

@@ -59,26 +59,26 @@ def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
     except RecursionError:
         raise ValueError("an answer is nested too deep") from None
     if not isinstance(answer, dict):
-        raise ValueError("an answer is an object")
+        raise ValueError("an answer must be an object")
     if "error" in answer:
         return _error(answer["error"], opening=opening)
     meta, layout = answer.get("meta"), answer.get("arrays")
     seconds: Any = answer.get("seconds")
     if not isinstance(meta, dict) or not isinstance(layout, list):
-        raise ValueError("an answer has values and arrays")
+        raise ValueError("an answer must have values and arrays")
     if type(seconds) is not float or not 0 <= seconds < math.inf:
-        raise ValueError("an answer says how many seconds it took")
+        raise ValueError("an answer must have its seconds")
     return Answer(meta, layout, seconds)
 
 
 def _error(described: object, *, opening: bool) -> Exception:
     if not isinstance(described, dict):
-        raise ValueError("an error is an object")
+        raise ValueError("an error must be an object")
     if opening and type(number := described.get("errno")) is int and 0 < number < 4096:
         return OSError(number, "the system lacked resources for a child process")
     name, message = described.get("kind"), described.get("message")
     if not isinstance(name, str) or not isinstance(message, str):
-        raise ValueError("an error has a kind and a message")
+        raise ValueError("an error must have a kind and a message")
     kind = RAISED_BY_CHILDREN.get(name, errors.BackendError)
     return kind(
         message[:MESSAGE_CHARACTERS],

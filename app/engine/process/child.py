@@ -34,16 +34,16 @@ from app.engine.process.environment import (
     Limits as Limits,  # exported for callers of Child
 )
 from app.engine.process.environment import child_environment
-from app.engine.process.printed import pass_on
+from app.engine.process.printed import forward_output
 from app.engine.process.shared_arrays import Layout, SharedArrays
 from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
-FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 """Exit codes that no call causes by itself. Out of memory, systems send KILL, some TERM first."""
 
 
-OUT_OF_TIME = -signal.SIGPROF
+CPU_LIMIT_EXCEEDED = -signal.SIGPROF
 """A call exceeded the limit of processor time that the child had set for itself."""
 
 
@@ -69,9 +69,9 @@ class ChildTimeout(ChildDied):
 
 def ended(code: int | None) -> Restart:
     """Return why a process that was not killed here has ended, from its exit code."""
-    if code == OUT_OF_TIME:
+    if code == CPU_LIMIT_EXCEEDED:
         return Restart.TIMEOUT
-    return Restart.KILLED if code in FROM_OUTSIDE else Restart.CRASHED
+    return Restart.KILLED if code in KILLED_FROM_OUTSIDE else Restart.CRASHED
 
 
 class ProcStatus:
@@ -127,7 +127,7 @@ DYING_SECONDS = 0.1
 """How long a process that has closed its socket may take to exit by itself."""
 
 
-class _UnderWay(NamedTuple):
+class _Sent(NamedTuple):
     """A request that was sent: its memory slot, the time, its values and the size of its arrays."""
 
     slot: int
@@ -138,20 +138,22 @@ class _UnderWay(NamedTuple):
 
 @dataclass(slots=True)
 class _Wait:
-    """Time limits of the oldest request; `timeout` and `had` are in seconds, the other numbers are
-    values of time.monotonic()."""
+    """Time limits of the oldest request.
+
+    `timeout` and `cpu_before` are in seconds, the other numbers are values of time.monotonic().
+    """
 
     timeout: float
     deadline: float
     last: float
-    had: float  # processor seconds of the process when the wait began
-    looked: float
+    cpu_before: float  # processor seconds of the process when the wait began
+    checked: float
     patient: bool
     stopped_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedReply:
     """A reply that has arrived; its `views` are in memory that the child can still write. `nbytes`
     is the size of the reply and its request; if large, both are returned to the system."""
 
@@ -212,7 +214,7 @@ class Child:
 
     def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
         """Start the process; all its resources are closed with `opened`, even if this fails."""
-        self._under_way: deque[_UnderWay] = deque()
+        self._under_way: deque[_Sent] = deque()
         self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
         self._put: tuple[int, Layout, int] = (0, [], 0)
         self._printed: IO[bytes] | None = None
@@ -241,7 +243,7 @@ class Child:
                 stderr=subprocess.PIPE,
                 env=child_environment(limits.environment),
             )
-        opened.callback(self._end_printed)
+        opened.callback(self._close_output)
         self._suspension = limits.suspension
         opened.callback(self._process.wait)
         opened.callback(self.kill)
@@ -275,7 +277,7 @@ class Child:
                 os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
 
     def fileno(self) -> int:
-        """A descriptor that is readable when hear() should be called: a reply, end, or output."""
+        """A descriptor that is readable at a reply, the end, or output; see poll_reply()."""
         return self._events.fileno()
 
     def call(
@@ -303,7 +305,7 @@ class Child:
         If it raises ChildDied, the request never began.
         """
         if not self._under_way and self._arrives(0.0):
-            raise self._died() if self._hung_up() else self._compromised("it spoke unasked")
+            raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
         if len(header) > HEADER_BYTES:
@@ -316,21 +318,21 @@ class Child:
             else:
                 self._socket.send(header, socket.MSG_DONTWAIT)
         except BlockingIOError:  # it has answered earlier requests without reading them
-            raise self._compromised("it reads nothing") from None
+            raise self._kill_corrupt("it does not read requests") from None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
-        self._under_way.append(_UnderWay(slot, time.monotonic(), meta, size))
+        self._under_way.append(_Sent(slot, time.monotonic(), meta, size))
 
     def _arrives(self, seconds: float) -> bool:
         """Wait up to this many seconds for a reply or the end of the process; False if none."""
         return bool(self._arrival.poll(max(0.0, 1000 * seconds)))
 
     def receive(self, *, timeout: float) -> Reply:
-        """Block until the reply to the oldest request under way; see expect() and hear()."""
+        """Block until the reply to the oldest request under way; see expect() and poll_reply()."""
         self.expect(timeout=timeout)
         while True:
-            if self._events.poll(self.look()) and (heard := self.hear()) is not None:
-                return self.fetch(heard)
+            if self._events.poll(self.check_timeout()) and (reply := self.poll_reply()) is not None:
+                return self.fetch(reply)
 
     def expect(self, *, timeout: float, patience: float = 0.0) -> None:
         """Set the timeout of the oldest request under way, in seconds from now.
@@ -339,10 +341,10 @@ class Child:
         `patience` seconds more: it is not slow, the machine is busy.
         """
         now = time.monotonic()
-        had = self._cpu_seconds() if patience else 0.0
-        self._wait = _Wait(timeout, now + timeout, now + timeout + patience, had, now, patience > 0)
+        cpu = self._cpu_seconds() if patience else 0.0
+        self._wait = _Wait(timeout, now + timeout, now + timeout + patience, cpu, now, patience > 0)
 
-    def look(self) -> float:
+    def check_timeout(self) -> float:
         """Check on the oldest request and return the seconds until the next check is due.
 
         Raises ChildTimeout or ChildDied (STOPPED); the process has then been killed.
@@ -351,12 +353,14 @@ class Child:
         if self._suspension is not None and self._suspension.held:
             self._suspension.run_briefly(self._process)
             now = time.monotonic()
-            wait.deadline += now - wait.looked
+            wait.deadline += now - wait.checked
             wait.stopped_since = None
         elif now >= wait.deadline and self._arrives(0.0):
             return 0.001  # the reply came in time, only this thread was late
         elif now >= wait.deadline:
-            lacking = wait.timeout - (self._cpu_seconds() - wait.had) if wait.patient else 0.0
+            lacking = (
+                wait.timeout - (self._cpu_seconds() - wait.cpu_before) if wait.patient else 0.0
+            )
             starved = lacking > 0.0 and self._status.state() in "RD"
             if not starved or now >= wait.last:
                 self.kill()
@@ -369,12 +373,12 @@ class Child:
         elif now - wait.stopped_since >= STOPPED_SECONDS:
             self.kill()
             raise ChildDied(Restart.STOPPED, -signal.SIGKILL)
-        wait.looked = now
-        self._listen()
+        wait.checked = now
+        self._watch_output()
         most = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
         return max(0.001, min(most, wait.deadline - now))
 
-    def hear(self) -> Heard | None:
+    def poll_reply(self) -> ReceivedReply | None:
         """Return the oldest reply, checked, with arrays still in shared memory; None before it.
 
         Raises ChildDied if the process has died or was killed; later requests then never began.
@@ -383,15 +387,15 @@ class Child:
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:  # it has printed something
-            self._events.poll(0)  # further output gives no event until the next _listen()
-            self._pass_on()
+            self._events.poll(0)  # further output gives no event until the next _watch_output()
+            self._forward_output()
             return None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
-        if not received and self._hung_up():
+        if not received and self._peer_closed():
             raise self._died()
         if not self._under_way:
-            raise self._compromised("it spoke unasked")
+            raise self._kill_corrupt("unrequested reply")
         slot, sent, asked, size = self._under_way[0]
         try:
             answer = read_answer(received, opening=not self._open)
@@ -403,39 +407,39 @@ class Child:
                     self._check(asked, answer.meta, views)
                 seconds = min(answer.seconds, time.monotonic() - sent)
                 nbytes = size + sum(view.nbytes for view in views.values())
-                return Heard(answer.meta, views, seconds, nbytes)
+                return ReceivedReply(answer.meta, views, seconds, nbytes)
         except ValueError as fault:
-            raise self._compromised(str(fault)) from None
+            raise self._kill_corrupt(str(fault)) from None
         try:
             raise answer
         finally:
             del answer  # breaks a reference cycle with its traceback
 
-    def fetch(self, heard: Heard) -> Reply:
+    def fetch(self, received: ReceivedReply) -> Reply:
         """Return the reply with arrays copied out of shared memory, and free its slot."""
-        owned: dict[str, Array] = {name: np.array(view) for name, view in heard.views.items()}
+        owned: dict[str, Array] = {name: np.array(view) for name, view in received.views.items()}
         slot = self._under_way.popleft().slot
         for block in self._slots[slot]:
             block.trim()
-        return Reply(heard.meta, owned, heard.seconds)
+        return Reply(received.meta, owned, received.seconds)
 
-    def _pass_on(self) -> None:
-        """Copy one block of printed text; the next one follows after look() or failure().
+    def _forward_output(self) -> None:
+        """Copy one block of printed text; the next one follows after check_timeout() or failure().
 
         This limits the cost of a process that prints without end.
         """
-        if self._printed is not None and not pass_on(self._printed):
+        if self._printed is not None and not forward_output(self._printed):
             self._events.unregister(self._printed)
             self._printed = None
 
-    def _listen(self) -> None:
+    def _watch_output(self) -> None:
         if self._printed is not None:
             self._events.modify(self._printed, PRINTED)
 
-    def _end_printed(self) -> None:
+    def _close_output(self) -> None:
         """Copy the last printed text and close the pipe."""
         if self._printed is not None:
-            pass_on(self._printed)
+            forward_output(self._printed)
         if self._process.stderr is not None:
             self._process.stderr.close()
 
@@ -450,26 +454,26 @@ class Child:
             return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
         return ChildDied(ended(code), code)
 
-    def _hung_up(self) -> bool:
+    def _peer_closed(self) -> bool:
         """Whether its end of the socket is closed; to recv(), an empty message looks the same."""
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
-    def _compromised(self, fault: str) -> ChildDied:
+    def _kill_corrupt(self, fault: str) -> ChildDied:
         """Treat the process as compromised: kill it."""
-        log.error("child process %d is ended: its answer is not one: %s", self.pid, fault)
+        log.error("child process %d is killed: invalid answer: %s", self.pid, fault)
         self.kill()
         return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
 
     def failure(self) -> Restart | None:
         """Return why an idle child can answer no further call, or None.
 
-        The reason is CRASHED, KILLED or STOPPED. Costs two system calls. During a call, use look()
-        and hear() instead.
+        The reason is CRASHED, KILLED or STOPPED. Costs two system calls. During a call, use
+        check_timeout() and poll_reply() instead.
         """
         code = self._process.poll()
         if code is not None:
             return ended(code)
-        self._listen()
+        self._watch_output()
         stopped = self._suspension is None and self._status.state() == "T"
         return Restart.STOPPED if stopped else None
 

@@ -14,7 +14,7 @@ from typing import IO
 BLOCK_BYTES = 1 << 16
 
 
-def pass_on(printed: IO[bytes]) -> bool:
+def forward_output(printed: IO[bytes]) -> bool:
     """Copy printed text, up to one block, without waiting; False at the end of the stream."""
     try:
         block = os.read(printed.fileno(), BLOCK_BYTES)

@@ -109,14 +109,14 @@ class SharedArrays:
 def checked_entry(entry: object, size: int) -> tuple[str, str, tuple[int, ...], int]:
     """Return name, dtype, shape and offset of an array within `size` bytes. Raises ValueError."""
     if not isinstance(entry, list | tuple) or len(entry) != 4:
-        raise ValueError("an array's layout has four parts")
+        raise ValueError("an array's layout must have four parts")
     name, dtype, shape, offset = entry
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in NUMBERS:
-        raise ValueError("an array has a name and a dtype of numbers")
+        raise ValueError("an array must have a name and a numeric dtype")
     if not isinstance(shape, list | tuple) or len(shape) > MAX_AXES:
         raise ValueError(f"an array has up to {MAX_AXES} axes")
     if not all(type(axis) is int and 0 <= axis <= MAX_BYTES for axis in (*shape, offset)):
-        raise ValueError("an array's axes and its offset are counts")
+        raise ValueError("an array's axes and offset must not be negative")
     end = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if end > size and math.prod(shape):
         raise ValueError(f"an array ends at byte {end} of {size}")

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> None:
             answer = {"error": _describe(error)}
         except Exception as failure:
             _log(failure, opening=handler is None)
-            passing = _passing(failure) if handler is None else None
+            passing = _resource_errno(failure) if handler is None else None
             described = {"kind": "BackendError", "message": "the backend raised an error"}
             answer = {"error": {"errno": passing} if passing else described}
         finally:
@@ -113,7 +113,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     return {"ready": ready, "held": held}, handler
 
 
-def _passing(failure: Exception) -> int | None:
+def _resource_errno(failure: Exception) -> int | None:
     """Return the error number if the system lacked resources, so that a retry may succeed."""
     if isinstance(failure, MemoryError):
         return errno.ENOMEM

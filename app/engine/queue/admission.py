@@ -166,7 +166,7 @@ class Admission:
         own = held.pop(caller, 0)
         return own + sum(min(count, own + 1) for count in held.values())
 
-    def _has_nothing(self, caller: str) -> bool:
+    def _has_no_job(self, caller: str) -> bool:
         reserved = any(each is not None and each.caller == caller for each in self.reservations)
         return not reserved and not self._queues.callers()[caller]
 
@@ -201,7 +201,7 @@ class Admission:
         """
         taken = self._queues.counted(priority) + len(self.reservations)
         limit = self._max_queue
-        if taken >= limit and self._has_nothing(caller):
+        if taken >= limit and self._has_no_job(caller):
             limit *= 2
         if taken >= limit:
             self._on_rejected(Rejection.QUEUE_FULL)

@@ -154,7 +154,7 @@ class Batcher:
     def _check_open(self) -> None:
         if self._closed_with is not None:
             self._on_rejected(Rejection.NOT_READY)
-            raise self._closed_with.alone()
+            raise self._closed_with.without_traceback()
 
     def _instances(self, now: float) -> Instances:
         live = len(self._takers)
@@ -199,7 +199,7 @@ class Batcher:
         now = self._clock()
         jobs, ask_again = self._queues.next_batch(now)
         if not jobs and not self._running.returned:
-            self._ask_again(ask_again - now)
+            self._schedule_dispatch(ask_again - now)
             return False
         free = self._free_taker()
         taker = free or self._taker_ahead(jobs)
@@ -229,7 +229,7 @@ class Batcher:
             return None
         return next((taker for taker in self._takers if taker.has_room()), None)
 
-    def _ask_again(self, seconds: float) -> None:
+    def _schedule_dispatch(self, seconds: float) -> None:
         if self._delay is not None:
             self._delay.cancel()
             self._delay = None
@@ -305,7 +305,7 @@ class Batcher:
         Batches that are running are finished.
         """
         self._closed_with = error
-        self._ask_again(math.inf)
+        self._schedule_dispatch(math.inf)
         for job in self._queues.take_expired(math.inf) + self._running.drop_returned():
             job.fail(error)
 

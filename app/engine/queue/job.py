@@ -46,7 +46,7 @@ class Job:
     def fail(self, error: PaddlepoolError) -> None:
         """Fail the future with a copy of the error, unless it is already settled."""
         if not self.future.done():
-            self.future.set_exception(error.alone())
+            self.future.set_exception(error.without_traceback())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -43,8 +43,8 @@ from app.models.repository.layout import ModelRepository
 
 T = TypeVar("T")
 
-ABSURD_PER_CORE = 16
-ABSURD_AT_LEAST = 64
+MAX_THREADS_PER_CORE = 16
+MIN_THREADS_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,9 @@ def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudg
     return ThreadBudget(threads=max((each.threads() for each in configs), default=0), cores=cores)
 
 
-def refuse_absurd(name: str, config: ModelConfig, *, cores: float) -> None:
+def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
     """Raise ConfigError if a model uses so many threads that it must be a mistake."""
-    limit = max(ABSURD_AT_LEAST, math.ceil(ABSURD_PER_CORE * cores))
+    limit = max(MIN_THREADS_LIMIT, math.ceil(MAX_THREADS_PER_CORE * cores))
     threads = thread_budget([config], cores=cores).threads
     if threads > limit:
         raise ConfigError(
@@ -225,7 +225,7 @@ class ModelRegistry:
 
         Like every change, it is completed even if its caller is cancelled.
         """
-        await self._to_the_end(self._load(name, changed))
+        await self._shielded(self._load(name, changed))
 
     async def _load(self, name: str, changed: Collection[int] | None) -> None:
         try:
@@ -275,7 +275,7 @@ class ModelRegistry:
                 config = await in_thread("repository", partial(self._repository.config, name))
                 return config.version_policy.choose(published)
             except PaddlepoolError as error:
-                log.error("%s: nothing of it is loaded: %s", name, error.message)
+                log.error("%s: no version is loaded: %s", name, error.message)
                 raise
 
     def _on_disk(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -298,7 +298,7 @@ class ModelRegistry:
             try:
                 read = partial(self._repository.read, name, version, gently=gently)
                 files = await in_thread(f"{name}@{version} reading", read)
-                refuse_absurd(name, files.config, cores=self._cores)
+                check_threads(name, files.config, cores=self._cores)
                 return await self._opener.open(files, gently=gently)
             except PaddlepoolError as error:
                 log.error("%s: version %d is not served: %s", name, version, error.message)
@@ -310,7 +310,7 @@ class ModelRegistry:
         Returns False if the version has been replaced or unloaded meanwhile. Raises ConfigError or
         BackendError if the group cannot start, and ModelNotReady if the registry is closed.
         """
-        return await self._to_the_end(self._adopt(served, choice))
+        return await self._shielded(self._adopt(served, choice))
 
     async def _adopt(self, served: ServedModel, choice: Choice) -> bool:
         async with self._changing(served.name):
@@ -336,7 +336,7 @@ class ModelRegistry:
         for model in models:
             if not await model.drain(self._drain_timeout):
                 log.warning(
-                    "%s: version %d is closed although requests still hold it",
+                    "%s: version %d is closed while requests still use it",
                     model.name,
                     model.version,
                 )
@@ -373,9 +373,9 @@ class ModelRegistry:
         """
         if name not in self._wanted and not self._history.knows(name, None):
             raise ModelNotFound("no model of this name is served")
-        await self._to_the_end(self._unload(name))
+        await self._shielded(self._unload(name))
 
-    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+    async def _shielded(self, change: Coroutine[Any, Any, T]) -> T:
         running = asyncio.create_task(change, name="model change")
         self._running.add(running)  # the event loop keeps only weak references
         running.add_done_callback(self._running.discard)

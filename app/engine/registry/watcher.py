@@ -44,8 +44,8 @@ class RepositoryWatcher:
         self._repository = repository
         self._registry = registry
         self._seen: dict[str, _Seen] = {}
-        self._seen = self._look()
-        self._looked = dict(self._seen)
+        self._seen = self._scan()
+        self._previous = dict(self._seen)
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
         """Poll every `every` seconds until cancelled.
@@ -59,7 +59,7 @@ class RepositoryWatcher:
                     await in_thread("refresh", refresh)
                 await self.poll()
             except PaddlepoolError as error:
-                log.warning("the repository is left as it is: %s", error.message)
+                log.warning("the loaded models stay unchanged: %s", error.message)
             except Exception:
                 log.exception("the repository cannot be polled")
 
@@ -70,11 +70,11 @@ class RepositoryWatcher:
         and the next poll tries again. Raises ConfigError if the repository itself cannot be read;
         nothing is retired then.
         """
-        now = await in_thread("repository", self._look)
-        looked, self._looked = self._looked, now
+        now = await in_thread("repository", self._scan)
+        previous, self._previous = self._previous, now
         for name in sorted(self._seen.keys() | now.keys()):
             old, new = self._seen.get(name, _Seen()), now.get(name, _Seen())
-            if old == new or new != looked.get(name, _Seen()):
+            if old == new or new != previous.get(name, _Seen()):
                 continue
             self._seen[name] = new
             try:
@@ -86,9 +86,9 @@ class RepositoryWatcher:
                 pass  # already logged, index() has the reason; or removed or unloaded meanwhile
             except OSError as error:
                 self._seen[name] = old
-                _leave(name, error)
+                _log_unchanged(name, error)
             except Exception:
-                log.exception("%s: the change cannot be acted on", name)
+                log.exception("%s: the change could not be applied", name)
 
     async def _load(self, name: str, old: _Seen, new: _Seen) -> None:
         changed = {
@@ -100,7 +100,7 @@ class RepositoryWatcher:
             name, changed=changed if old.config == new.config else new.versions
         )
 
-    def _look(self) -> dict[str, _Seen]:
+    def _scan(self) -> dict[str, _Seen]:
         found = {}
         for name in self._repository.names():
             directory = self._repository.root / name
@@ -117,7 +117,7 @@ class RepositoryWatcher:
             except OSError as error:
                 if name in self._seen:
                     found[name] = self._seen[name]
-                _leave(name, error)
+                _log_unchanged(name, error)
         return found
 
 
@@ -129,6 +129,6 @@ def _stamp(path: Path) -> Stamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _leave(name: str, error: OSError) -> None:
+def _log_unchanged(name: str, error: OSError) -> None:
     # The whole error, with its path: the fault is in the system, not in the model.
-    log.warning("%s is left as it is for now: %s", name, error)
+    log.warning("%s stays unchanged for now: %s", name, error)

@@ -145,7 +145,7 @@ def _proof(
     if base is None or base not in runs:
         base = config.default_group
     if base == group.name:
-        return None, None, "it is what the others are compared with"
+        return None, None, "it is the reference of the other groups"
     verdict = judge(runs[group.name], runs[base], base=base)
     return base, verdict.effective, verdict.reason
 
@@ -188,7 +188,7 @@ def recommend(
     ]
     chosen = best_of(candidates, config.lower_precision())
     best = default if chosen is None else results[chosen.group]
-    reason = _praise(best, default, found, together)
+    reason = _describe_choice(best, default, found, together)
     faster = [
         name
         for name, why in objections.items()
@@ -220,11 +220,11 @@ def _objections(
 ) -> Iterator[str]:
     slowest = each.concurrent_p95_seconds or each.p95_seconds
     if p95_seconds is not None and slowest > p95_seconds:
-        yield f"its p95 is {slowest * 1000:.0f} ms, asked for are {p95_seconds * 1000:.0f}"
+        yield f"its p95 is {slowest * 1000:.0f} ms, the limit is {p95_seconds * 1000:.0f}"
     if each is default:
         return
     if not config.group(each.group).candidate:
-        yield "config.toml says candidate = false"
+        yield "config.toml sets candidate = false"
     mean, least = each.budget.mean_difference, each.budget.agreement
     if math.isinf(each.mean_difference) or (mean is not None and each.mean_difference > mean):
         limit = "" if mean is None else f", limit {mean:g}"
@@ -239,7 +239,9 @@ def _rate(each: GroupResult, together: bool) -> float:
     return 1 / each.p50_seconds
 
 
-def _praise(best: GroupResult, default: GroupResult, found: Comparison, together: bool) -> str:
+def _describe_choice(
+    best: GroupResult, default: GroupResult, found: Comparison, together: bool
+) -> str:
     if len(found.groups) == 1:
         return "no other group ran"
     if best is default:

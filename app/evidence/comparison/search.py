@@ -380,7 +380,7 @@ class Search:
         ]
 
 
-def most_ticks(cores: int, *, buckets: bool) -> int:
+def max_ticks(cores: int, *, buckets: bool) -> int:
     """Maximum number of ticks of a search, for a progress bar."""
     stages = len(thread_candidates(cores, buckets=())) + 3 + (3 if buckets else 0)
     return ROUNDS * stages

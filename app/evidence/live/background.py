@@ -26,7 +26,7 @@ from app.evidence.live.shadow_predictor import (
 )
 from app.models.repository.layout import ModelFiles
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 START_SECONDS = 10.0
 """No group is measured in the first seconds of the server: its first requests need them."""
@@ -82,7 +82,7 @@ class Background:
         prove_from = self._clock() + self._start_seconds
         with contextlib.suppress(Closed):
             while True:
-                self._idle_gate.rest(LOOK_SECONDS, unless=self._shadow.waiting)
+                self._idle_gate.rest(POLL_SECONDS, unless=self._shadow.waiting)
                 self._idle_gate.wait()
                 try:
                     while self._shadow.replay_one() or (

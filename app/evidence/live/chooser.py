@@ -128,7 +128,7 @@ class Chooser:
             why = f"it takes {group.threads} threads, {first} has fewer"
             return replace(unfit, reason=why), True
         if self._precision == "exact" and group.budget is not None:
-            return replace(unfit, reason="a lower precision, and exact is asked for"), True
+            return replace(unfit, reason="a lower precision, which exact excludes"), True
         if crashed := self._crashed.get(_key(served, name)):
             return replace(unfit, reason=crashed), True
         if together == 0:

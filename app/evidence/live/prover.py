@@ -27,7 +27,7 @@ OWN, BASE = "own", "base"
 RETRY_SECONDS = 600.0
 """Pause before a group is measured again: runs failed or were noisy, or its process died once."""
 
-NOTHING_TO_COMPARE = Effect(None, "the others are compared with it, and it names no base")
+NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and names no base")
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lap:
+class RaceResult:
     """Result of a race. `decided` is False if the race should be run again."""
 
     candidate: Candidate
@@ -91,7 +91,7 @@ class Race:
             for _ in range(min(self._together, self._counts[group]))
         ]
 
-    def run(self, *, most_difference: float) -> Lap:
+    def run(self, *, most_difference: float) -> RaceResult:
         """Run the race. The reference is the first group's answer to the golden input.
 
         The stored golden output may have fewer digits.
@@ -112,22 +112,26 @@ class Race:
         difference = largest_difference(outputs, base_outputs)
         if not difference <= most_difference:
             reason = (
-                f"differs by {difference:.2g} from {self._first}, and exact "
-                f"admits {most_difference:.2g}"
+                f"differs by {difference:.2g} from {self._first}; exact "
+                f"allows {most_difference:.2g}"
             )
-            return Lap(candidate=replace(unfit, reason=reason), decided=True)
+            return RaceResult(candidate=replace(unfit, reason=reason), decided=True)
         runners = {name: self._runner(name) for name in (self._group, self._first)}
         runs = interleave(runners, _shapes(self._served), rounds=MAX_ROUNDS, enough=self._enough)
         own, theirs = runs[self._group], runs[self._first]
         pairs = len(own.seconds)
         unfit = replace(unfit, resident_bytes=self._resident_bytes())
-        if pairs == QUICK_PAIRS and _lost_all(own, theirs):
+        if pairs == QUICK_PAIRS and _lost_every_pair(own, theirs):
             slower = statistics.median(own.seconds) / statistics.median(theirs.seconds)
             reason = f"takes {slower:.2f} times as long as {self._first}"
-            return Lap(candidate=replace(unfit, reason=reason, gain=1 / slower), decided=True)
+            return RaceResult(
+                candidate=replace(unfit, reason=reason, gain=1 / slower), decided=True
+            )
         if pairs < MIN_PAIRS:
-            reason = f"requests left time for {pairs} of the {MIN_PAIRS} pairs of runs it takes"
-            return Lap(candidate=replace(unfit, reason=reason), decided=False)
+            reason = (
+                f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
+            )
+            return RaceResult(candidate=replace(unfit, reason=reason), decided=False)
         verdict = judge(own, theirs, base=self._first)
         gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
         noisy = "too noisy to tell: " if undecided(low, high) else ""
@@ -143,11 +147,11 @@ class Race:
             gain=gain,
             gain_low=low,
             gain_high=high,
-            seconds=self._alone(),
+            seconds=self._seconds_alone(),
         )
-        return Lap(candidate=candidate, decided=not noisy, verdict=verdict)
+        return RaceResult(candidate=candidate, decided=not noisy, verdict=verdict)
 
-    def _alone(self) -> float | None:
+    def _seconds_alone(self) -> float | None:
         """Seconds of a run while nothing else runs; None if requests left no time."""
         inputs = _shapes(self._served)[0]
         ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
@@ -170,7 +174,7 @@ class Race:
         own, theirs = runs[self._group], runs[self._first]
         pairs = len(own.seconds)
         if pairs == QUICK_PAIRS:
-            return _lost_all(own, theirs)
+            return _lost_every_pair(own, theirs)
         if pairs < MIN_PAIRS:
             return False
         _, low, high = ratio_interval(theirs.seconds, own.seconds)
@@ -186,7 +190,7 @@ def _quality_text(quality: Quality) -> str:
     return f"mean difference {quality.mean_difference:.2g}{agreement}"
 
 
-def _lost_all(own: Runs, theirs: Runs) -> bool:
+def _lost_every_pair(own: Runs, theirs: Runs) -> bool:
     return all(a > b for a, b in zip(own.seconds, theirs.seconds, strict=True))
 
 

@@ -95,7 +95,7 @@ class TaskQuality(Protocol):
 
 def folder(path: Path) -> Path:
     if not path.is_dir():
-        raise ConfigError(f"data absent: there is no folder {path} (--data names the data folder)")
+        raise ConfigError(f"no such folder: {path} (--data names the data folder)")
     return path
 
 
@@ -103,7 +103,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"data absent: {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def read_jsonl(path: Path, *, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
@@ -120,5 +120,5 @@ def read_jsonl(path: Path, *, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
             raise ConfigError(f"{path} line {number}: expected text under {' and '.join(keys)}")
         rows.append(row)
     if not rows:
-        raise ConfigError(f"{path} holds no line")
+        raise ConfigError(f"{path} is empty")
     return rows

@@ -118,7 +118,7 @@ def read_card(path: Path) -> str:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{label} cannot be read; the figures are written into an existing card"
+            f"{label} cannot be read; figures are written only to an existing card"
         ) from error
     found = (text.count(BEGIN), text.count(END))
     if _MARKER.findall(text) != [BEGIN, END] * found[0]:
@@ -132,7 +132,7 @@ def write_card(path: Path, report: Report) -> None:
     Raises ConfigError like read_card, and for a quick look.
     """
     if report.limit is not None:
-        raise ConfigError("the figures of a quick look (--limit) do not belong in a card")
+        raise ConfigError("figures of a part of the data (--limit) do not belong in a card")
     text = read_card(path)
     block = f"{BEGIN}\n{report.as_markdown()}\n{END}"
     if own := _block_of(text, report.version):

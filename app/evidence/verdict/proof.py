@@ -134,7 +134,7 @@ def _decide(
         return "effective", f"other outputs than {base}; {takes}"
     same = f"the same bits as {base}" if equal else f"{base} varies from run to run"
     if pairs < MIN_PAIRS:
-        return "unproven", f"{same}, and {pairs} of the {MIN_PAIRS} pairs of runs it takes"
+        return "unproven", f"{same}, and only {pairs} of the required {MIN_PAIRS} pairs of runs"
     gap = abs(float(np.median(own.seconds)) - float(np.median(base_runs.seconds)))
     small = max(ratio, 1 / ratio) < MINIMAL_EFFECT or gap < MINIMAL_SECONDS
     if not small and (high < 1 / MINIMAL_EFFECT or low > MINIMAL_EFFECT):

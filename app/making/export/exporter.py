@@ -287,7 +287,7 @@ def import_u2net(
     elif origin is None:
         raise ExportError(
             f"{file.name} has sha256 {digest}, the official release has {release.sha256}; "
-            "say --origin to import other weights"
+            "use --origin to import other weights"
         )
     if existing := published_version(repository / model, digest):
         return existing

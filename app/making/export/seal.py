@@ -136,7 +136,7 @@ def _first_accepted(
         except PaddlepoolError as error:
             refusal = error
     raise ExportError(
-        f"the program runs on no shape tried ({refusal.message}); name one that it takes under "
+        f"the program ran on none of the tried shapes ({refusal.message}); name one under "
         "[[warmup]] in config.toml"
     ) from refusal
 
@@ -308,7 +308,7 @@ def _program_of(directory: Path) -> tuple[str, str | None]:
             f"found {len(found)}: {', '.join(path.name for path in found) or 'none'}"
         )
     if pickled := [path.name for path in directory.iterdir() if path.name.endswith(PICKLED)]:
-        raise ExportError(f"{where}: {pickled[0]} is a pickle that no server needs; remove it")
+        raise ExportError(f"{where}: {pickled[0]} is a pickle, which no server needs: remove it")
     params = found[0].with_suffix(PARAMS)
     # Paddle saves no such file for a program without parameters.
     return found[0].name, params.name if params.is_file() else None

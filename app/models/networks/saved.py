@@ -19,7 +19,7 @@ def load_program(path: Path) -> Any:
     `paddle.jit.load` would unpickle one and run any code in it.
     """
     if found := sorted(each.name for each in path.parent.glob(f"*{PICKLED}")):
-        raise BackendError(f"{found[0]} is a pickle, which Paddle would open: remove it")
+        raise BackendError(f"{found[0]} is a pickle, which Paddle would load: remove it")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return paddle.jit.load(str(path))

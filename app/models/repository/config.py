@@ -57,7 +57,7 @@ class Budget(_Table):
     @model_validator(mode="after")
     def _limits_something(self) -> Budget:
         if self.mean_difference is None and self.agreement is None:
-            raise ValueError("a budget needs mean_difference, agreement or both")
+            raise ValueError("a budget must set mean_difference, agreement or both")
         return self
 
 
@@ -87,7 +87,7 @@ class InstanceGroup(_Table):
     @model_validator(mode="after")
     def _one_judge(self) -> InstanceGroup:
         if self.tolerance is not None and self.budget is not None:
-            raise ValueError("budget takes the place of tolerance: name one of them")
+            raise ValueError("budget replaces tolerance: set only one of them")
         return self
 
 
@@ -282,7 +282,7 @@ def load_config(path: Path) -> ModelConfig:
             text = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
         if path.is_symlink():  # a link was not meant to give the defaults
-            raise ConfigError(f"{label} is a link to a file that is not there") from error
+            raise ConfigError(f"{label} is a link to a missing file") from error
         return ModelConfig()
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ELOOP):

@@ -138,7 +138,7 @@ class SelfTest:
             )
         if not (quality.agreement >= least and math.isfinite(quality.mean_difference)):
             raise BackendError(
-                f"self-test: the outputs agree with the expected ones by {quality.agreement:.3f}, "
+                f"self-test: the agreement with the expected outputs is {quality.agreement:.3f}, "
                 f"the budget is {least:.3f}{self._cause()}",
                 limit=least,
                 received=quality.agreement,

@@ -51,7 +51,9 @@ class Source:
         try:
             self._files, root = url_to_fs(address, use_listings_cache=False)
         except ImportError as error:
-            raise ConfigError(f"{address} needs a package that is absent: {EXTRAS}") from error
+            raise ConfigError(
+                f"{address} needs a package that is not installed: {EXTRAS}"
+            ) from error
         except ValueError as error:
             raise ConfigError(f"{address}: {error}") from error
         self._root = str(root).rstrip("/")

@@ -295,7 +295,7 @@ def refresh(
             errors="replace",
         )
     except OSError as error:
-        log.warning("the model source cannot be asked: %s", error)
+        log.warning("the model source cannot be read: %s", error)
         return False
     printed: list[str] = []
     reader = threading.Thread(target=_collect, args=(child.stdout, printed), daemon=True)
@@ -317,7 +317,7 @@ def refresh(
     for line in printed[-50:]:
         log.info("model source: %s", line)
     if late and not until.is_set():
-        log.warning("the model source did not answer within %.0f s; tried again later", timeout)
+        log.warning("the model source did not answer within %.0f s; the next poll retries", timeout)
     elif child.returncode:
         log.warning("the model source could not be read; the local copy stays in service")
     return child.returncode == 0

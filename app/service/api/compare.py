@@ -25,7 +25,7 @@ from app.service.api.info import (
 )
 from app.service.api.services import Services, ServicesDep
 
-ESTIMATED = "estimated from the buckets as PromQL's histogram_quantile does, right to 15 %"
+ESTIMATED = "estimated from the buckets like PromQL's histogram_quantile, accurate to 15 %"
 
 
 class Times(BaseModel):
@@ -40,7 +40,7 @@ class Replays(BaseModel):
     """Shadowed requests of a group in the window, compared with the default group's outputs."""
 
     count: int
-    same_bits: int = Field(description="Those whose outputs were the same bit by bit.")
+    same_bits: int = Field(description="Number of replays with identical outputs, bit by bit.")
     p50: float | None = Field(description="Largest absolute difference, estimated from buckets.")
     p99: float | None
     agreement: float | None = Field(
@@ -51,16 +51,18 @@ class Replays(BaseModel):
 class ComparedGroup(GroupInfo):
     """An instance group with its activity in the window."""
 
-    start: str = Field(description="always, or on_demand: with the first request that names it.")
+    start: str = Field(
+        description="`always`, or `on_demand`: with the first request that names it."
+    )
     base: str | None = Field(description="The group it is proven against; null: it has none.")
     candidate: bool = Field(description="Whether it may be chosen as the default group.")
-    options: dict[str, Any] = Field(description="What config.toml sets for its backend.")
+    options: dict[str, Any] = Field(description="Options of its backend in config.toml.")
     refused: str | None = Field(description="Why this machine cannot start it; null: not known.")
     queue_depth: int
     inflight: int
     resident_bytes: int = Field(description="Memory of its processes; 0: none runs.")
     runs: int = Field(description="Predictor runs in the window, replays included.")
-    rate: float = Field(description="Such runs a second.")
+    rate: float = Field(description="Runs per second.")
     buckets: list[int] = Field(
         description="Runs in each bucket, not cumulative; the last is above every bound."
     )
@@ -72,7 +74,7 @@ class Shadowing(BaseModel):
     """Answered requests that run again on other groups while the server is idle."""
 
     fraction: float = Field(description="Share of the requests; 0: shadowing is off.")
-    groups: list[str] = Field(description="Groups they are run on; none: all that are started.")
+    groups: list[str] = Field(description="Groups for these runs; empty: all that are started.")
     outcomes: dict[str, int] = Field(description="Sampled requests since the start.")
 
 
@@ -86,7 +88,7 @@ class ComparedModel(BaseModel):
     reason: str | None = None
     choice: ChoiceInfo | None = None
     first: str | None = Field(
-        None, description="The group that `auto` begins with; null: config.toml names the default."
+        None, description="The first default group of `auto`; null: config.toml names the default."
     )
     precision: str = Field("auto", description="`exact`: no lower precision is chosen.")
     shadowing: Shadowing | None = None
@@ -111,9 +113,11 @@ class Comparison(BaseModel):
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
     began: float = Field(description="When the server began to count.")
-    interval: int = Field(description="Number of the interval that is not over; 0 is the first.")
+    interval: int = Field(description="Number of the current interval; 0 is the first.")
     interval_seconds: float
-    window_seconds: float = Field(description="What the groups' numbers cover, up to now.")
+    window_seconds: float = Field(
+        description="Length of the window of the groups' numbers, up to now."
+    )
     processor: ProcessorInfo
     prove_groups: str = Field(description="The setting; off: nothing is measured or chosen.")
     bounds: list[float] = Field(
@@ -184,11 +188,11 @@ def window_seconds(history: History, intervals: int) -> float:
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
     """Every group's intervals after number `after`, for a chart of the last hour."""
-    told = []
+    found = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [quantiles(history.seconds, each.buckets, SHARES) or () for _, each in intervals]
         p50, p95, p99 = (list(map(significant, column)) for column in zip(*times, strict=True))
-        told.append(
+        found.append(
             HistorySeries(
                 model=series.model,
                 version=series.version,
@@ -200,7 +204,7 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
                 p99=p99,
             )
         )
-    return told
+    return found
 
 
 FRESH_SECONDS = 1.0
@@ -233,11 +237,11 @@ def router() -> APIRouter:
         services: ServicesDep,
         window: Annotated[
             Literal["1m", "10m", "1h"],
-            Query(description="How far back the groups' numbers go."),
+            Query(description="Window of the groups' numbers."),
         ] = "10m",
         after: Annotated[
             int,
-            Query(description="The history only after the interval of this number.", ge=-1),
+            Query(description="Only the history after the interval with this number.", ge=-1),
         ] = -1,
     ) -> Response:
         """Compare instance groups live: times, drift, memory, proof, choice, the last hour.
@@ -287,10 +291,10 @@ def _comparison(services: Services, state: EngineState, window: str, after: int)
 
 
 def _model(services: Services, status: ModelStatus) -> Mapping[str, Any]:
-    told = asdict(status) | {"reason": status.reason or None, "groups": []}
+    found = asdict(status) | {"reason": status.reason or None, "groups": []}
     if (served := services.registry.find(status.name, status.version)) is not None:
-        told |= _served(services, served)
-    return told
+        found |= _served(services, served)
+    return found
 
 
 def _served(services: Services, served: ServedModel) -> dict[str, Any]:

@@ -68,9 +68,9 @@ HTTP_CODES: Mapping[int, str] = {
 
 HTTP_DETAILS = {
     400: "The body cannot be parsed.",
-    404: "There is nothing under this path.",
+    404: "No endpoint has this path.",
 }
-INTERNAL = "The server failed while answering. The log has the details under this request id."
+INTERNAL = "The server failed to answer. The log has the details under this request id."
 MODEL_LOADING_SECONDS = 2
 log = logging.getLogger("paddlepool.error")
 
@@ -154,7 +154,7 @@ def _fault_of_validation(error: RequestValidationError) -> Fault:
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
         where = faults[0]["loc"][-1]
-        return http_fault(422, f"The body is not JSON from character {where}.")
+        return http_fault(422, f"The body is not valid JSON at character {where}.")
     if any(fault["loc"] == ("body",) and isinstance(fault["input"], bytes) for fault in faults):
         return fault_of(
             errors.UnsupportedMediaType(
@@ -202,33 +202,37 @@ def _message(fault: Mapping[str, Any]) -> str:
 
 WHEN: Mapping[str, str] = {
     "cross_site": (
-        "A browser says that a page of another site, which is not in "
-        "`PADDLEPOOL_CORS_ORIGINS`, sent anything but GET, HEAD or OPTIONS."
+        "The browser reports that a page of another site, which is not in "
+        "`PADDLEPOOL_CORS_ORIGINS`, sent a request other than GET, HEAD or OPTIONS."
     ),
     "deadline_exceeded": (
-        "The request was not done within its `timeout_ms`. Its queued work was dropped."
+        "The request did not finish within its `timeout_ms`. Its queued work was dropped."
     ),
-    "file_missing": "No multipart field `file` or `image_file`, and no body with an image type.",
+    "file_missing": (
+        "The request has no multipart field `file` or `image_file`, and no body with an image type."
+    ),
     "file_too_large": (
-        "The body is larger than the endpoint's limit, which is counted while it arrives."
+        "The body is larger than the endpoint's limit, which is checked while it arrives."
     ),
-    "forbidden": "Model control was asked of a server that has no admin key.",
+    "forbidden": "The request is for model control, and the server has no admin key.",
     "group_not_running": (
-        "The request names an instance group that would have to be started, which takes a key "
+        "The instance group that the request names is not running, and starting it needs a key "
         "of `PADDLEPOOL_START_GROUP_KEYS`."
     ),
     "headers_too_large": (
-        "Request line and headers together, trailers, or the extensions of a chunk are larger than"
-        " the limit."
+        "The request line and headers together, the trailers, or the extensions of a chunk are "
+        "larger than the limit."
     ),
     "host_not_allowed": (
         "The `Host` header, or the host of an absolute target, is not in "
         "`PADDLEPOOL_ALLOWED_HOSTS`."
     ),
-    "http_version_not_supported": "The request is in a version of HTTP other than 1.0 and 1.1.",
-    "image_unreadable": "The picture is broken, cut off, or cannot be decoded within the limits.",
+    "http_version_not_supported": "The request has an HTTP version other than 1.0 and 1.1.",
+    "image_unreadable": (
+        "The picture is damaged or truncated, or cannot be decoded within the limits."
+    ),
     "internal_error": (
-        "A fault of the server or of a model's files. The log has it under the request id."
+        "A fault of the server or of a model's files. The log has details under the request id."
     ),
     "invalid_json": "The body is not JSON, or not UTF-8.",
     "invalid_parameter": (
@@ -236,52 +240,51 @@ WHEN: Mapping[str, str] = {
     ),
     "invalid_request": "The body or the request itself cannot be parsed.",
     "invalid_tensor": "A tensor has the wrong name, type, shape or size.",
-    "method_not_allowed": "The path exists, this method on it does not; `Allow` has those that do.",
+    "method_not_allowed": "The path exists, but not with this method; `Allow` lists its methods.",
     "model_load_failed": (
-        "The version in the repository is unfit, and the message says why; what was served "
-        "before still is."
+        "The version in the repository cannot be loaded, and the message says why. The versions "
+        "served before are still served."
     ),
     "model_not_found": "No model of this name and version is served.",
     "model_not_ready": (
         "The model, or the instance group that the request names, is loading or cannot be "
-        "loaded; `/info` says which. `Retry-After` is set, also where waiting will not help."
+        "loaded; `/info` says which. `Retry-After` is set even if waiting will not help."
     ),
     "model_output_invalid": (
-        "The model's output was not a number. The input is most likely unusual."
+        "The model's output contains NaN or infinity, most likely because the input is unusual."
     ),
-    "not_found": "There is nothing under this path.",
-    "not_implemented": "The body is sent with a `Transfer-Encoding` other than `chunked`.",
+    "not_found": "No endpoint has this path.",
+    "not_implemented": "The body has a `Transfer-Encoding` other than `chunked`.",
     "output_too_large": "The reply would be larger than the limit for its format.",
     "overloaded": (
-        "The queue is full or too slow for the deadline, connections, request bodies, decoded "
-        "pictures or groups on demand are at their limit, or so many large documents are read and "
-        "written that this one's turn did not come within `timeout_default_ms`. `Retry-After` says "
-        "when to come back."
+        "The queue is full or too slow for the deadline; connections, request bodies, decoded "
+        "pictures or groups on demand are at their limit; or a large document was not processed "
+        "within `timeout_default_ms`. `Retry-After` says when to retry."
     ),
     "quota_exceeded": (
-        "This key or address has had its share of the minute, or has too many requests "
-        "running. `Retry-After` says when to come back."
+        "This key or address has used up its quota for the minute, or has too many requests "
+        "running. `Retry-After` says when to retry."
     ),
     "request_timeout": "Headers or body did not arrive in time.",
     "resolution_too_high": (
-        "More pixels, or a longer side, than the limit, read from the header; or more memory than "
-        "all decoded pictures together may hold."
+        "The picture's header declares more pixels or a longer side than the limit, or more "
+        "memory than all decoded pictures together may use."
     ),
-    "shutting_down": "The server's time for requests in flight is over.",
-    "text_empty": "No text, or one without a visible character.",
-    "text_too_long": "More characters than the limit.",
-    "too_many_inputs": "More texts than the limit, or more jobs than the queue has places.",
-    "too_many_scans": (
-        "More scans in the JPEG than the limit, or than a picture of its size may have."
+    "shutting_down": "The server is shutting down, and the time for requests in flight is over.",
+    "text_empty": "There is no text, or a text has no visible character.",
+    "text_too_long": "A text has more characters than the limit.",
+    "too_many_inputs": (
+        "The request has more texts than the limit, or more jobs than the queue has places."
     ),
-    "unauthorized": "A key is needed and missing or wrong.",
+    "too_many_scans": "The JPEG has more scans than the limit, or than the limit for its size.",
+    "unauthorized": "The request needs a key, which is missing or wrong.",
     "unsupported_encoding": (
-        "`Content-Encoding` is neither `gzip` nor `identity`, or the body is not one complete gzip "
-        "stream."
+        "`Content-Encoding` is neither `gzip` nor `identity`, or the body is not one complete "
+        "gzip stream."
     ),
-    "unsupported_media_type": "The body's type is not one that the endpoint takes.",
+    "unsupported_media_type": "The endpoint does not accept the body's type.",
     "worker_crashed": (
-        "The process that worked on this request died. Others are not affected; try again."
+        "The process that handled this request died. Other requests are not affected; retry."
     ),
 }
 """When each error code occurs, in Markdown."""

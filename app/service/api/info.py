@@ -59,7 +59,7 @@ class GroupInfo(BaseModel):
     threads: int
     count: int
     live: int = Field(description="Predictors that answer now.")
-    started: bool = Field(description="False where it starts when first asked for.")
+    started: bool = Field(description="False if it starts with the first request for it.")
     default: bool = Field(description="Whether it answers requests that name no instance group.")
     ready: bool
     effective: bool | None = Field(
@@ -67,25 +67,25 @@ class GroupInfo(BaseModel):
         description="Whether its outputs or times differ from those of its base, another instance"
         " group; null: not known.",
     )
-    proof: str = Field(description="How that was found out, or why it was not.")
+    proof: str = Field(description="The evidence for `effective`, or why there is none.")
     reason: str | None = Field(
-        None, description="Why it is not ready; of a ready one, why it is not known to do anything."
+        None, description="Why it is not ready; for a ready group, why it has no known effect."
     )
-    queue_limit: int = Field(description="Most jobs that may wait for it.")
+    queue_limit: int = Field(description="Maximum number of waiting jobs.")
 
 
 class CandidateInfo(BaseModel):
     """Measurements of an instance group that may become the default group."""
 
     group: str
-    fit: bool = Field(description="Whether it is clearly faster, and its output good enough.")
+    fit: bool = Field(description="Whether it is clearly faster and accurate enough.")
     reason: str
     gain: float | None = Field(
         None, description="Its throughput over that of the first group, on the same cores."
     )
     gain_low: float | None = Field(None, description="Lower end of its 99 % interval.")
     gain_high: float | None = None
-    seconds: float | None = Field(None, description="What one run takes while nothing else runs.")
+    seconds: float | None = Field(None, description="Seconds of one run while nothing else runs.")
     resident_bytes: int | None = Field(None, description="Memory of one of its processes.")
     largest_difference: float | None = Field(None, description="From the golden output.")
     mean_difference: float | None = None
@@ -105,7 +105,7 @@ class ChoiceInfo(BaseModel):
     reason: str
     candidates: list[CandidateInfo]
     at: float | None = Field(
-        None, description="When it was measured, in seconds since 1970; null: nothing was."
+        None, description="Time of the measurement in seconds since 1970; null: not measured."
     )
 
 
@@ -125,7 +125,7 @@ class ModelInfo(BaseModel):
     sha256: str | None = Field(None, description="One fingerprint over all files of the version.")
     files: dict[str, str] | None = Field(None, description="sha256 of each file.")
     weights: dict[str, Any] | None = Field(
-        None, description="Where the weights come from, their licence, and whether preliminary."
+        None, description="Origin and licence of the weights, and whether they are preliminary."
     )
     predictors: list[GroupInfo] | None = Field(None, description="Its instance groups.")
     choice: ChoiceInfo | None = Field(None, description="Its default instance group.")
@@ -146,10 +146,8 @@ class ProcessorInfo(BaseModel):
     instruction_sets: list[str] = Field(
         description="The instruction sets of this processor by which the frameworks choose kernels."
     )
-    missing: list[str] = Field(
-        description="Such instruction sets of its architecture that it lacks."
-    )
-    remark: str | None = Field(description="What that means for int8 programs; null: nothing.")
+    missing: list[str] = Field(description="Such instruction sets that this processor lacks.")
+    remark: str | None = Field(description="Consequence for int8 programs; null: none.")
 
 
 class Info(BaseModel):
@@ -166,8 +164,8 @@ class Info(BaseModel):
     thread_budget: ThreadBudgetInfo
     processor: ProcessorInfo
     confinement: dict[str, list[str]] = Field(
-        description="What keeps codec and predictor processes from the rest of the system, of"
-        " no_new_privileges, landlock and seccomp: as far as the kernel has them."
+        description="Active confinement of codec and predictor processes: those of"
+        " no_new_privileges, landlock and seccomp that the kernel supports."
     )
 
 

@@ -19,8 +19,8 @@ MEDIA_TYPE = "application/problem+json"
 class FieldFault(BaseModel):
     """One wrong field of a request."""
 
-    field: str = Field(description="Where it is, as `query.timeout_ms` or `body.inputs.0`.")
-    message: str = Field(description="What it must be.")
+    field: str = Field(description="Its place, such as `query.timeout_ms` or `body.inputs.0`.")
+    message: str = Field(description="The requirement.")
 
 
 class Problem(BaseModel):
@@ -43,15 +43,15 @@ class Problem(BaseModel):
         }
     )
 
-    type: str = Field(description="A page about this kind of error.")
-    title: str = Field(description="What kind of error it is.")
+    type: str = Field(description="Address of the description of this kind of error.")
+    title: str = Field(description="The kind of error.")
     status: int = Field(description="The HTTP status code.")
-    detail: str = Field(description="What was received and what the limit is.")
-    instance: str = Field(description="The path that was asked.")
+    detail: str = Field(description="The received value and the limit.")
+    instance: str = Field(description="The path of the request.")
     code: str = Field(description="A stable name for programs.")
     request_id: str = Field(description="The same as in the reply's X-Request-ID and in the log.")
-    limit: int | float | str | None = Field(None, description="The limit that was passed.")
-    received: int | float | str | None = Field(None, description="What was received instead.")
+    limit: int | float | str | None = Field(None, description="The violated limit.")
+    received: int | float | str | None = Field(None, description="The received value.")
     errors: list[FieldFault] | None = Field(None, description="Each wrong field.")
 
 
@@ -106,8 +106,8 @@ def reply(fault: Fault, scope: Scope) -> Response:
     request_id = str(state.get("request_id", ""))
     form: ErrorForm | None = state.get("errors")
     if form is not None:
-        told = replace(fault, status=form.status(fault))
-        return _json(told, form.write(told, request_id), "application/json")
+        translated = replace(fault, status=form.status(fault))
+        return _json(translated, form.write(translated, request_id), "application/json")
     if path == "/v2" or path.startswith("/v2/"):
         return _json(fault, {"error": fault.detail}, "application/json")
     return _json(fault, members(fault, request_id=request_id, instance=path), MEDIA_TYPE)
@@ -145,7 +145,7 @@ class ProtocolError(BaseModel):
         json_schema_extra={"example": {"error": "no model of this name is served"}}
     )
 
-    error: str = Field(description="What was received and what was expected.")
+    error: str = Field(description="The received and the expected value.")
 
 
 ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)

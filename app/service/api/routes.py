@@ -3,7 +3,7 @@
 The middleware needs a path's route for body limits, keys and labels, so the table finds it before
 the request is routed. FastAPI builds the OpenAPI document from a task endpoint's signature but does
 not handle its requests: resolving the signature takes longer than a short text spends in the queue.
-Errors have the form that FastAPI gives them.
+Errors have FastAPI's form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.service.api.services import services_of
 from app.service.api.uploads import media_type
 from app.settings.server import Settings
 
-UNSAID = ("", "application/x-www-form-urlencoded")
+UNDECLARED_TYPES = ("", "application/x-www-form-urlencoded")
 """Content types of JSON from clients that set none: no type, or curl's default. A page of another
 site may send the second without a preflight; app.service.api.middleware.keys rejects it."""
 
@@ -175,16 +175,16 @@ class TaskRoute(APIRoute):
         return handle
 
 
-NOTHING_ASKED = Routing()
+NO_ROUTING = Routing()
 
 
 def _read_routing(request: Request, faults: Faults) -> Routing:
     """Read the query's routing parameters. Unknown ones are ignored; the last of two counts."""
     if not request.scope["query_string"]:
-        return NOTHING_ASKED
+        return NO_ROUTING
     query = request.query_params
     asked = {name: query[name] for name in ROUTING if name in query}
-    return _checked(Routing, asked, "query", faults) or NOTHING_ASKED
+    return _checked(Routing, asked, "query", faults) or NO_ROUTING
 
 
 def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
@@ -197,7 +197,7 @@ def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> 
         faults.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
         return None
     json_type = kind.startswith("application/") and kind.endswith(("/json", "+json"))
-    if not json_type and kind not in UNSAID:
+    if not json_type and kind not in UNDECLARED_TYPES:
         raise UnsupportedMediaType("The body must be sent with Content-Type: application/json.")
     try:
         return model.model_validate_json(content)

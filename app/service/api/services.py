@@ -60,7 +60,7 @@ class Services:
     """The active confinement mechanisms by kind of child process."""
     tracing: Tracing | None = None
     operations: Executor
-    """Runs operators' requests and what may block for milliseconds: /info, /compare/data, large
+    """Runs operators' requests and other work that takes milliseconds: /info, /compare/data, large
     JSON."""
 
 
@@ -86,7 +86,7 @@ PART_BYTES = 192 * 1024
 """Bytes of one part. Divisible by three, so the parts' base64 joins to the base64 of the whole."""
 
 
-async def beside_the_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
+async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
     """Run `work`, in the operations thread if `size` is above LARGE_BYTES.
 
     A thread helps only if `work` consists of several calls: the interpreter does not switch threads
@@ -110,7 +110,7 @@ async def beside_the_loop(services: Services, work: Callable[[], T], *, size: in
         if not late:
             raise
         raise Overloaded(
-            f"so many large documents are read and written that this one waited {seconds:g} s",
+            f"too many large documents are being processed; this one waited {seconds:g} s",
             retry_after=RETRY_SECONDS,
             limit=seconds,
         ) from None

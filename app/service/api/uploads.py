@@ -100,7 +100,7 @@ RAW_CONTENT = {"application/octet-stream": {"schema": {"type": "string", "format
 
 FIELD_BYTES = 1024
 
-_HOW = (
+_UPLOAD_HINT = (
     "send it as the file of a multipart form field named file (curl -F file=@photo.jpg), "
     "or as the whole body with Content-Type: image/*"
 )
@@ -123,7 +123,7 @@ async def read_upload(
     `second` are the names that the form's field of a second picture may have. Raises FileMissing,
     UnsupportedMediaType, InvalidParameter, and FileTooLarge from reading the body.
     """
-    query = _once(request.query_params.multi_items(), known, "query")
+    query = _read_parameters(request.query_params.multi_items(), known, "query")
     kind = media_type(request)
     if kind == FORM:
         form = await read_form(
@@ -132,9 +132,11 @@ async def read_upload(
             max_fields=max_fields,
             field_bytes=FIELD_BYTES,
         )
-        picture, background = _sorted_out(form, second)
+        picture, background = _pick_pictures(form, second)
         unchosen = [(name, "") for name in second]
-        fields = _once([each for each in form.fields if each not in unchosen], known, "form")
+        fields = _read_parameters(
+            [each for each in form.fields if each not in unchosen], known, "form"
+        )
         for name in fields:
             if name in query:
                 raise InvalidParameter(f"{name} is given both in the query and in the form")
@@ -142,40 +144,45 @@ async def read_upload(
     if kind.startswith(RAW_TYPES):
         return Upload(_not_empty(await request.body()), query)
     if not kind and not await request.body():
-        raise FileMissing(f"the request has no picture; {_HOW}")
+        raise FileMissing(f"the request has no picture; {_UPLOAD_HINT}")
     raise UnsupportedMediaType(
-        f"the body is neither multipart/form-data nor a picture; {_HOW}",
+        f"the body is neither multipart/form-data nor a picture; {_UPLOAD_HINT}",
         limit="multipart/form-data, image/*",
     )
 
 
-def _sorted_out(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | None]:
+def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | None]:
     """Pick the pictures from the form's files. Raises FileMissing and InvalidParameter."""
     for name, value in form.fields:
         if name in second and not value:
             continue  # pages send an empty field if the user chose no second picture
         if name in FILE_FIELDS:
-            raise FileMissing(f"the form's file field holds text without a file name; {_HOW}")
+            raise FileMissing(
+                f"the form's file field holds text without a file name; {_UPLOAD_HINT}"
+            )
         if name in second:
             raise FileMissing(
                 f"the form's field {name} holds text; send the second picture as a file "
                 f"(curl -F {name}=@beach.jpg)"
             )
-    ours = [body for name, body in form.files if name in FILE_FIELDS]
-    others = [(name, body) for name, body in form.files if name in second]
-    if len(ours) + len(others) < len(form.files):
-        raise FileMissing(f"the form's file is in a field of another name; {_HOW}")
-    if not ours:
-        raise FileMissing(f"the form has no file; {_HOW}")
-    for name, count in ((FILE_FIELDS[0], len(ours)), (second[0] if second else "", len(others))):
+    pictures = [body for name, body in form.files if name in FILE_FIELDS]
+    backgrounds = [(name, body) for name, body in form.files if name in second]
+    if len(pictures) + len(backgrounds) < len(form.files):
+        raise FileMissing(f"the form's file is in a field with another name; {_UPLOAD_HINT}")
+    if not pictures:
+        raise FileMissing(f"the form has no file; {_UPLOAD_HINT}")
+    for name, count in (
+        (FILE_FIELDS[0], len(pictures)),
+        (second[0] if second else "", len(backgrounds)),
+    ):
         if count > 1:
             raise InvalidParameter(f"the form has more than one file for {name}", limit="one file")
     background = None
-    if others:
-        [(name, background)] = others
+    if backgrounds:
+        [(name, background)] = backgrounds
         if not background:
             raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
-    return _not_empty(ours[0]), background
+    return _not_empty(pictures[0]), background
 
 
 def _not_empty(body: bytes) -> bytes:
@@ -184,7 +191,9 @@ def _not_empty(body: bytes) -> bytes:
     return body
 
 
-def _once(items: Iterable[tuple[str, str]], known: Sequence[str], where: str) -> dict[str, str]:
+def _read_parameters(
+    items: Iterable[tuple[str, str]], known: Sequence[str], where: str
+) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in items:
         if name not in known:

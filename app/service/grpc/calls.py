@@ -1,4 +1,4 @@
-"""The steps of one call: caller, quota, message, answer and log line; limits on what arrives.
+"""The steps of one call: caller, quota, message, answer, log line; limits on arriving messages.
 
 Handlers get a stream of messages even if there is only one. The caller is therefore identified, and
 may be rejected, before a message of many megabytes is read.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # an optional extra
 METHOD = "POST"
 """The HTTP/2 method of every gRPC call."""
 
-NOTHING_ASKED = 0
+NOT_RECORDED = 0
 """Status of a stream's admission, which is neither logged nor measured."""
 
 DEADLINE = 504
@@ -85,7 +85,7 @@ class Calls:
         self._tracing = services.tracing
         self._gates = gates
         proxies = settings.proxies()
-        self._told_by_proxies = (
+        self._proxy_headers = (
             ProxyHeadersMiddleware(_nothing, trusted_hosts=proxies) if proxies else None
         )
         # gRPC assembles whole messages, so only as many may arrive at a time as fit into memory.
@@ -165,7 +165,7 @@ class Calls:
                 state["status"] = fault.status
                 call.metadata |= metadata_of(fault)
                 return fault
-            state["status"] = NOTHING_ASKED
+            state["status"] = NOT_RECORDED
         return None
 
     async def _answer(
@@ -177,7 +177,7 @@ class Calls:
             if buckets is None or is_free(method.path):
                 return None, await self._reply(method, messages, call)
             bucket = buckets.of_caller()
-            with _quota_told(bucket, call), buckets.running(bucket):
+            with _with_quota_metadata(bucket, call), buckets.running(bucket):
                 return None, await self._reply(method, messages, call)
         except PaddlepoolError as error:
             fault = fault_of(error)
@@ -210,16 +210,16 @@ class Calls:
         host, _, port = urllib.parse.unquote(rest).rpartition(":")
         if kind not in ("ipv4", "ipv6"):
             return ""
-        if self._told_by_proxies is None:
+        if self._proxy_headers is None:
             return host.strip("[]")
         client = (host.strip("[]"), int(port))
         scope: Any = {"type": "http", "client": client, "headers": headers.raw, "scheme": "http"}
-        await self._told_by_proxies(scope, _nothing, _nothing)
+        await self._proxy_headers(scope, _nothing, _nothing)
         return str(scope["client"][0])
 
     @contextmanager
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[dict[str, int]]:
-        """Log and measure the call in this context, unless its `status` is NOTHING_ASKED."""
+        """Log and measure the call in this context, unless its `status` is NOT_RECORDED."""
         began = time.perf_counter()
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
@@ -264,7 +264,7 @@ async def _nothing(*_: Any) -> Any:
 
 
 @contextmanager
-def _quota_told(bucket: TokenBucket, call: Call) -> Iterator[None]:
+def _with_quota_metadata(bucket: TokenBucket, call: Call) -> Iterator[None]:
     """Add the quota left to the call's metadata, even if the call is rejected."""
     try:
         yield
@@ -346,7 +346,7 @@ class Arrivals:
             if has_place:
                 raise
             raise Overloaded(
-                f"{self._limit} messages are arriving, which is the limit",
+                f"{self._limit} messages are arriving; that is the limit",
                 retry_after=RETRY_SECONDS,
                 limit=self._limit,
             ) from None

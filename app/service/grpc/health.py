@@ -17,7 +17,7 @@ from app.service.grpc.messages import SERVICE
 
 NAME = "grpc.health.v1.Health"
 PATH = "/v2/health/ready"
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 SERVERS = ("", SERVICE, NAME)
 """Service names that mean the server itself; other names are models and tasks."""
 
@@ -57,7 +57,7 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
                     last = status
                 if draining:
                     return
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
     table = {"Check": unary(calls, check), "Watch": grpc.stream_stream_rpc_method_handler(watch)}
     return grpc.method_handlers_generic_handler(NAME, table), [check, watched]

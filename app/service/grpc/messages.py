@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from app.contracts.errors import FileTooLarge, InvalidParameter, InvalidTensor
 from app.engine.dataplane import TensorRequest
-from app.service.api.services import Services, beside_the_loop
+from app.service.api.services import Services, run_off_loop
 from app.service.api.v2.bodies import place_timeout, raw_bytes, reply_tensor, written_size
 from app.service.api.v2.documents import IGNORED, Expected, read_document
 from app.service.api.v2.infer import Inferred, check_size, infer_tensors
@@ -96,7 +96,7 @@ async def infer_message(
     )
     write = partial(_reply, messages, found, final=final)
     size = written_size(found.outputs, found.form)
-    return await beside_the_loop(services, write, size=size), found
+    return await run_off_loop(services, write, size=size), found
 
 
 def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
@@ -120,7 +120,7 @@ def read_version(text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise InvalidParameter("the version of a model is a whole number")
+        raise InvalidParameter("the version of a model must be a whole number")
     return int(text)
 
 
@@ -268,7 +268,7 @@ def _parts(
             raise _malformed()
         if (number := next(numbers)) > MAX_PARTS:
             raise InvalidTensor(
-                f"the message has more than {MAX_PARTS} parts; numbers are sent packed, and large "
+                f"the message has more than {MAX_PARTS} parts; send numbers packed, and large "
                 "tensors as raw_input_contents",
                 limit=MAX_PARTS,
                 received=number,
@@ -317,4 +317,4 @@ def _encoded(value: int) -> bytes:
 
 
 def _malformed() -> InvalidTensor:
-    return InvalidTensor("the message is not one of the protocol")
+    return InvalidTensor("the message is malformed")

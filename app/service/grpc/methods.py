@@ -134,4 +134,4 @@ async def _unload(services: Services, request: Any) -> dict[str, Any]:
 
 def _check_repository(request: Any) -> None:
     if request.repository_name:
-        raise InvalidParameter("there is one repository, and it has no name")
+        raise InvalidParameter("there is only one repository; it has no name")

@@ -27,7 +27,7 @@ from app.service.grpc.methods import INFER, inference, methods
 WINDOW_BYTES = 1 << 18
 """Bytes that a client may send of a message before a handler reads it; then the whole message."""
 
-TAKING_STALLS = 10
+IDLE_STALLS = 10
 """Idle timeout in stall timeouts: gRPC counts a connection as idle when its last reply is written,
 although the client may still be reading it."""
 
@@ -38,7 +38,7 @@ IDENTITY_ONLY = 1
 """Bit set of gRPC's compression algorithms; the first bit means no compression. A small message
 must not decompress to a large one."""
 
-SAID_OF_CLIENTS = ("Invalid encoding on ", "ExecuteBatchError raised in core")
+CLIENT_LOG_LINES = ("Invalid encoding on ", "ExecuteBatchError raised in core")
 """Beginnings of the library's log lines about clients, each with a traceback, that are dropped. The
 first reports metadata that is not text and quotes it, although it may be a key. The second reports
 a client that has disconnected."""
@@ -59,7 +59,7 @@ class GrpcDoor:
         settings = services.settings
         messages = Messages()
         calls = Calls(services, gates, connections=connections)
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_not_of_clients)
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_server_line)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=connections,
             options=(
@@ -77,7 +77,7 @@ class GrpcDoor:
                 ),
                 (
                     "grpc.max_connection_idle_ms",
-                    _milliseconds(TAKING_STALLS * settings.send_stall_seconds),
+                    _milliseconds(IDLE_STALLS * settings.send_stall_seconds),
                 ),
             ),
         )
@@ -120,8 +120,8 @@ class GrpcDoor:
         await asyncio.shield(self._closing)
 
 
-def _is_not_of_clients(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(SAID_OF_CLIENTS)
+def _is_server_line(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(CLIENT_LOG_LINES)
 
 
 def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodHandler:

@@ -41,9 +41,9 @@ class LocalServer:
             stdin=subprocess.PIPE,
             env=server_environment(os.environ),
         )
-        threading.Thread(target=self._end_together, name="server-watch", daemon=True).start()
+        threading.Thread(target=self._exit_with_server, name="server-watch", daemon=True).start()
 
-    def _end_together(self) -> None:
+    def _exit_with_server(self) -> None:
         code = self._process.wait()
         if not self._draining:
             print(f"the server ended with code {code}; see its log", file=sys.stderr, flush=True)

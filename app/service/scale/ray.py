@@ -26,7 +26,7 @@ from app.settings.server import Settings
 READY = "/v2/health/ready"
 METRICS = "/metrics"
 MODEL_CONTROL = "/v2/repository"
-ASKED_WITH = (b"authorization", b"x-api-key", b"host")
+ACCESS_HEADERS = (b"authorization", b"x-api-key", b"host")
 """Request headers that decide whether a client may read the metrics."""
 
 MAX_ONGOING = 16
@@ -40,7 +40,7 @@ WAIT_SECONDS = 15.0
 """How long Ray waits for requests in flight, before the time that the server needs to drain."""
 
 START_SECONDS = 600.0
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 SCRAPE_SECONDS = 5.0
 
 
@@ -102,7 +102,7 @@ class Replica:
                 await self.check_health()
             except (aiohttp.ClientError, RuntimeError) as error:
                 seen = error
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
             else:
                 return
         raise RuntimeError(f"the server was not ready within {START_SECONDS:.0f} s: {seen}")
@@ -116,7 +116,7 @@ class Replica:
             await self._metrics(scope, receive, send)
         elif scope["path"].startswith(MODEL_CONTROL):
             # It would change the models of only one replica.
-            fault = http_fault(404, "Model control is not offered through Ray Serve.")
+            fault = http_fault(404, "Model control is not available through Ray Serve.")
             await reply(fault, scope)(scope, receive, send)
         else:
             await self._relay(scope, receive, send)
@@ -135,7 +135,7 @@ class Replica:
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]
-            if name in ASKED_WITH
+            if name in ACCESS_HEADERS
         ]
         status, _ = await self._relay.get(METRICS, headers)
         if status != 200:

@@ -81,7 +81,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._began = self.loop.time()
         self._running: RequestResponseCycle | None = None
         self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
-        self._last_words: Callable[[], None] | None = None
+        self._final_reply: Callable[[], None] | None = None
         self._lingering = Lingering(transport, self.loop)
         self._sending = self.unread_replies.watch(transport, self.loop)
         self._deadline: float | None = None
@@ -95,7 +95,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._sending.stop()
-        self._held = self._last_words = None
+        self._held = self._final_reply = None
         super().connection_lost(exc)
         self.pipeline.clear()
         for cycle in (self._running, self.cycle):
@@ -193,8 +193,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._deadline is not None or self.flow.write_paused:
             # The next request has its own deadline, or its time starts when the reply is flushed.
             self._unset_keepalive_if_required()
-        if self._last_words is not None and not self._is_answering():
-            self._last_words()
+        if self._final_reply is not None and not self._is_answering():
+            self._final_reply()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -249,12 +249,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._alarm.cancel()
             self._alarm = None
         if self._alarm is None:
-            self._alarm = self.loop.call_at(self._deadline, self._look_at_deadline)
+            self._alarm = self.loop.call_at(self._deadline, self._check_deadline)
 
     def _disarm_deadline(self) -> None:
         self._deadline = None
 
-    def _look_at_deadline(self) -> None:
+    def _check_deadline(self) -> None:
         self._alarm = None
         if self._deadline is None:
             return
@@ -305,13 +305,13 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._held = None
             else:
                 self.pipeline.popleft()
-        last_words = partial(self._end_with, fault, request_id)
+        final_reply = partial(self._send_final_reply, fault, request_id)
         if self._is_answering():
-            self._last_words = last_words
+            self._final_reply = final_reply
         else:
-            last_words()
+            final_reply()
 
-    def _end_with(self, fault: Fault, request_id: str) -> None:
+    def _send_final_reply(self, fault: Fault, request_id: str) -> None:
         if self._in_body and self.cycle is self._running:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

@@ -25,7 +25,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
         return b"", target
     found = ABSOLUTE.fullmatch(target)
     if found is None:
-        raise Refused(http_fault(400, "The target is neither a path nor an address of HTTP."))
+        raise Refused(http_fault(400, "The target is neither a path nor an HTTP URL."))
     authority, rest = found.groups(b"")
     return authority, rest if rest.startswith(b"/") else b"/" + rest
 
@@ -51,25 +51,27 @@ def read_framing(
         elif name == b"transfer-encoding":
             codings += value.lower().split(b",")
     if len(hosts) != 1 and (hosts or version != "1.0"):
-        raise Refused(http_fault(400, f"A request has one Host header, received {len(hosts)}."))
+        raise Refused(
+            http_fault(400, f"A request must have one Host header, received {len(hosts)}.")
+        )
     if hosts == [b""]:
         raise Refused(http_fault(400, "The Host header is empty."))
     if codings:
         _check_codings([coding.strip() for coding in codings], version)
     if upgrade and (codings or length):
         # The parser treats data after an upgrade as another protocol and drops the body.
-        raise Refused(http_fault(400, "A request with a body cannot ask for an upgrade."))
+        raise Refused(http_fault(400, "A request with a body cannot request an upgrade."))
     return None if codings else length
 
 
 def version_unknown() -> Fault:
-    return http_fault(505, "The versions of HTTP that are known are 1.0 and 1.1.")
+    return http_fault(505, "The supported versions of HTTP are 1.0 and 1.1.")
 
 
 def _check_codings(codings: list[bytes], version: str) -> None:
     if version == "1.0":
-        raise Refused(http_fault(400, "HTTP/1.0 has no Transfer-Encoding."))
+        raise Refused(http_fault(400, "HTTP/1.0 does not allow Transfer-Encoding."))
     if codings.count(b"chunked") > 1:
-        raise Refused(http_fault(400, "Transfer-Encoding says chunked more than once."))
+        raise Refused(http_fault(400, "Transfer-Encoding lists chunked more than once."))
     if codings != [b"chunked"]:
-        raise Refused(http_fault(501, "The only Transfer-Encoding that is known is chunked."))
+        raise Refused(http_fault(501, "The only supported Transfer-Encoding is chunked."))

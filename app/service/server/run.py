@@ -84,7 +84,7 @@ class PoolServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in _drained_by()}
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in _drain_signals()}
         try:
             yield
         finally:
@@ -92,7 +92,7 @@ class PoolServer(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
-def _drained_by() -> list[signal.Signals]:
+def _drain_signals() -> list[signal.Signals]:
     """Signals that start the drain: also SIGHUP, from a closing terminal, unless under `nohup`."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
@@ -160,13 +160,13 @@ def run(
         ready=ready,
     )
     host, port = listener.getsockname()[:2]
-    log.info("listening", extra={"url": f"http://{_bracketed(host)}:{port}", "pid": os.getpid()})
+    log.info("listening", extra={"url": f"http://{_url_host(host)}:{port}", "pid": os.getpid()})
     server.run(sockets=[listener])
     log.info("stopped")
     _end(0)
 
 
-def _bracketed(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

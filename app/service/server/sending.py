@@ -22,7 +22,7 @@ class UnreadReplies:
     """
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
-        """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""
+        """Each client must read STALLED_BYTES within `stall_seconds`, regardless of the total."""
         self._limit = limit
         self._stall_seconds = stall_seconds
         self._watches: set[StallWatch] = set()
@@ -62,7 +62,7 @@ class StallWatch:
         """Bytes that were unread when writing paused. They count in full until writing resumes."""
 
     def start(self) -> None:
-        self._look_again_later()
+        self._schedule_check()
         self.held = self._left
         self._unread.add(self)
 
@@ -73,21 +73,21 @@ class StallWatch:
             self._unread.discard(self)
 
     def cut(self, event: str, **said: int) -> None:
-        log.info(event, extra={"left_bytes": self._untaken(), **said})
+        log.info(event, extra={"left_bytes": self._unread_bytes(), **said})
         self.stop()
         self._transport.abort()
 
     def _check(self) -> None:
-        if self._left - self._untaken() < STALLED_BYTES:
+        if self._left - self._unread_bytes() < STALLED_BYTES:
             self.cut("client stalled")
         else:
-            self._look_again_later()
+            self._schedule_check()
 
-    def _look_again_later(self) -> None:
-        self._left = self._untaken()
+    def _schedule_check(self) -> None:
+        self._left = self._unread_bytes()
         self._timer = self._loop.call_later(self._seconds, self._check)
 
-    def _untaken(self) -> int:
+    def _unread_bytes(self) -> int:
         """Unread bytes, including those in the kernel's send buffer.
 
         The kernel accepts megabytes ahead of a slow client, and more only after a third is sent.

@@ -1,4 +1,4 @@
-"""What the server needs to know of its system: service manager, limits, the event loop's lag."""
+"""Interfaces to the system: service manager, resource limits, the event loop's lag."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
-from app.engine.process.child import Child, ChildDied, ChildTimeout, Heard
+from app.engine.process.child import Child, ChildDied, ChildTimeout, ReceivedReply
 from app.engine.process.child import Reply as Reply  # pipelines take it from here
 from app.engine.queue.job import Job
 from app.tasks.codecs.picture import PICTURE_LINK
@@ -53,7 +53,7 @@ class CodecProcess:
     def __init__(self, child: Child) -> None:
         self._child = child
         self._call: Call | None = None
-        self._heard: Heard | None = None
+        self._received: ReceivedReply | None = None
         self._wall = 0.0
         self._failure: Restart | None = None
 
@@ -83,13 +83,13 @@ class CodecProcess:
             self._wall = min(self._call.wall_seconds, timeout)
         self._child.expect(timeout=self._wall, patience=timeout - self._wall)
 
-    def look(self) -> float:
+    def check_timeout(self) -> float:
         try:
-            return self._child.look()
+            return self._child.check_timeout()
         except ChildDied as died:
             raise self._blamed(died) from None
 
-    def hear(self) -> int | None:
+    def poll_reply(self) -> int | None:
         """Read the reply; return the bytes of it and its request, or None before it has arrived.
 
         Raises what the function raised; the process lives on. Raises the call's `blame` if the
@@ -99,28 +99,28 @@ class CodecProcess:
         then Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
         try:
-            self._heard = self._child.hear()
+            self._received = self._child.poll_reply()
         except ChildDied as died:
             raise self._blamed(died) from None
         except WorkerCrashed:  # the sandbox reports with it that memory ran out
             self._failure = Restart.MEMORY
-            message = "the picture needs more memory than one picture may take"
+            message = "the picture needs more memory than the limit for one picture"
             raise self._done().blame(message) from None
         except PaddlepoolError:
             self._done()
             self._check_descriptors()
             raise
-        if self._heard is None:
+        if self._received is None:
             return None
         self._done()
         self._check_descriptors()
-        return self._heard.nbytes
+        return self._received.nbytes
 
     def fetch(self) -> Reply:
-        heard, self._heard = self._heard, None
-        if heard is None:
-            raise RuntimeError("this is a bug: no answer was heard")
-        return self._child.fetch(heard)
+        received, self._received = self._received, None
+        if received is None:
+            raise RuntimeError("this is a bug: no answer was received")
+        return self._child.fetch(received)
 
     def _done(self) -> Call:
         call, self._call = self._call, None
@@ -142,12 +142,12 @@ class CodecProcess:
             if not call.interrupted:
                 call.interrupted = True
                 return Interrupted()
-            message = "the system ended two processes working on the picture"
+            message = "the system killed two processes that worked on the picture"
             return Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
         if died.reason is Restart.TIMEOUT:
-            return call.blame("the picture took longer than one of its size may")
+            return call.blame("the picture took longer than the limit for its size")
         blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
-        return blame("the process working on the picture died")
+        return blame("the process that worked on the picture died")
 
     def warm_up(self, functions: Sequence[str], *, timeout: float) -> list[PaddlepoolError]:
         """Run each function once, and return the errors that they raised. Raises WorkerCrashed."""
@@ -169,7 +169,7 @@ class CodecProcess:
         if any(link == PICTURE_LINK for link in self._open_files()):
             self._failure = Restart.CORRUPT
             self._child.kill()
-            raise WorkerCrashed("the process working on the picture died")
+            raise WorkerCrashed("the process that worked on the picture died")
 
     def _open_files(self) -> Iterator[str]:
         with contextlib.suppress(OSError):

@@ -94,7 +94,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     quiet: AbstractContextManager[None] = nullcontext()
     if kind == "TIFF":
         check_kind(body)
-        quiet = _unheard()
+        quiet = _discard_stderr()
     elif kind == "AVIF":
         # The brand of a still picture: for a sequence's, the decoder returns a frame of a track.
         body = body[:8] + b"avif" + body[12:]
@@ -120,7 +120,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def _discard_stderr() -> Iterator[None]:
     """Discard what the block writes to standard error: libtiff writes a line for each damaged row.
 
     It goes to a pipe without a reader, because a codec process may not open the null device.

@@ -22,7 +22,7 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import Clock
-from app.contracts.reasons import UNOPENED, Restart
+from app.contracts.reasons import OPENING_FAILURES, Restart
 from app.contracts.tensors import Tensors
 from app.engine.awaiting import in_thread
 from app.engine.pool.instance import Instance, Run, close_all
@@ -221,7 +221,7 @@ class CodecPool:
 
         0 after its start: pictures that kill processes must not make others wait.
         """
-        if reason in UNOPENED:
+        if reason in OPENING_FAILURES:
             return self._backoff.delay_after_loss()
         self._on_restart(reason)
         return 0.0

@@ -199,7 +199,7 @@ def _row(
 def _validation_pairs(root: Path, limit: int | None) -> list[Pair]:
     names = sorted(path.stem for path in folder(root / "images").glob("*.jpg"))
     if not names:
-        raise ConfigError(f"data absent: {root / 'images'} holds no .jpg")
+        raise ConfigError(f"{root / 'images'} contains no .jpg")
     return [
         Pair(
             name,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
 from app.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers
-from app.service.api.services import ServicesDep, base64_parts, beside_the_loop
+from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, read_upload
 from app.settings.server import Settings
 from app.tasks.segment.options import FILES, MEDIA_TYPES, OPTIONS
@@ -107,9 +107,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     answer = await services.dataplane.run("segment", payload, **routing.options(settings))
     if not as_json:
         return _as_picture(answer)
-    content = await beside_the_loop(
-        services, partial(_document, answer), size=len(answer.value.image)
-    )
+    content = await run_off_loop(services, partial(_document, answer), size=len(answer.value.image))
     return Response(content, media_type="application/json", headers=result_headers(answer))
 
 

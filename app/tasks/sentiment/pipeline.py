@@ -381,7 +381,7 @@ def _decoded(text: bytes, position: int) -> str:
         return text.decode()
     except UnicodeDecodeError as error:
         raise InvalidParameter(
-            f"text {position} is not UTF-8 from byte {error.start}", received=error.start
+            f"text {position} is not UTF-8 at byte {error.start}", received=error.start
         ) from None
 
 

@@ -71,7 +71,7 @@ def _check(text: str, *, name: str, most: int) -> None:
         )
     if _SURROGATE.search(text):
         raise InvalidParameter(
-            f"{name} holds half of a surrogate pair, which is no character; expected Unicode text"
+            f"{name} contains a lone surrogate, which is not a character; expected Unicode text"
         )
     if _INVISIBLE.fullmatch(text):
         raise TextEmpty(

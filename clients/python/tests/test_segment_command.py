@@ -155,7 +155,7 @@ def test_standard_input_becomes_standard_output(
 def test_a_picture_is_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be unreadable, and change how the terminal behaves."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with pytest.raises(CommandError, match="say -o FILE"):
+    with pytest.raises(CommandError, match="use -o FILE"):
         Server().segment("-")
 
 
@@ -193,12 +193,12 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
     [
         (["--bg-image", "absent.jpg"], "--bg-image absent.jpg: No such file"),
         (["--url", "127.0.0.1:8000"], "no scheme; is it http://127.0.0.1:8000 ?"),
-        (["--url", "ftp://host"], "--url ftp://host is no address"),
-        (["--url", "http://[::1"], r"--url http://\[::1 is no address"),
-        (["--url", "http://host:99999"], "--url http://host:99999 is no address"),
-        (["--api-key", "gehe\nim"], "no HTTP header carries"),
-        (["--model", "nobody"], "--model nobody: for this the server has u2netp$"),
-        (["--model", "u2netp@7"], "--model u2netp@7: for this the server has u2netp@1$"),
+        (["--url", "ftp://host"], "--url ftp://host is not a valid address"),
+        (["--url", "http://[::1"], r"--url http://\[::1 is not a valid address"),
+        (["--url", "http://host:99999"], "--url http://host:99999 is not a valid address"),
+        (["--api-key", "gehe\nim"], "in an HTTP header"),
+        (["--model", "nobody"], "--model nobody: for this task the server has u2netp$"),
+        (["--model", "u2netp@7"], "--model u2netp@7: for this task the server has u2netp@1$"),
         (["--predictor", "nobody"], "--predictor nobody: there are gpu, native, onednn$"),
         (["--predictor", "gpu"], "--predictor gpu cannot start: this build has no CUDA$"),
         (["-o", "out.gif"], "-o out.gif: results are PNG, WebP or JPEG, not '.gif'$"),
@@ -206,8 +206,8 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
             ["-o", "photos/a.jpg", "--format", "png"],
             "a.jpg is the picture; the result must be another file",
         ),
-        (["photos", "-o", "out"], "photos is a directory; one is taken, and alone"),
-        (["absent.jpg"], "absent.jpg is no file and no directory"),
+        (["photos", "-o", "out"], "photos is a directory; a directory must be the only argument"),
+        (["absent.jpg"], "absent.jpg is neither a file nor a directory"),
         (["photos/b.jpg", "-o", "-"], "several pictures"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -333,7 +333,7 @@ def test_ctrl_c_leaves_the_rest_to_the_next_run(
     assert 2 <= len(done) < 200
     assert all(name.endswith(".jpg.png") for name in done)
     assert said.out.strip() == f"{len(done)} of 200 pictures in {tmp_path / 'out'}"
-    assert "interrupted; the same command goes on with the rest" in said.err
+    assert "interrupted; run the same command again to continue" in said.err
     again = Server()
     assert again.segment(tmp_path / "in", "-o", tmp_path / "out", "--jobs", 8) == 0
     assert again.asked == 200 - len(done)

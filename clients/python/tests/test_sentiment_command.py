@@ -103,7 +103,7 @@ def test_columns_of_the_same_name_are_not_lost(
     table.write_text("text,label\n好,happy\n", "utf-8")
     assert main(["sentiment", str(table)]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert "has a column 'label' already; say --prefix" in line
+    assert "has a column 'label' already; use --prefix" in line
     assert [path.name for path in tmp_path.iterdir()] == ["judged.csv"]
     assert server.classify(table, "--prefix", "our_") == 0
     assert read(tmp_path / "judged.emotion.csv") == [
@@ -121,7 +121,7 @@ def test_columns_of_the_same_name_are_not_lost(
     ("content", "message"),
     [
         ("id,text\n1,好\n2,a,b\n".encode(), "line 3: 3 fields, the header has 2"),
-        ("text\n好\n".encode() + "不好\n".encode("gbk"), "line 3: not utf-8; say --encoding"),
+        ("text\n好\n".encode() + "不好\n".encode("gbk"), "line 3: not utf-8; use --encoding"),
         (b"text\n" + b"x" * 200_000, "line 2: field larger than field limit (131072)"),
         ("text,text\n好,坏\n".encode(), "has 2 columns 'text', expected one"),
     ],
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_there_is_one_line(
     for encoding in ("hex", "klingon"):
         with pytest.raises(SystemExit):
             main(["sentiment", "posts.csv", "--encoding", encoding])
-        assert f"'{encoding}' is no encoding of texts" in capsys.readouterr().err
+        assert f"'{encoding}' is not a text encoding" in capsys.readouterr().err
 
 
 def test_other_encodings_and_short_rows_are_read(tmp_path: Path, server: Server) -> None:
@@ -228,7 +228,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with(
     error = capsys.readouterr().err
     assert said in error
     part = f"{output}.column2.part"
-    assert f"64 of 100 texts are in {part}; the same command goes on with the rest" in error
+    assert f"64 of 100 texts are in {part}; run the same command again to continue" in error
     assert output.read_text("utf-8") == "results of yesterday"
     assert len(server.asked) == 2 + len(faults)
     server.asked.clear()

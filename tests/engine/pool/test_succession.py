@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.contracts.ports import Worker
-from app.engine.pool.succession import LOOK_SECONDS, Succession
+from app.engine.pool.succession import POLL_SECONDS, Succession
 
 
 class Counting:
@@ -18,7 +18,7 @@ class Counting:
 
 
 def test_short_runs_share_a_look_at_the_memory() -> None:
-    """The first run of a worker is looked at, and then one in LOOK_SECONDS."""
+    """The first run of a worker is looked at, and then one in POLL_SECONDS."""
     now = 0.0
     worker = Counting()
 
@@ -33,6 +33,6 @@ def test_short_runs_share_a_look_at_the_memory() -> None:
     for _ in range(10):
         succession.watch(worker)  # type: ignore[arg-type]
     assert worker.looks == began + 1
-    now = 1.01 * LOOK_SECONDS
+    now = 1.01 * POLL_SECONDS
     succession.watch(worker)  # type: ignore[arg-type]
     assert worker.looks == began + 2

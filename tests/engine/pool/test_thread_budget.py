@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.contracts.errors import ConfigError
-from app.engine.registry.registry import ThreadBudget, refuse_absurd, thread_budget
+from app.engine.registry.registry import ThreadBudget, check_threads, thread_budget
 from app.models.repository.config import InstanceGroup, ModelConfig
 
 
@@ -39,7 +39,7 @@ def test_more_threads_than_cores_are_warned_of(threads: int, cores: float, warns
 
 def test_only_absurd_configurations_are_refused() -> None:
     """64 threads pass on any machine; beyond that 16 threads a core is the limit."""
-    refuse_absurd("m", config((64, 1, "always")), cores=1.0)
-    refuse_absurd("m", config((64, 2, "always")), cores=8.0)
+    check_threads("m", config((64, 1, "always")), cores=1.0)
+    check_threads("m", config((64, 2, "always")), cores=8.0)
     with pytest.raises(ConfigError, match="128 threads on 4 cores, limit 64"):
-        refuse_absurd("m", config((64, 2, "always")), cores=4.0)
+        check_threads("m", config((64, 2, "always")), cores=4.0)

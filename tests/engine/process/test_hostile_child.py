@@ -138,7 +138,7 @@ def test_an_error_is_one_of_ours(described: dict[str, object], kind: type[Except
 
 def test_only_opening_may_find_that_the_system_has_nothing_to_give() -> None:
     """It is tried again then; of a call it would be the child's word for anything."""
-    with pytest.raises(ValueError, match="an error has a kind and a message"):
+    with pytest.raises(ValueError, match="an error must have a kind and a message"):
         read_answer(b'{"error": {"errno": 24}}')
 
 

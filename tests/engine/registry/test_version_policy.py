@@ -258,7 +258,7 @@ def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_out(
     with pytest.raises(ModelNotFound), registry.lease("double", 3):
         pass
     [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert error.startswith("double: nothing of it is loaded: double/config.toml: it is not TOML")
+    assert error.startswith("double: no version is loaded: double/config.toml: it is not TOML")
 
 
 def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serving(

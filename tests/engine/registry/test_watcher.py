@@ -193,7 +193,7 @@ def test_a_load_that_cannot_read_is_tried_again(
         look(watcher)
         assert served(registry) == [("double", 1), ("more", 1)]
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith("a is left as it is for now: ")
+    assert warning.startswith("a stays unchanged for now: ")
     assert "config.toml" in warning
     look(watcher)
     assert served(registry) == [("a", 1), ("double", 1), ("more", 1)]

@@ -148,7 +148,7 @@ def test_auto_and_tune_choose_the_same_group(
 def test_a_group_that_is_no_candidate_is_not_recommended() -> None:
     found = recommend(comparison({"group": "shown", "concurrent_per_second": 60.0}), OFFERED)
     assert found.group == "main"
-    assert found.reason.endswith("shown would be faster, but config.toml says candidate = false")
+    assert found.reason.endswith("shown would be faster, but config.toml sets candidate = false")
 
 
 def test_nothing_is_recommended_where_nothing_is_fast_enough(
@@ -159,7 +159,7 @@ def test_nothing_is_recommended_where_nothing_is_fast_enough(
     found = recommend(comparison(slow), OFFERED, p95_seconds=0.1)
     assert not found.fit
     assert found.reason == (
-        "main: its p95 is 200 ms, asked for are 100; spare: its p95 is 500 ms, asked for are 100"
+        "main: its p95 is 200 ms, the limit is 100; spare: its p95 is 500 ms, the limit is 100"
     )
     write_double(tmp_path)
     monkeypatch.setattr("app.evidence.comparison.run.compare", lambda *_, **__: comparison(slow))
@@ -249,7 +249,7 @@ def test_it_is_written_only_when_agreed(
     arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(arguments) == 0
-    assert "Nobody is at the terminal: say --yes" in capsys.readouterr().out
+    assert "There is no terminal to ask: use --yes" in capsys.readouterr().out
     assert main([*arguments, "--dry-run"]) == 0
     assert path.read_text("utf-8") == before
     assert main([*arguments, "--yes"]) == 0
@@ -261,7 +261,7 @@ def test_it_is_written_only_when_agreed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param([], "--p95 MS is needed, or --groups", id="neither"),
+        pytest.param([], "--p95 MS or --groups is required", id="neither"),
         pytest.param(["--p95", "0"], "--p95 must be above 0", id="limit"),
         pytest.param(["--p95", "nan"], "--p95 must be above 0", id="no number"),
         pytest.param(["--p95", "9", "--yes"], "--yes belongs to --groups", id="yes"),

@@ -208,7 +208,7 @@ def test_exact_admits_full_precision_only(bench: Bench) -> None:
         + group("same", seconds=0.5, off=0.00001)
     )
     assert bench.choose("exact").group == "same"
-    assert bench.candidate("low") == "a lower precision, and exact is asked for"
+    assert bench.candidate("low") == "a lower precision, which exact excludes"
     assert bench.candidate("wide") == "differs by 0.001 from first, and exact admits 0.0001"
 
 

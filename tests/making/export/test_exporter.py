@@ -225,7 +225,7 @@ def test_version_is_never_overwritten(tmp_path: Path) -> None:
     staging = staged_version(tmp_path, 3)
     (staging.__enter__() / "file").touch()
     (tmp_path / "3" / "other").mkdir(parents=True)
-    with pytest.raises(ExportError, match="was taken meanwhile"):
+    with pytest.raises(ExportError, match="was published meanwhile"):
         staging.__exit__(None, None, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
     assert [path.name for path in (tmp_path / "3").iterdir()] == ["other"]

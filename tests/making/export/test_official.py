@@ -95,7 +95,7 @@ def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path
     other = tmp_path / "other.onnx"
     write_u2netp(other, random_arrays(batch_norm=True))
     repository, release = published.parents[1], release_of(onnx_file.read_bytes())
-    with pytest.raises(ExportError, match="say --origin"):
+    with pytest.raises(ExportError, match="use --origin"):
         import_u2net("u2netp", other, repository=repository, release=release)
     origin = Origin("random", source="a test", licence="CC0-1.0")
     directory = import_u2net("u2netp", other, repository=repository, release=release, origin=origin)
@@ -131,9 +131,9 @@ def test_pull_goes_on_where_it_may(
     out, err = capsys.readouterr()
     going_on, failing = err.splitlines()
     assert out == ""
-    assert "cannot be had (registry: " in going_on
+    assert "unavailable (registry: " in going_on
     assert going_on.endswith(
-        f"going on with the weights in {repository}, in a fresh clone a preview"
+        f"continuing with the weights in {repository}, a preview in a fresh clone"
     )
     assert failing.startswith("paddlepool pull: ")
     assert not repository.exists()

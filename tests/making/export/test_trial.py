@@ -69,5 +69,7 @@ def test_why_nothing_ran_is_said() -> None:
     y = TensorSpec("y", "float32", (-1, 2))
     with pytest.raises(ExportError, match="cannot open the program: the backend raised an error"):
         run_trial(spec(y), config=ModelConfig(), open_predictor=refuse_to_open)  # type: ignore[arg-type]
-    with pytest.raises(ExportError, match=r"no shape tried \(the framework cannot run it\); name"):
+    with pytest.raises(
+        ExportError, match=r"none of the tried shapes \(the framework cannot run it\); name"
+    ):
         run_trial(spec(y), config=ModelConfig(), open_predictor=opening(refuse_to_run))

@@ -142,7 +142,7 @@ def test_a_sealed_network_is_quantised(tmp_path: Path, capsys: pytest.CaptureFix
     assert "not published: no layer would be int8" in capsys.readouterr().err
     assert main([*command, "--budget", "0.05"]) == 0
     said = capsys.readouterr().out
-    assert "no instance group runs it yet; in matte/config.toml one would be:" in said
+    assert "no instance group runs it yet; add one to matte/config.toml:" in said
     config = tmp_path / "models" / "matte" / "config.toml"
     lines = said[said.index("[[instance_group]]") :]
     config.write_text(config.read_text("utf-8") + lines, "utf-8")

@@ -95,11 +95,11 @@ def test_processes_of_more_threads_are_as_many_as_before(
         (
             '[[instance_group]]\nname = "a"\nbackend = "fake"\ntolerance = 1\n'
             "budget = { agreement = 1.0 }\n",
-            "budget takes the place of tolerance",
+            "budget replaces tolerance",
         ),
         (
             '[[instance_group]]\nname = "a"\nbackend = "fake"\nbudget = {}\n',
-            "needs mean_difference, agreement or both",
+            "must set mean_difference, agreement or both",
         ),
         (
             '[[instance_group]]\nname = "a"\nbackend = "fake"\nbudget = { agreement = 2 }\n',

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from app.contracts.errors import Overloaded
-from app.service.api.services import LARGE_BYTES, beside_the_loop
+from app.service.api.services import LARGE_BYTES, run_off_loop
 from tests.service.api.fakes import FakeRegistry, make_services, make_settings
 
 PATIENCE = 60.0
@@ -31,7 +31,7 @@ def test_what_waits_too_long_for_its_turn_is_refused() -> None:
                 operations=thread,
                 settings=make_settings(timeout_default_ms=300),
             )
-            aside = partial(beside_the_loop, services, size=LARGE_BYTES + 1)
+            aside = partial(run_off_loop, services, size=LARGE_BYTES + 1)
             running = asyncio.create_task(aside(first))
             assert await asyncio.to_thread(begun.wait, PATIENCE)
             asked = time.monotonic()

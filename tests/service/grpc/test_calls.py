@@ -153,7 +153,7 @@ def parameter(request: Any, name: str, **value: Any) -> None:
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
-    "no protobuf": (b"\xff\xff\xff", "not one of the protocol"),
+    "no protobuf": (b"\xff\xff\xff", "the message is malformed"),
     "another message": (b"\x0a\x01\xff", "not a ModelInferRequest"),
     "shape": (bad(lambda r: r.inputs[0].shape.__setitem__(1, 3)), "is 12 bytes"),
     "negative": (bad(lambda r: r.inputs[0].shape.__setitem__(0, -1)), "positive"),
@@ -168,7 +168,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "one too many": (bad(lambda r: r.raw_input_contents.append(b"")), "2 raw_input_contents"),
     "shared memory": (
         bad(lambda r: setattr(r.inputs[0].parameters["shared_memory_region"], "string_param", "r")),
-        "shared memory is not offered",
+        "shared memory is not supported",
     ),
     "parameter of nothing": (bad(lambda r: r.parameters["timeout"].Clear()), "has no value"),
     "version": (bad(lambda r: setattr(r, "model_version", "one")), "whole number"),

@@ -48,7 +48,7 @@ pytestmark = [  # real processes, some of them hung on purpose
 ]
 
 FAULTS = "tests.tasks.codecs.faults"
-FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+KILLED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Pool:
@@ -114,7 +114,7 @@ def test_a_picture_may_take_as_long_as_its_size_allows(one: Pool) -> None:
     profile = chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000), 9))
     body = np.frombuffer(padded_png(profile * 4_000), np.uint8)
     late = one.call("decoded", {"limits": {"seconds": 1.0}}, arrays={"body": body})
-    with pytest.raises(ImageUnreadable, match="longer than one of its size"):
+    with pytest.raises(ImageUnreadable, match="longer than the limit for its size"):
         late.result(timeout=60)
     one.echo()
     assert one.reasons == ["timeout"]
@@ -260,7 +260,7 @@ def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     assert one.reasons == ["killed"]
 
 
-@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
 def test_a_process_killed_over_a_picture_costs_it_nothing(
     tmp_path: Path, sent: signal.Signals
 ) -> None:
@@ -277,11 +277,11 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(
     assert len(open_descriptors()) == before
 
 
-@pytest.mark.parametrize("sent", FROM_OUTSIDE, ids=str)
+@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
 def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
     """Nor is it tried for ever: 503, with a time to come back."""
     with Pool(wall_seconds=60.0) as pool:
-        with pytest.raises(Overloaded, match="ended two processes") as caught:
+        with pytest.raises(Overloaded, match="killed two processes") as caught:
             pool.call("end", {"signal": sent}).result(timeout=60)
         assert caught.value.retry_after > 0
         pool.echo()

@@ -21,13 +21,13 @@ PIECE = 1 << 18
 
 GZIP_ONLY = 16 + zlib.MAX_WBITS
 
-TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
+ACCEPTS_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 """Matches an Accept-Encoding that accepts gzip; `q=0` rejects it."""
 
 MIN_COMPRESSED_BYTES = 1024
 """A shorter reply fits in one packet even if it is not compressed."""
 
-KEPT_AS_THEY_ARE = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
+UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
 """Content types that are not compressed, such as pictures and raw tensors."""
 
 
@@ -52,14 +52,14 @@ def packed(start: Message, headers: Headers, send: Send) -> Send:
     """
     if not _is_long(start):
         return send
-    if TAKES_GZIP.search(headers.get("accept-encoding", "")):
+    if ACCEPTS_GZIP.search(headers.get("accept-encoding", "")):
         # Levels above 1 take several times longer and save 5 %.
         responder: IdentityResponder = GZipResponder(
-            _unused, MIN_COMPRESSED_BYTES, 1, exclude_content_types=KEPT_AS_THEY_ARE
+            _unused, MIN_COMPRESSED_BYTES, 1, exclude_content_types=UNCOMPRESSED_TYPES
         )
     else:
         responder = IdentityResponder(
-            _unused, MIN_COMPRESSED_BYTES, exclude_content_types=KEPT_AS_THEY_ARE
+            _unused, MIN_COMPRESSED_BYTES, exclude_content_types=UNCOMPRESSED_TYPES
         )
     responder.send = send
     return responder.send_with_compression
@@ -94,14 +94,14 @@ class _Unpacked:
         self._unpack()
         more = self._more or bool(self._packed) or len(self._piece) == PIECE
         if not more and not self._stream.eof:
-            raise UnsupportedEncoding("The body ends before its gzip stream does.")
+            raise UnsupportedEncoding("The body ends before its gzip stream ends.")
         return {"type": "http.request", "body": self._piece, "more_body": more}
 
     def _unpack(self) -> None:
         try:
             self._piece = self._stream.decompress(self._packed, PIECE)
         except zlib.error as error:
-            raise UnsupportedEncoding("The body is not what gzip makes.") from error
+            raise UnsupportedEncoding("The body is not gzip data.") from error
         self._packed = self._stream.unconsumed_tail
         if self._stream.unused_data:  # accepting more members would let many empty ones take long
             raise UnsupportedEncoding("The body continues after the end of its gzip stream.")

@@ -19,7 +19,7 @@ from app.service.api.services import Lifecycle
 LOGGED = {b"x-model": "x_model", b"x-predictor": "x_predictor", b"server-timing": "server_timing"}
 """Reply headers that the log line repeats, mapped to their names in the log."""
 
-WATCH_FROM_SECONDS = 0.05
+WATCH_DELAY_SECONDS = 0.05
 """Delay after the body before a task watches for the client's disconnect. Most requests end earlier
 and need no task."""
 
@@ -82,7 +82,7 @@ class Exchange:
             self._received += size
         if not message.get("more_body", False):
             loop = asyncio.get_running_loop()
-            self._watching = loop.call_later(WATCH_FROM_SECONDS, self._start_watching)
+            self._watching = loop.call_later(WATCH_DELAY_SECONDS, self._start_watching)
         return message
 
     async def send(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Who may ask: optional API keys, and protection against pages of other sites."""
+"""Access rules: optional API keys, and protection against pages of other sites."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KeyRules:
 
     def _check_admin(self, headers: Headers, address: str) -> None:
         quota = self._wrong_admin_keys(client_network(address))
-        quota.spend(WRONG_KEYS, 0)  # without quota even the right key fails, so guessing is useless
+        quota.spend(WRONG_KEYS, 0)  # if the quota is used up, even the right key fails
         try:
             _find(headers, self._admin_keys, "the admin key")
         except Unauthorized:
@@ -186,7 +186,7 @@ class Sites:
                 "PADDLEPOOL_ALLOWED_HOSTS lists."
             )
         # Browsers omit Sec-Fetch-Site for plain HTTP to another machine.
-        elsewhere = site not in OWN if site else origin and _is_of_another(origin, host)
+        elsewhere = site not in OWN if site else origin and _is_other_site(origin, host)
         if elsewhere and scope["method"] not in SAFE and origin not in self._origins:
             return CrossSite(
                 "A page of another site sent this; PADDLEPOOL_CORS_ORIGINS lists those that may."
@@ -199,5 +199,5 @@ class Sites:
         return name in self._names or name.endswith(self._endings)
 
 
-def _is_of_another(origin: bytes, host: bytes | None) -> bool:
+def _is_other_site(origin: bytes, host: bytes | None) -> bool:
     return host is None or origin.lower().partition(b"://")[2] != host.lower()

@@ -153,9 +153,9 @@ class Agents:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        led = self._paths.get(scope["path"]) if scope["type"] == "http" else None
-        if led is not None and scope["method"] not in ("GET", "HEAD"):
-            path, agents = led
+        redirect = self._paths.get(scope["path"]) if scope["type"] == "http" else None
+        if redirect is not None and scope["method"] not in ("GET", "HEAD"):
+            path, agents = redirect
             agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
             if any(each in agent for each in agents):
                 scope = {**scope, "path": path}

@@ -20,7 +20,7 @@ RETRY_SECONDS = 1.0
 
 
 class Budget:
-    """Limits what all requests hold together; rejects more with 503. For one event loop."""
+    """Limits an amount that all requests share; rejects more with 503. For one event loop."""
 
     def __init__(self, limit: int, *, what: str) -> None:
         """`what` names the counted unit in error texts, such as "bytes of request bodies"."""

@@ -80,15 +80,15 @@ def _json(text: bytes) -> Any:
     lists = text.count(b"[") + text.count(b"{")  # also counts brackets in strings, which are rare
     if lists > MAX_LISTS:
         raise InvalidTensor(
-            f"the JSON has {lists} lists and objects, the limit is {MAX_LISTS}; tensors that are "
-            f"nested so finely can be sent as one flat list, or raw with {BINARY_HEADER}",
+            f"the JSON has {lists} lists and objects, the limit is {MAX_LISTS}; send such "
+            f"tensors as one flat list, or raw with {BINARY_HEADER}",
             limit=MAX_LISTS,
             received=lists,
         )
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidTensor(f"the request is not JSON from character {error.pos}") from None
+        raise InvalidTensor(f"the request is not valid JSON at character {error.pos}") from None
 
 
 def written_size(outputs: Tensors, form: ReplyForm) -> int:

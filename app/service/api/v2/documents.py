@@ -160,7 +160,7 @@ def _form(
         name = entry.get("name")
         if not isinstance(name, str) or name not in known or name in wanted:
             raise InvalidTensor(
-                f"outputs[{number}]: the model has no such output, or it is there twice; "
+                f"outputs[{number}]: the model has no such output, or it occurs twice; "
                 f"it has {', '.join(known)}"
             )
         own = parameters_of(entry, f"outputs[{number}]")

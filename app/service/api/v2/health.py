@@ -35,7 +35,7 @@ def router() -> APIRouter:
 
 
 async def live() -> Response:
-    """200 while the process can answer at all, whatever the state of its models."""
+    """200 while the process answers, regardless of its models."""
     return JSONResponse({"live": True})
 
 
@@ -62,7 +62,7 @@ def check_server(services: Services) -> None:
     if services.lifecycle.draining:
         raise ModelNotReady("The server is stopping.")
     if not services.registry.ready():
-        raise ModelNotReady("Not every model of the repository is ready; /info says why.")
+        raise ModelNotReady("Some models of the repository are not ready; /info says why.")
 
 
 def check_model(services: Services, model: str, version: int | None) -> None:

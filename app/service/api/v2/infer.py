@@ -17,7 +17,7 @@ from app.engine.dataplane import Answer, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.service.api.problems import documented
 from app.service.api.routes import answer_headers, split_model
-from app.service.api.services import Services, ServicesDep, beside_the_loop
+from app.service.api.services import Services, ServicesDep, run_off_loop
 from app.service.api.v2.bodies import (
     may_name_group,
     parse_request,
@@ -105,7 +105,7 @@ async def _infer(
         write_reply, found.outputs, found.form, model=found.model, version=found.version
     )
     size = written_size(found.outputs, found.form)
-    content, json_length = await beside_the_loop(services, write, size=size)
+    content, json_length = await run_off_loop(services, write, size=size)
     headers = answer_headers(found.answer)
     if json_length is None:
         return Response(content, media_type="application/json", headers=headers)
@@ -165,7 +165,7 @@ async def infer_tensors(
     """
 
     async def read(expected: Expected, size: int) -> TensorRequest:
-        return await beside_the_loop(services, partial(parse, expected=expected), size=size)
+        return await run_off_loop(services, partial(parse, expected=expected), size=size)
 
     async def read_for(served: ServedModel) -> TensorRequest:
         return await read(expected_of_model(served), document_bytes)

@@ -2,7 +2,7 @@
 
 Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
 as an ensemble of one step. If the repository has a model with a task's name, the name means the
-model. The task then has only its own endpoint.
+model, and the task has only its own endpoint.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def router() -> APIRouter:
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
     unready = documented(404, 503, protocol=True)
-    # Before the routes of one model, where `stats` would be a name.
+    # First: the routes of one model would read `stats` as a name.
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
     add_by_version(
         routes, "/stats", stats, version_stats, operation="Statistics", responses=unready
@@ -274,10 +274,10 @@ def task_named(services: Services, model: str) -> TaskTensors | None:
 
 
 def check_version(version: int | None) -> None:
-    """Raise ModelNotFound for any version but 1, a task's only one, whatever its model has."""
+    """Raise ModelNotFound for any version except 1, the only version of a task."""
     if version not in (None, VERSION):
         raise ModelNotFound(
-            f"a task has only version {VERSION}; that of its model is named by the parameter model",
+            f"a task has only version {VERSION}; the parameter model names the model's version",
             limit=VERSION,
             received=version,
         )

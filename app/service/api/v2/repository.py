@@ -90,7 +90,7 @@ async def load_model(services: Services, model: str, parameters: Mapping[str, An
     """Load a model. Raises ModelNotFound, ModelLoadFailed, InvalidParameter for any parameter."""
     if parameters:
         raise InvalidParameter(
-            "a model is loaded as it is in the repository: its configuration and files cannot be "
+            "a model is loaded from the repository; its configuration and files cannot be "
             "overridden, so parameters must be empty"
         )
     try:
@@ -111,7 +111,7 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
     # No model depends on another, so unload_dependents has no effect.
     dependents = parameters.get("unload_dependents")
     if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
-        raise InvalidParameter("the only parameter is unload_dependents, true or false")
+        raise InvalidParameter("the only parameter is unload_dependents: true or false")
     await services.registry.unload(model)
 
 
@@ -121,7 +121,7 @@ async def _document(request: Request, *, known: tuple[str, ...]) -> dict[str, An
     try:
         asked = orjson.loads(body) if body else {}
     except orjson.JSONDecodeError as error:
-        raise InvalidParameter(f"the body is not JSON from character {error.pos}") from None
+        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
     if not isinstance(asked, dict) or set(asked) - set(known):
         raise InvalidParameter(f"the body must be a JSON object that has only: {', '.join(known)}")
     return {name: value for name, value in asked.items() if value is not None}

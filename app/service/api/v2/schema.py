@@ -27,13 +27,13 @@ class InferRequestParameters(BaseModel):
     predictor: str | None = Field(None, description="The instance group to run on.")
     priority: int | None = Field(None, ge=0, le=1_000, description="0 is normal and first.")
     timeout: int | None = Field(None, ge=0, description="Microseconds; 0 is the default.")
-    binary_data_output: bool | None = Field(None, description="Outputs come raw.")
+    binary_data_output: bool | None = Field(None, description="Send all outputs raw.")
     content_type: str | None = _TYPE
 
 
 class InferInputParameters(BaseModel):
     binary_data_size: int | None = Field(
-        None, ge=0, description="Bytes of the raw tensor behind the JSON, instead of `data`."
+        None, ge=0, description="Bytes of the raw tensor after the JSON, instead of `data`."
     )
     content_type: str | None = _TYPE
 
@@ -49,9 +49,12 @@ class InferInput(BaseModel):
 
 
 class InferOutputParameters(BaseModel):
-    binary_data: bool | None = Field(None, description="Comes raw, behind the JSON.")
+    binary_data: bool | None = Field(None, description="Send this output raw after the JSON.")
     classification: int | None = Field(
-        None, ge=0, le=MAX_CLASSES, description="So many largest values, `value:index:label`."
+        None,
+        ge=0,
+        le=MAX_CLASSES,
+        description="Return this many largest values as `value:index:label`.",
     )
     content_type: str | None = _TYPE
 
@@ -64,7 +67,7 @@ class InferRequestedOutput(BaseModel):
 class InferRequest(BaseModel):
     id: str | None = Field(None, max_length=MAX_ID_CHARACTERS)
     inputs: list[InferInput]
-    outputs: list[InferRequestedOutput] | None = Field(None, description="Without it, all.")
+    outputs: list[InferRequestedOutput] | None = Field(None, description="All outputs if absent.")
     parameters: InferRequestParameters | None = None
 
 
@@ -73,22 +76,22 @@ class InferReplyParameters(BaseModel):
 
 
 class InferReplyTensorParameters(BaseModel):
-    binary_data_size: int = Field(0, description="Bytes of the raw tensor behind the JSON.")
-    content_type: Literal["base64"] = Field("base64", description="Of strings that are no text.")
+    binary_data_size: int = Field(0, description="Bytes of the raw tensor after the JSON.")
+    content_type: Literal["base64"] = Field("base64", description="Set for strings of binary data.")
 
 
 class InferReplyTensor(BaseModel):
     name: str
     datatype: Datatype
     shape: Shape
-    data: list[Any] = Field([], description="Row-major and flat; left out where it comes raw.")
+    data: list[Any] = Field([], description="Row-major and flat; absent if the tensor is raw.")
     parameters: InferReplyTensorParameters = InferReplyTensorParameters()
 
 
 class InferReply(BaseModel):
     model_name: str
     model_version: str
-    id: str = Field("", description="That of the request, if any.")
+    id: str = Field("", description="The id of the request, if any.")
     parameters: InferReplyParameters = InferReplyParameters(**{IGNORED: ""})
     outputs: list[InferReplyTensor]
 

@@ -41,7 +41,7 @@ MAX_AXES = 32
 BASE64 = "base64"
 """The `content_type` of strings that contain bytes in base64."""
 
-NO_SHARED_MEMORY = "shared memory is not offered"
+NO_SHARED_MEMORY = "shared memory is not supported"
 BINARY_HEADER = "Inference-Header-Content-Length"
 
 
@@ -72,7 +72,7 @@ def read_inputs(
                 f"inputs[{number}]: the model has no such input, it has {', '.join(known)}"
             )
         if name in found:
-            raise InvalidTensor(f"input {name!r} is there twice")
+            raise InvalidTensor(f"input {name!r} occurs twice")
         parameters = parameters_of(entry, f"inputs[{number}]")
         shape = _shape(name, entry.get("shape"))
         final = _task_shape(known[name], shape) if of_task else shape
@@ -99,7 +99,7 @@ def read_inputs(
         found[name] = array.reshape(final)
     if used != len(raw):
         raise InvalidTensor(
-            f"{len(raw)} bytes follow the JSON, the inputs account for {used}",
+            f"{len(raw)} bytes follow the JSON, the inputs use {used}",
             limit=used,
             received=len(raw),
         )
@@ -167,7 +167,7 @@ def _binary_size(name: str, size: Any, shape: tuple[int, ...], dtype: np.dtype[A
     if type(size) is not int or size != needed:
         raise InvalidTensor(
             f"input {name!r}: shape {list(shape)} of {dtype.name} is {needed} bytes, "
-            "what came raw, or its binary_data_size, is something else",
+            "but its raw data or binary_data_size differs",
             limit=needed,
             received=size if type(size) is int else None,
         )
@@ -238,7 +238,7 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
     if count * LENGTH_BYTES > len(raw):
         raise InvalidTensor(
             f"input {name!r}: shape {list(shape)} is {count} strings, which need more than the "
-            f"{len(raw)} bytes that came",
+            f"{len(raw)} received bytes",
             limit=count * LENGTH_BYTES,
             received=len(raw),
         )
@@ -249,7 +249,7 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
         size = int.from_bytes(raw[at:end], "little")
         if end + size > len(raw):
             raise InvalidTensor(
-                f"input {name!r}: string {len(items) + 1} of {count} is said to have {size} bytes, "
+                f"input {name!r}: string {len(items) + 1} of {count} should have {size} bytes, "
                 f"{max(0, len(raw) - end)} are left",
                 limit=size,
                 received=max(0, len(raw) - end),
@@ -258,7 +258,7 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
         at = end + size
     if at != len(raw):
         raise InvalidTensor(
-            f"input {name!r}: {len(raw)} bytes came, its {count} strings account for {at}",
+            f"input {name!r}: {len(raw)} bytes were received, its {count} strings use {at}",
             limit=at,
             received=len(raw),
         )
@@ -274,7 +274,7 @@ def encoded(
         return strings_of(items, shape)
     except UnicodeEncodeError:
         raise InvalidTensor(
-            f"input {name!r} holds half of a surrogate pair, which is no character"
+            f"input {name!r} contains a lone surrogate, which is not a character"
         ) from None
 
 
@@ -283,7 +283,7 @@ def _from_base64(name: str, array: Array) -> NDArray[np.object_]:
         items = [base64.b64decode(item, validate=True) for item in array.reshape(-1).tolist()]
     except binascii.Error:
         raise InvalidTensor(
-            f"input {name!r} is not {BASE64}, which its content_type says"
+            f"input {name!r} is not {BASE64}, although its content_type says so"
         ) from None
     return strings_of(items, array.shape)
 

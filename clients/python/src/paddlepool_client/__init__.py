@@ -1,4 +1,4 @@
-"""Client of a Paddlepool server: `Client` blocks, `AsyncClient` awaits; both need httpx only."""
+"""Client of a Paddlepool server: blocking `Client` and async `AsyncClient`; needs only httpx."""
 
 from paddlepool_client.calls import SegmentOptions, SentimentOptions, Source
 from paddlepool_client.client import AsyncClient, Client

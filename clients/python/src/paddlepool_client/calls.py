@@ -1,4 +1,4 @@
-"""The request of each method, and the reading of its reply; nothing here does any I/O."""
+"""The request of each method and the parsing of its reply, without I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import httpx
 from paddlepool_client.results import Emotion, Model, Segmentation
 
 Source = str | PathLike[str] | bytes
-"""A picture: its path, or the bytes of its file (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF; HEIC where
-the server has the decoder)."""
+"""A picture: its path, or the bytes of its file (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF; HEIC if the
+server has the decoder)."""
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class SegmentOptions(TypedDict, total=False):
 
 
 class SentimentOptions(TypedDict, total=False):
-    """Parameters of POST /sentiment that leave the form of its reply as it is."""
+    """Parameters of POST /sentiment that do not change the form of its reply."""
 
     top_k: int
     model: str
@@ -94,10 +94,10 @@ class SentimentOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T]):
-    """One request and what becomes of its reply. What is a path is read when it is sent.
+    """One request and how to read its reply. Paths are read when the request is sent.
 
-    It carries a `body`, or the `files` of a form by their field, or `json`, or nothing. Of the
-    refusals, those with a status in `answers` are handed to `read` as well.
+    It has a `body`, or the `files` of a form by field name, or `json`, or none of them. `read` also
+    receives error replies with a status in `answers`.
     """
 
     method: str
@@ -127,7 +127,7 @@ def segment(source: Source, options: SegmentOptions) -> Call[Segmentation]:
         path="/segment",
         read=Segmentation.of,
         params=params,
-        # The server tells the format from the bytes; the declared type only says "a picture".
+        # The server detects the format; the declared type only says that it is a picture.
         headers={"content-type": "image/*"},
         body=_content(source),
     )
@@ -169,7 +169,7 @@ def ready(model: str | None) -> Call[bool]:
 
 
 def _quoted(part: str) -> str:
-    """Also of a lone surrogate, which names no model."""
+    """Quote a path segment, even a lone surrogate, which no model name contains."""
     return quote(part, safe="", errors="surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""`Client` blocks, `AsyncClient` awaits; both only move bytes for what calls and exchange say."""
+"""`Client` blocks, `AsyncClient` is async. `calls` and `exchange` have the logic of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paddlepool_client.exchange import Retries, completed, exchange
 from paddlepool_client.results import Emotion, Model, Segmentation
 
 if TYPE_CHECKING:
-    # Of `typing` from Python 3.11 on. Type checkers know this module without the package.
+    # In `typing` from Python 3.11 on. Type checkers know this module without the package.
     from typing_extensions import Self, Unpack
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 class Client:
-    """Blocking client of one server; many threads may use it at once.
+    """Blocking client of one server; thread-safe.
 
     `timeout` is in seconds, for connecting and for each wait for bytes. Every method raises
     RequestFailed.
@@ -44,7 +44,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises ValueError for a key that no header can carry."""
+        """Raises ValueError if the key has characters that no header can contain."""
         headers = _headers(api_key)
         http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
         self._wire = _BlockingWire(http, sleep)
@@ -53,28 +53,28 @@ class Client:
     def segment(self, source: Source, **options: Unpack[SegmentOptions]) -> Segmentation:
         """Cut out the foreground of a picture: a path, or the bytes of its file.
 
-        Raises OSError where the file cannot be read.
+        Raises OSError if the file cannot be read.
         """
         return self._run(calls.segment(source, options))
 
     def sentiment(
         self, texts: Sequence[str], **options: Unpack[SentimentOptions]
     ) -> list[list[Emotion]]:
-        """The emotions of each text, best first; `top_k` of them, or all."""
+        """Return the emotions of each text, best first: `top_k` of them, or all."""
         return self._run(calls.sentiment(texts, options))
 
     def models(self) -> list[Model]:
-        """Every version of every model that a newer one has not superseded."""
+        """Return every version of every model, except those superseded by a newer one."""
         return self._run(calls.models())
 
     def info(self) -> dict[str, Any]:
-        """What GET /info answers: models, predictors, provenance of the weights and limits."""
+        """Return GET /info: models, predictors, provenance of the weights and limits."""
         return self._run(calls.info())
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether the server has all its models, or this one (`name` or `name@version`), ready.
+        """Whether all models, or this one (`name` or `name@version`), are ready.
 
-        Raises Unreachable where nobody answers.
+        Raises Unreachable if no server answers.
         """
         return self._run(calls.ready(model))
 
@@ -97,7 +97,7 @@ class Client:
 
 
 class AsyncClient:
-    """The same for asyncio; many tasks may use it at once."""
+    """Client for asyncio; many tasks may share it."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """As Client."""
+        """See Client."""
         headers = _headers(api_key)
         http = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=timeout, transport=transport
@@ -118,25 +118,25 @@ class AsyncClient:
         self._retries = retries
 
     async def segment(self, source: Source, **options: Unpack[SegmentOptions]) -> Segmentation:
-        """As Client.segment; a path is read in a thread."""
+        """See Client.segment; a path is read in a thread."""
         return await self._run(calls.segment(source, options))
 
     async def sentiment(
         self, texts: Sequence[str], **options: Unpack[SentimentOptions]
     ) -> list[list[Emotion]]:
-        """As Client.sentiment."""
+        """See Client.sentiment."""
         return await self._run(calls.sentiment(texts, options))
 
     async def models(self) -> list[Model]:
-        """As Client.models."""
+        """See Client.models."""
         return await self._run(calls.models())
 
     async def info(self) -> dict[str, Any]:
-        """As Client.info."""
+        """See Client.info."""
         return await self._run(calls.info())
 
     async def ready(self, model: str | None = None) -> bool:
-        """As Client.ready."""
+        """See Client.ready."""
         return await self._run(calls.ready(model))
 
     async def aclose(self) -> None:
@@ -216,13 +216,13 @@ def _build(
         params=call.params,
         headers=call.headers,
         content=body if call.json is None else _encoded(call.json),
-        # A name, which the server does not read, makes a form's part a file.
+        # A part with a file name is a file; the server ignores the name.
         files={name: (name, content) for name, content in files.items()} or None,
     )
 
 
 def _encoded(value: Any) -> bytes:
-    """JSON in UTF-8. A lone surrogate is escaped, so that the server can refuse it."""
+    """JSON in UTF-8. A lone surrogate is escaped, so that the server can reject it."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
@@ -230,7 +230,7 @@ def _headers(api_key: str | None) -> dict[bytes, bytes]:
     if not api_key:
         return {}
     if not api_key.isprintable():
-        # httpx would raise only when it sends, and its message has the key in it.
-        raise ValueError("the API key has characters that no HTTP header carries")
-    # The server reads a key's bytes as UTF-8, which httpx alone would not send.
+        # httpx would raise only when sending, and its message would contain the key.
+        raise ValueError("the API key has characters that are invalid in an HTTP header")
+    # The server reads a key as UTF-8, which httpx would not send by default.
     return {b"authorization": f"Bearer {api_key}".encode()}

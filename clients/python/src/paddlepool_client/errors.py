@@ -1,14 +1,14 @@
-"""Everything that a request can come to instead of an answer.
+"""Errors of a request.
 
 RequestFailed
-├── Unreachable             no reply: refused, lost, too late, an address that is none, a closed
-│                           client, or a parameter that cannot be encoded
-├── InvalidReply            a reply that Paddlepool does not give; something else answers there
-└── ApiError                the server's own refusal, with its code; the status decides which
+├── Unreachable             no reply: refused, lost or late; or an invalid address, a closed client,
+│                           or a parameter that cannot be encoded
+├── InvalidReply            not a reply of Paddlepool; another server answers there
+└── ApiError                an error reply of the server, with its code; by status:
     ├── Unauthorized        401, 403
     ├── TimedOut            408, 504
     ├── Unavailable         429, 503: the same request may be answered later
-    ├── InvalidRequest      every other 4xx: the same request is refused again
+    ├── InvalidRequest      every other 4xx: the same request will fail again
     └── ServerFault         every other 5xx
 """
 
@@ -23,29 +23,29 @@ import httpx
 
 
 class RequestFailed(Exception):
-    """A request that has no answer, for any reason."""
+    """A request without an answer, for any reason."""
 
 
 class Unreachable(RequestFailed):
-    """No reply came; `__cause__` is httpx's own error, where there is one."""
+    """No reply arrived; `__cause__` is httpx's error, if any."""
 
 
 class InvalidReply(RequestFailed):
-    """The reply cannot be read as one of Paddlepool's."""
+    """The reply is not one of Paddlepool's."""
 
 
 class ApiError(RequestFailed):
-    """The server refused or failed.
+    """The server rejected the request or failed.
 
-    `code` is stable and meant for programs, `detail` for people. `limit` and `received` are numbers
-    where a limit was passed, `errors` has one entry for each wrong field, `retry_after` is in
-    seconds; each is None, or empty, where the server does not say.
+    `code` is stable and meant for programs, `detail` for people. `limit` and `received` are the
+    violated limit and the received value, `errors` has one entry for each wrong field,
+    `retry_after` is in seconds. Each is None, or empty, if the server does not send it.
     """
 
     def __init__(
         self, status: int, problem: Mapping[str, Any], retry_after: float | None = None
     ) -> None:
-        super().__init__(status, problem, retry_after)  # what pickle makes the copy of
+        super().__init__(status, problem, retry_after)  # the arguments that pickle uses
         self.status = status
         self.code = str(problem.get("code", "unknown"))
         self.detail = str(problem.get("detail", ""))
@@ -60,15 +60,15 @@ class ApiError(RequestFailed):
 
 
 class Unauthorized(ApiError):
-    """The key is missing or wrong, or the server has this switched off."""
+    """The key is missing or wrong, or the server has disabled the endpoint."""
 
 
 class TimedOut(ApiError):
-    """The request was not done within its `timeout_ms`, or did not arrive in time."""
+    """The request did not finish within its `timeout_ms`, or did not arrive in time."""
 
 
 class Unavailable(ApiError):
-    """The server is full, starting or stopping, at the last try too."""
+    """The server is full, starting or stopping, even after all retries."""
 
 
 class InvalidRequest(ApiError):
@@ -91,7 +91,7 @@ BY_HUNDRED = {4: InvalidRequest, 5: ServerFault}
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """The refusal that a reply is, also one by a proxy that knows nothing of problem documents."""
+    """Build the error from a reply, even from a proxy without problem documents."""
     status, headers = response.status_code, response.headers
     problem = _problem(response)
     found = {
@@ -112,7 +112,7 @@ def _problem(response: httpx.Response) -> Mapping[str, Any]:
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds from now, of a number or a date; None where it is neither."""
+    """Parse seconds or a date as seconds from now; None if it is neither."""
     if value.isascii() and value.isdigit():
         return float(value)
     try:

@@ -1,7 +1,7 @@
-"""The one way from a call to its answer: when to try again, and what to raise.
+"""The exchange of a request and its reply: when to retry, and which error to raise.
 
-Written once, as a coroutine over a `Wire`. AsyncClient awaits it. Client's wire never suspends, so
-that its coroutine ends at the first step.
+It is one coroutine over a `Wire`. AsyncClient awaits it. The wire of Client never suspends, so that
+its coroutine finishes in one step.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from paddlepool_client.errors import (
 T = TypeVar("T")
 
 NEVER_SENT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
-"""Requests that no other attempt would make right."""
+"""Errors that a retry cannot fix."""
 
 MAX_WAIT_SECONDS = 30.0
-"""A server that wants more than this is not waited for."""
+"""If the server asks for a longer wait, the request is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often and how patiently a 429, a 503 or a lost connection is tried again.
+    """How often and after which delay to retry a 429, a 503 or a lost connection.
 
-    `attempts` counts the first one; 1 never tries again. `base_seconds` is the first wait where the
+    `attempts` includes the first one; 1 never retries. `base_seconds` is the first delay if the
     server names none, and doubles each time.
     """
 
@@ -65,14 +65,14 @@ class Wire(Protocol):
 
 
 async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
-    """Send until there is an answer. Raises RequestFailed, and OSError for a file to be sent."""
+    """Send until there is an answer. Raises RequestFailed, and OSError for an unreadable file."""
     body = None if call.body is None else await _loaded(call.body, wire)
     files = {name: await _loaded(content, wire) for name, content in call.files.items()}
     try:
         request = wire.build(call, body, files)
     except (UnicodeEncodeError, httpx.InvalidURL) as error:
         raise Unreachable(_words(error)) from error
-    # A program that has a current span has imported this module.
+    # A program with a current span has imported this module.
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import propagate
 
@@ -91,7 +91,7 @@ async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
 
 
 def completed(exchange: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine whose wire never suspends."""
+    """Return the result of a coroutine whose wire never suspends."""
     try:
         exchange.send(None)
     except StopIteration as done:
@@ -106,7 +106,7 @@ async def _loaded(content: bytes | Path, wire: Wire) -> bytes:
 
 
 async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | RequestFailed:
-    """A reply or why there is none. Raises what another attempt would not change."""
+    """Return a reply, or a retryable error. Raises other errors."""
     try:
         return await wire.send(request)
     except NEVER_SENT as error:
@@ -120,16 +120,16 @@ async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | Reque
 
 
 def _wait(failure: RequestFailed, attempt: int, retries: Retries) -> float | None:
-    """Seconds until the next attempt; None where there is none."""
+    """Seconds until the next attempt; None if there is none."""
     if attempt >= retries.attempts or not isinstance(failure, Unavailable | Unreachable):
         return None
     asked = failure.retry_after if isinstance(failure, Unavailable) else None
     if asked is None:
-        # Capped before it is computed: an attempt number may be too large a power.
+        # Cap the exponent first: the power of a large attempt number would overflow.
         asked = min(retries.base_seconds * 2.0 ** min(attempt - 1, 30), MAX_WAIT_SECONDS)
     elif asked > MAX_WAIT_SECONDS:
         return None
-    # Jitter only ever adds: coming back before the server asked would be refused again.
+    # Jitter only adds: an earlier retry would be rejected again.
     return asked * (1.0 + 0.25 * random.random())
 
 
@@ -143,5 +143,5 @@ def _read(call: Call[T], response: httpx.Response) -> T:
 
 
 def _words(error: Exception) -> str:
-    """httpx leaves some messages empty."""
+    """The error's message, or its class: httpx leaves some messages empty."""
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The server's answers as values."""
+"""Answers of the server as values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import httpx
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of `typing` from Python 3.11 on
+    from typing_extensions import Self  # in `typing` from Python 3.11 on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segmentation:
-    """A cut-out, a mask or a composite, encoded: `content` is the file, `content_type` its format.
+    """An encoded cut-out, mask or composite: `content` is the file, `content_type` its format.
 
     `size` is (width, height) of the result in pixels. `foreground` is (top, left, width, height) in
-    the upright, uncropped picture; all 0 where there is none. `timings` are milliseconds by stage.
+    the upright, uncropped picture; all 0 without a foreground. `timings` are milliseconds by stage.
     """
 
     content: bytes
@@ -49,9 +49,9 @@ class Segmentation:
 
 @dataclass(frozen=True, slots=True)
 class Emotion:
-    """One class of one text; `score` is a probability, those of all classes sum to 1.
+    """One class of one text; `score` is a probability, and all classes sum to 1.
 
-    `label_zh` is None where the model has no Chinese names.
+    `label_zh` is None if the model has no Chinese names.
     """
 
     label: str
@@ -60,7 +60,7 @@ class Emotion:
 
     @classmethod
     def lists_of(cls, response: httpx.Response, *, texts: int) -> list[list[Self]]:
-        """Raises ValueError where there is not one list for each of the texts."""
+        """Raises ValueError unless there is one list for each text."""
         lists = response.json()
         if len(lists) != texts:
             raise ValueError(f"{len(lists)} results of {texts} texts")
@@ -72,11 +72,11 @@ class Emotion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model of the server's repository; what is None is not known until it is ready.
+    """A model of the server's repository; None members are unknown until it is ready.
 
     `state` is READY, LOADING or UNAVAILABLE, and `reason` says why it is not ready. `task` is the
-    endpoint that uses it, if any. `predictors` are the names that the option `predictor` takes;
-    info() says which of them are ready, and why the others are not.
+    endpoint that uses it, if any. `predictors` are the valid values of the option `predictor`;
+    info() says which are ready, and why the others are not.
     """
 
     name: str

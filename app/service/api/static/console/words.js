@@ -32,7 +32,7 @@ export const WORDS = {
   "error.deadline_exceeded": ["Deadline exceeded", "超过时限"],
   "error.file_missing": ["No picture in the request", "请求中没有图片"],
   "error.file_too_large": ["The file is too large", "文件太大"],
-  "error.forbidden": ["Switched off on this server", "此服务器已关闭该功能"],
+  "error.forbidden": ["Disabled on this server", "此服务器已关闭该功能"],
   "error.group_not_running": ["The instance group is not running", "实例组没有运行"],
   "error.headers_too_large": ["The request's headers are too large", "请求头太大"],
   "error.host_not_allowed": ["Unknown host", "未知的主机名"],
@@ -61,7 +61,7 @@ export const WORDS = {
   "error.too_many_inputs": ["Too many texts", "文本太多"],
   "error.too_many_scans": ["The JPEG has too many scans", "JPEG 扫描次数太多"],
   "error.unauthorized": ["An API key is needed", "需要 API 密钥"],
-  "error.unsupported_encoding": ["The body's encoding cannot be read", "无法读取请求内容的编码"],
+  "error.unsupported_encoding": ["The body's encoding is not supported", "无法读取请求内容的编码"],
   "error.unsupported_media_type": ["This kind of file is not accepted", "不接受这种文件"],
   "error.worker_crashed": ["The worker process died", "工作进程崩溃"],
 };

@@ -1,1 +1,1 @@
-"""Commands that ask a server; they need the extra `commands`."""
+"""Commands that call a server; they need the extra `commands`."""

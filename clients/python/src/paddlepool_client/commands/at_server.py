@@ -1,4 +1,4 @@
-"""The server that a command asks: a running one, or one of its own until the command ends."""
+"""The server of a command: a running one, or its own until the command ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUTING = ("model", "predictor", "timeout_ms")
 ONCE = Retries(attempts=1)
 
 CANNOT_START = "cannot start: "
-"""How /info begins the reason of a group that no later request will start either."""
+"""Prefix in /info of the reason of a group that can never start."""
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--local",
         action="store_true",
-        help="without a server: the models of ./model_repo, or PADDLEPOOL_MODEL_REPOSITORY, are "
-        "loaded for this command, which takes some seconds",
+        help="start a server for this command, with the models of ./model_repo or "
+        "PADDLEPOOL_MODEL_REPOSITORY; loading takes some seconds",
     )
     parser.add_argument("--model", help="`name` or `name@version`")
     parser.add_argument("--predictor", metavar="GROUP", help="instance group of the model")
@@ -39,14 +39,14 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1. Raises ArgumentTypeError."""
+    """Parse a positive integer. Raises ArgumentTypeError."""
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, received {text!r}")
     return int(text)
 
 
 def routing(args: argparse.Namespace) -> dict[str, str | int]:
-    """The given options that choose a model, a group and a deadline."""
+    """The options given for model, group and deadline."""
     return {name: getattr(args, name) for name in ROUTING if getattr(args, name) is not None}
 
 
@@ -54,16 +54,16 @@ def routing(args: argparse.Namespace) -> dict[str, str | int]:
 def server_of(
     args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
 ) -> Iterator[str]:
-    """The address of a server that answers and has what is asked for. Raises CommandError.
+    """Yield the address of a server that answers and has the requested model. Raises CommandError.
 
-    `connect` makes a client of an address and of its other settings.
+    `connect` builds a client from an address and further settings.
     """
     with _own_server() if args.local else contextlib.nullcontext(checked(args.url)) as url:
         _check(url, args, task=task, connect=connect)
         try:
             yield url
         finally:
-            # Whether a group that starts on demand can start is known only after a request for it.
+            # Only a request shows whether a group that starts on demand can start.
             with contextlib.suppress(RequestFailed), connect(url, retries=ONCE) as client:
                 _check_group(_models(client, args, task), args)
 
@@ -85,7 +85,7 @@ def _check(
         named = {f"{each['name']}@{each['version']}" if at else each["name"] for each in models}
         if args.model not in named:
             words = _words(sorted(named))
-            raise CommandError(f"--model {args.model}: for this the server has {words}")
+            raise CommandError(f"--model {args.model}: for this task the server has {words}")
         models = [each for each in models if each["name"] == name]
         models = [each for each in models if not at or str(each["version"]) == version]
     groups = sorted({group["name"] for group in _groups(models)})
@@ -95,7 +95,7 @@ def _check(
 
 
 def _models(client: Client, args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
-    """The task's models from /info; empty where the command names neither model nor group."""
+    """The task's models from /info; empty if the command names neither model nor group."""
     if not (args.model or args.predictor):
         return []
     return [each for each in client.info()["models"] if each["task"] == task]
@@ -106,7 +106,7 @@ def _groups(models: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _check_group(models: Iterable[Mapping[str, Any]], args: argparse.Namespace) -> None:
-    """Raises CommandError, with the reason, where the chosen group cannot start."""
+    """Raise CommandError with the reason if the chosen group cannot start."""
     reasons = [
         each.get("reason") or "" for each in _groups(models) if each["name"] == args.predictor
     ]
@@ -119,39 +119,41 @@ def _words(names: Sequence[str]) -> str:
 
 
 def checked(url: str) -> str:
-    """The address. Raises CommandError for one that no request can be sent to."""
+    """Return the address. Raises CommandError if it is invalid."""
     if "://" not in url:
         raise CommandError(f"--url {url} has no scheme; is it http://{url} ?")
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port beyond 65535, half of a bracket
+    except ValueError:  # a port above 65535, or an unmatched bracket
         good = False
     if not good:
-        raise CommandError(f"--url {url} is no address; expected for example {DEFAULT_URL}")
+        raise CommandError(
+            f"--url {url} is not a valid address; expected for example {DEFAULT_URL}"
+        )
     return url
 
 
 def key_fits(api_key: str | None) -> str | None:
-    """The key. Raises CommandError for one that no header can carry."""
+    """Return the key. Raises CommandError if no header can contain it."""
     if api_key and not api_key.isprintable():
-        raise CommandError("--api-key has characters that no HTTP header carries")
+        raise CommandError("--api-key has characters that are invalid in an HTTP header")
     return api_key
 
 
 def unreachable(url: str, error: Unreachable) -> CommandError:
-    """The error for a server that does not answer, with what to do."""
+    """The error for a server that does not answer, with advice."""
     return CommandError(
-        f"no server at {url} ({error}); start one with `paddlepool serve`, or say --local to do "
-        "without"
+        f"no server at {url} ({error}); start one with `paddlepool serve`, or use --local to "
+        "run without one"
     )
 
 
 @contextlib.contextmanager
 def _own_server() -> Iterator[str]:
-    """The address of a server on a free port of this machine that has loaded its models.
+    """Start a server on a free local port; yield its address when its models are loaded.
 
-    A process of its own: what opens pictures and runs models is confined there as it always is.
+    It is a separate process, so pictures are opened and models run with the usual confinement.
     """
     environment = {k: v for k, v in os.environ.items() if k == REPOSITORY or not k.startswith(OURS)}
     environment |= {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_STATE_FILE": "off"}
@@ -163,7 +165,7 @@ def _own_server() -> Iterator[str]:
         encoding="utf-8",
         errors="replace",
         env=environment,
-        start_new_session=True,  # Ctrl-C is for the command, whose end ends it
+        start_new_session=True,  # Ctrl-C goes to the command, whose end stops the server
     ) as process:
         try:
             print("loading the models", file=sys.stderr)
@@ -173,7 +175,7 @@ def _own_server() -> Iterator[str]:
 
 
 def _loaded(log: Iterable[str]) -> str:
-    """The address, as the log says it. Raises CommandError with a server's last words."""
+    """Read the address from the log. Raises CommandError with the last log lines of the server."""
     url = last = ""
     for line in log:
         last = line.strip()

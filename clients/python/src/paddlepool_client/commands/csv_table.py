@@ -1,4 +1,4 @@
-"""A CSV file, and the same rows with results, from which an interrupted run continues."""
+"""Read a CSV file, and resume an interrupted run from its partial results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paddlepool_client.commands.errors import CommandError
 
 
 class Table:
-    """A CSV file with a header line: its `columns`, and how many rows it has, `count`.
+    """A CSV file with a header line: its `columns`, and `count`, the number of its rows.
 
-    **Invariant**: all of it has been read once, so that no row can end a long run half-way.
+    **Invariant**: the whole file has been read once, so no row can stop a long run halfway.
     """
 
     def __init__(self, path: Path, *, encoding: str) -> None:
         """Raises CommandError that names the line at fault."""
-        if not path.is_file():  # a pipe could be read only once
+        if not path.is_file():  # a pipe can be read only once
             raise CommandError(f"{path} is not a file")
         self._path = path
         self._encoding = encoding
@@ -28,7 +28,8 @@ class Table:
         self.count = sum(1 for _ in self.rows())
 
     def rows(self) -> Iterator[list[str]]:
-        """Each row with a field for every column, empty where the file has none; no blank lines."""
+        """Each row with a field for every column, empty if the file has none; without blank
+        lines."""
         rows = self._read(len(self.columns))
         next(rows, None)
         for row in rows:
@@ -51,11 +52,11 @@ class Table:
                         )
                     yield row
             except UnicodeDecodeError as error:
-                # The file is decoded in blocks: the reader has not come to the wrong bytes yet.
+                # The file is decoded in blocks: the reader has not reached the wrong bytes yet.
                 line = reader.line_num + 1 + error.object[: error.start].count(b"\n")
                 raise CommandError(
                     f"{self._path}, line {line}: not {error.encoding}; "
-                    "say --encoding, for example --encoding gb18030"
+                    "use --encoding, for example --encoding gb18030"
                 ) from error
             except UnicodeError as error:
                 raise CommandError(f"{self._path}: not {self._encoding}: {error}") from error
@@ -64,20 +65,20 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """How many rows have results already, and how many of these have an error for a result."""
+class Progress:
+    """The number of rows with results, and how many of these are errors."""
 
     done: int = 0
     failed: int = 0
 
 
-def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Begun:
-    """Continue from an earlier run's results for these rows; cut off anything else.
+def resume(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Progress:
+    """Keep an earlier run's results for these rows; cut off anything else.
 
-    Afterwards `part` is there and holds the header and that many rows. A row whose last column
-    is not empty has failed. Raises CommandError when it cannot be written.
+    Afterwards `part` exists and contains the header and that many rows. A row with a non-empty last
+    column has failed. Raises CommandError if it cannot be written.
     """
-    begun = Begun()
+    begun = Progress()
     try:
         with part.open("r+b" if part.exists() else "w+b") as file:
             whole = 0
@@ -88,7 +89,7 @@ def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Beg
                     for row, result in zip(rows, reader, strict=False):
                         if len(result) != len(header) or result[: len(row)] != row:
                             break
-                        begun = Begun(begun.done + 1, begun.failed + bool(result[-1]))
+                        begun = Progress(begun.done + 1, begun.failed + bool(result[-1]))
                         whole = file.tell()
             file.truncate(whole)
         if not whole:
@@ -101,5 +102,5 @@ def take_up(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Beg
 
 def _whole_lines(file: BinaryIO) -> Iterator[str]:
     for line in file:
-        if line.endswith(b"\n"):  # else its writing was cut off
+        if line.endswith(b"\n"):  # else writing it was interrupted
             yield line.decode("utf-8")

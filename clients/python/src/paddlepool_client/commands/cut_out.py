@@ -1,4 +1,5 @@
-"""Pictures through a running server, several at once, each result whole or not there at all."""
+"""Send pictures to a running server, several at a time; write each result completely or not at
+all."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from paddlepool_client.commands.errors import CommandError
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How many results were written, and whether Ctrl-C came before all were."""
+    """The number of written results, and whether Ctrl-C stopped the rest."""
 
     count: int
     interrupted: bool
@@ -34,16 +35,16 @@ def cut_out(
     jobs: int,
     before: int = 0,
 ) -> Done:
-    """Write the result of each picture (the keys) to its path; `before` were there already.
+    """Write the result of each picture (the keys) to its path; `before` results already exist.
 
-    A refused picture is named on stderr and stops no other. After Ctrl-C requests in progress are
-    finished. Raises CommandError where the server is gone or would refuse every picture.
+    A rejected picture is reported on stderr and does not stop the others. After Ctrl-C, requests in
+    progress finish. Raises CommandError if the server is gone or would reject every picture.
     """
     stopping = threading.Event()
 
     def pause(seconds: float) -> None:
         if stopping.wait(seconds):
-            raise _Stopped  # trying again for a minute is not what Ctrl-C asks for
+            raise _Stopped  # do not retry for a minute after Ctrl-C
 
     total = before + len(results)
     with (
@@ -56,7 +57,7 @@ def cut_out(
             result.parent.mkdir(parents=True, exist_ok=True)
             partial = result.with_name(f".{result.name}.part")
             partial.write_bytes(content)
-            partial.replace(result)  # a result is there whole or not at all
+            partial.replace(result)  # a result exists completely or not at all
 
         pool = ThreadPoolExecutor(jobs)
         running: dict[Future[None], Path] = {}
@@ -68,7 +69,7 @@ def cut_out(
                 try:
                     each.result()
                 except (RequestFailed, OSError) as error:
-                    if _ends_all(error):
+                    if _is_fatal(error):
                         lost = error
                         stopping.set()
                         break
@@ -76,20 +77,21 @@ def cut_out(
                 bar.update()
         except KeyboardInterrupt:
             stopping.set()
-            bar.write("stopping; what has begun is finished", file=sys.stderr)
+            bar.write("stopping after the requests in progress", file=sys.stderr)
         finally:
             pool.shutdown(cancel_futures=True)
     done = sum(not each.cancelled() and each.exception() is None for each in running)
     if lost is not None:
-        if words := refusal(lost, parameters):
-            raise CommandError(words)
-        words = str(unreachable(url, lost) if isinstance(lost, Unreachable) else lost)
-        raise CommandError(f"{words}; {before + done} of {total} pictures are done")
+        if message := refusal(lost, parameters):
+            raise CommandError(message)
+        message = str(unreachable(url, lost) if isinstance(lost, Unreachable) else lost)
+        raise CommandError(f"{message}; {before + done} of {total} pictures are done")
     return Done(done, stopping.is_set())
 
 
 def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """The server's words for an option that no picture is taken with; empty for other errors."""
+    """The server's message for an option that is invalid for every picture; empty for other
+    errors."""
     if not (isinstance(error, ApiError) and error.code == "invalid_parameter"):
         return ""
     message = error.detail.partition(" (in a query")[0]
@@ -99,9 +101,9 @@ def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
     return message
 
 
-def _ends_all(error: Exception) -> bool:
-    """Whether every other picture would end as this one: no server, no access, or a refused
-    option or background."""
+def _is_fatal(error: Exception) -> bool:
+    """Whether every other picture would fail, too: no server, no access, or a rejected option or
+    background."""
     if isinstance(error, ApiError) and (
         error.code == "invalid_parameter" or error.detail.startswith("bg_image: ")
     ):
@@ -110,4 +112,4 @@ def _ends_all(error: Exception) -> bool:
 
 
 class _Stopped(Exception):
-    """Ends a request that would have been tried again."""
+    """Ends a request that would otherwise be retried."""

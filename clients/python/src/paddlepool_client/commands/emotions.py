@@ -1,4 +1,4 @@
-"""The emotions of texts on a terminal, or as JSON for another program."""
+"""Print the emotions of texts on a terminal, or as JSON."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from paddlepool_client.commands.errors import CommandError
 BATCH = 32
 BAR = 24
 SHOWN = 60
-"""Characters of a text that stand beside its emotion."""
+"""Maximum characters of a text beside its emotion."""
 
 
 def print_emotions(
     texts: Sequence[str], args: argparse.Namespace, *, connect: Callable[..., Client]
 ) -> int:
-    """Print all labels of one text, each with a bar; of several texts the best label of each.
+    """Print all labels of one text, each with a bar, or the best label of each of several texts.
 
-    Raises CommandError for a refused request, and for a text that no request can hold.
+    Raises CommandError for a rejected request, and for a text that cannot be encoded.
     """
     for number, text in enumerate(texts, 1):
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # an argument's bytes that are not text
+        except UnicodeEncodeError as error:  # the bytes of an argument are not text
             raise CommandError(f"text {number} of {len(texts)} is not UTF-8") from error
     top_k = args.top_k or (None if len(texts) == 1 or args.json else 1)
     asked = routing(args) | ({} if top_k is None else {"top_k": top_k})
@@ -51,6 +51,6 @@ def print_emotions(
 
 
 def _short(text: str) -> str:
-    """On one line, and with nothing in it that a terminal would obey."""
+    """Return one line without control characters, shortened to SHOWN."""
     plain = "".join(each if each.isprintable() else " " for each in text)
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

@@ -1,7 +1,7 @@
-"""The error that ends a command with one line on standard error."""
+"""The error that ends a command with one line on stderr."""
 
 from __future__ import annotations
 
 
 class CommandError(Exception):
-    """The command cannot do what it was asked for; the message is written for its user."""
+    """The command cannot run as requested; the message is for its user."""

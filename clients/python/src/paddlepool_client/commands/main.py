@@ -1,4 +1,4 @@
-"""`paddlepool-client`: the commands of this package. `paddlepool` runs the same ones."""
+"""`paddlepool-client`: the commands of this package, which `paddlepool` also runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from paddlepool_client.commands.errors import CommandError
 
 COMMANDS = {
-    "segment": "cut out a picture, or every one of a directory",
-    "sentiment": "the emotions of a text, or of every row of a CSV file",
+    "segment": "cut out one picture, or every picture of a directory",
+    "sentiment": "find the emotions of a text, or of every row of a CSV file",
 }
 BROKEN_PIPE, INTERRUPTED = 141, 130
-"""Exit codes that a shell gives a program ended by SIGPIPE or SIGINT."""
+"""Exit codes that a shell reports for a program ended by SIGPIPE or SIGINT."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "paddlepool-client") -> int:
@@ -23,12 +23,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "paddlepool-client") 
     listing = "\n".join(f"  {name:<10} {line}" for name, line in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog=prog,
-        description="Ask a Paddlepool server.",
-        epilog=f"commands:\n{listing}\n\n`{prog} COMMAND --help` says more of each.",
+        description="Call a Paddlepool server.",
+        epilog=f"commands:\n{listing}\n\n`{prog} COMMAND --help` describes each one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    # Only the first word is read here: a command reads the others itself, a `--` among them.
+    # Only the first word is parsed here: the command parses the others, including `--`.
     first, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
     name = parser.parse_args([first] if first else []).command
     try:
@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "paddlepool-client") 
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has had enough, as `head` has. Python would complain again at the end.
+        # The reader closed the pipe, as `head` does. Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (CommandError, OSError) as error:  # OSError: a full disk, a directory without rights
+    except (CommandError, OSError) as error:  # OSError: a full disk, missing permission
         print(f"{prog} {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

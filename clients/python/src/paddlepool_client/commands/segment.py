@@ -1,7 +1,7 @@
-"""Cut out a picture, several, or all of a directory, through a running server.
+"""Cut out one picture, several, or all pictures of a directory, through a running server.
 
-Without --output the result is a composite where a background is given, else a cut-out; without
---format it is what PATH ends in, else PNG.
+The default of --output is composite if a background is given, else cutout. The default of --format
+is the suffix of PATH, else png.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "pictures",
         nargs="+",
         metavar="PICTURE",
-        help="files, a directory, which is searched downwards, or - for standard input",
+        help="files, a directory (searched recursively), or - for standard input",
     )
     parser.add_argument(
         "-o",
         "--output-directory",
         dest="target",
         metavar="PATH",
-        help="a file, a directory, or - for standard output; for one file left out: beside it, as "
+        help="a file, a directory, or - for standard output; default: beside each file, such as "
         "photo.cutout.png",
     )
     parser.add_argument(
@@ -75,8 +75,11 @@ def _add_option(parser: argparse.ArgumentParser, name: str, option: Any) -> None
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
-    """Returns 0 when every picture has its result, 1 when some failed, 2 when there is no picture,
-    and 130 after Ctrl-C: requests in progress are finished, and the next run does the rest."""
+    """Run the command.
+
+    Returns 0 if every picture has its result, 1 if some failed, 2 if there is no picture, and 130
+    after Ctrl-C: requests in progress finish, and the next run continues.
+    """
     options = _options(args)
     background = _background(args)
     asked = partial(connect, api_key=key_fits(args.api_key))
@@ -86,12 +89,14 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     sources = [Path(each) for each in args.pictures]
     directories = [source for source in sources if source.is_dir()]
     if directories and len(sources) > 1:
-        raise CommandError(f"{directories[0]} is a directory; one is taken, and alone")
+        raise CommandError(
+            f"{directories[0]} is a directory; a directory must be the only argument"
+        )
     if directories:
         return _directory(args, directories[0], options, parameters, asked)
     if args.target == STANDARD:
         if len(sources) > 1:
-            raise CommandError("several pictures are not written to one standard output")
+            raise CommandError("several pictures cannot be written to standard output")
         return _one(args, sources[0], STANDARD, parameters, asked)
     results = _results(args, sources, options)
     with server_of(args, task=TASK, connect=asked) as url:
@@ -104,7 +109,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The given parameters that decide what a result looks like."""
+    """The given parameters that affect the result."""
     suffix = Path(args.target or "").suffix.lower()
     if suffix in SUFFIXES - FORMAT_OF.keys() and not (args.format or Path(args.target).is_dir()):
         raise CommandError(f"-o {args.target}: results are PNG, WebP or JPEG, not {suffix!r}")
@@ -131,10 +136,10 @@ def _standard_input(
     args: argparse.Namespace, parameters: Mapping[str, Any], connect: Callable[..., Client]
 ) -> int:
     if len(args.pictures) > 1:
-        raise CommandError("- is standard input; it is taken alone")
+        raise CommandError("- is standard input and must be the only picture")
     target = args.target or STANDARD
     if target == STANDARD and sys.stdout.isatty():
-        raise CommandError("a picture is not written to a terminal; say -o FILE, or redirect")
+        raise CommandError("a picture is not written to a terminal; use -o FILE, or redirect")
     content = sys.stdin.buffer.read()
     if not content:
         raise CommandError("standard input has 0 bytes, expected a picture")
@@ -168,7 +173,7 @@ def _results(
     """The path of each picture's result. Raises CommandError."""
     for source in sources:
         if not source.is_file():
-            raise CommandError(f"{source} is no file and no directory")
+            raise CommandError(f"{source} is neither a file nor a directory")
     image, target = options["format"], None if args.target is None else Path(args.target)
     if target is None:
         results = {each: each.with_suffix(f".{options['output']}.{image}") for each in sources}
@@ -177,7 +182,7 @@ def _results(
     else:
         results = {sources[0]: target}
     if len(set(results.values())) < len(sources):
-        raise CommandError("two of the pictures have one name; their results would, too")
+        raise CommandError("two pictures have the same name, and so would their results")
     for source, result in results.items():
         if result.exists() and result.samefile(source):
             raise CommandError(f"{result} is the picture; the result must be another file")
@@ -185,7 +190,7 @@ def _results(
 
 
 def _named(picture: Path, image: str) -> str:
-    """The name of its result, from the whole name, so that cat.jpg and cat.png have two."""
+    """The name of a result. It keeps the whole name, so that cat.jpg and cat.png do not collide."""
     return picture.name if picture.suffix.lower() == f".{image}" else f"{picture.name}.{image}"
 
 
@@ -197,7 +202,7 @@ def _directory(
     connect: Callable[..., Client],
 ) -> int:
     if args.target is None or args.target == STANDARD:
-        raise CommandError(f"{directory} is a directory; say -o DIR, where the results go")
+        raise CommandError(f"{directory} is a directory; use -o DIR for the results")
     output = Path(args.target)
     pictures = _pictures(directory, results=output)
     if not pictures:
@@ -210,7 +215,7 @@ def _directory(
         for picture in pictures
     }
     if len(set(results.values())) < len(pictures):
-        raise CommandError("the results of two pictures would have one name")
+        raise CommandError("two pictures would have the same result file")
     waiting = {picture: result for picture, result in results.items() if not result.exists()}
     with server_of(args, task=TASK, connect=connect) as url:
         _note(options | {k: v for k, v in routing(args).items() if k != "timeout_ms"}, output)
@@ -225,12 +230,12 @@ def _directory(
             )
         except CommandError:
             if not any(result.exists() for result in results.values()):
-                (output / NOTE).unlink()  # the next run may have other options
+                (output / NOTE).unlink()  # the next run may use other options
             raise
     count = len(pictures) - len(waiting) + done.count
     print(f"{count} of {len(pictures)} pictures in {output}")
     if done.interrupted:
-        print("interrupted; the same command goes on with the rest", file=sys.stderr)
+        print("interrupted; run the same command again to continue", file=sys.stderr)
         return INTERRUPTED
     return 1 if count < len(pictures) else 0
 
@@ -238,11 +243,11 @@ def _directory(
 def _pictures(directory: Path, *, results: Path) -> list[Path]:
     """The pictures of a directory, without those in a directory of results below it.
 
-    Raises CommandError where the two are one: pictures and results could not be told apart.
+    Raises CommandError if both are the same directory: results would be read as pictures.
     """
     root, output = directory.resolve(), results.resolve()
     if root == output:
-        raise CommandError(f"{results} holds the pictures; the results need another directory")
+        raise CommandError(f"{results} contains the pictures; the results need another directory")
     skipped = output.relative_to(root) if output.is_relative_to(root) else None
     return sorted(
         path
@@ -254,8 +259,10 @@ def _pictures(directory: Path, *, results: Path) -> list[Path]:
 
 
 def _note(parameters: Mapping[str, Any], directory: Path) -> None:
-    """Write down the options of the results. Raises CommandError where earlier results have other
-    options: the next run could not tell the two apart."""
+    """Record the options of the results.
+
+    Raises CommandError if earlier results have other options: the next run would mix them.
+    """
     note = directory / NOTE
     try:
         before = json.loads(note.read_text("utf-8"))
@@ -268,7 +275,7 @@ def _note(parameters: Mapping[str, Any], directory: Path) -> None:
     if before != parameters:
         raise CommandError(
             f"{directory} has results of other options: {json.dumps(before)}, "
-            f"asked for now: {json.dumps(parameters)}; take another directory, or remove that one"
+            f"asked for now: {json.dumps(parameters)}; use another directory, or remove that one"
         )
 
 

@@ -23,7 +23,7 @@ from paddlepool_client.commands.at_server import (
     routing,
     server_of,
 )
-from paddlepool_client.commands.csv_table import Table, take_up
+from paddlepool_client.commands.csv_table import Table, resume
 from paddlepool_client.commands.emotions import print_emotions
 from paddlepool_client.commands.errors import CommandError
 
@@ -32,8 +32,8 @@ STANDARD = "-"
 ADDED = ("label", "score", "error")
 UNFINISHED, INTERRUPTED = 2, 130
 
-OF_THE_TEXTS = frozenset({413, 422})
-"""Refusals for what a request holds: of all others the next request would die, too."""
+TEXT_ERRORS = frozenset({413, 422})
+"""Statuses of errors caused by the texts; any other error would also fail the next request."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,24 +41,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "texts",
         nargs="+",
         metavar="TEXT",
-        help="texts, - for one a line of standard input, or a CSV file with a header line",
+        help="texts, - for standard input with one per line, or a CSV file with a header line",
     )
     parser.add_argument(
-        "--top-k", type=positive, help="labels a text (default: all of one text, else 1)"
+        "--top-k", type=positive, help="labels per text (default: all for one text, else 1)"
     )
-    parser.add_argument("--json", action="store_true", help="the labels as JSON, a list a text")
+    parser.add_argument(
+        "--json", action="store_true", help="print the labels as JSON, one list per text"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, help="of a CSV file (default: FILE with .emotion.csv)"
     )
     parser.add_argument("--column", default="text", help="which column to read (default text)")
     parser.add_argument(
-        "--prefix", default="", help=f"before the names of the new columns, {', '.join(ADDED)}"
+        "--prefix", default="", help=f"prefix of the new columns' names, {', '.join(ADDED)}"
     )
     parser.add_argument(
         "--encoding",
         type=_encoding,
         default="utf-8",
-        help="of FILE (default utf-8); the output is always UTF-8",
+        help="encoding of FILE (default utf-8); the output is always UTF-8",
     )
     add_server_options(parser)
 
@@ -66,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
     """Print the emotions of each text, or write those of a CSV file's rows.
 
-    Returns 0 when every text has a label and 1 when one is refused; of a file, as _file does.
+    Returns 0 if every text has a label and 1 if one is rejected; for a file, see _file.
     """
     connect = partial(connect, api_key=key_fits(args.api_key))
     [first, *more] = args.texts
@@ -78,8 +80,8 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _is_file(text: str) -> bool:
-    """Whether it is a path: one that is there, or a missing one that no text would be."""
-    with contextlib.suppress(OSError, ValueError):  # too long for a name, or NUL in it
+    """Whether it is a path: an existing one, or a missing one that cannot be a text."""
+    with contextlib.suppress(OSError, ValueError):  # too long for a name, or contains NUL
         return text.endswith(".csv") or (text not in ("", STANDARD) and Path(text).exists())
     return False
 
@@ -87,25 +89,25 @@ def _is_file(text: str) -> bool:
 def _lines() -> list[str]:
     lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="replace").splitlines()
     if not (texts := [line for line in lines if line.strip()]):
-        raise CommandError("standard input has no text; expected one a line")
+        raise CommandError("standard input has no text; expected one per line")
     return texts
 
 
 def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
-    """Write the same rows with three columns more: `label`, `score` and `error`.
+    """Write the rows with three more columns: `label`, `score` and `error`.
 
-    Returns 0 when every text has a label, 1 when a row has an error, 2 when the server could not
-    be asked to the end and 130 after Ctrl-C: then the same command goes on with the rest.
+    Returns 0 if every text has a label, 1 if a row has an error, 2 if the server failed before the
+    end and 130 after Ctrl-C. After 2 and 130, the same command continues with the rest.
     """
-    # A mistake in the arguments or the file must be found before anything is written.
+    # Find mistakes in the arguments or the file before anything is written.
     table = Table(args.file, encoding=args.encoding)
     column, header = _check_columns(args, table)
     output = args.output or args.file.with_suffix(".emotion.csv")
-    # The column is in its name: what was read from another one must not be gone on with.
+    # The name contains the column: results of another column must not be continued.
     part = output.with_name(f"{output.name}.column{column + 1}.part")
     if any(path.exists() and path.samefile(args.file) for path in (output, part)):
         raise CommandError(f"{output} is the input; the output must be another file")
-    begun = take_up(part, header, table.rows())
+    begun = resume(part, header, table.rows())
     failed, stopped, code = begun.failed, "", 0
     asked = routing(args)
     with (
@@ -133,7 +135,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
     if stopped:
         print(
             f"{stopped}\n{bar.n} of {table.count} texts are in {part}; "
-            "the same command goes on with the rest",
+            "run the same command again to continue",
             file=sys.stderr,
         )
         return code
@@ -143,7 +145,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
 
 
 def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[str]]:
-    """The column of the texts, and the header of the output. Raises CommandError."""
+    """The index of the text column, and the output's header. Raises CommandError."""
     found = table.columns.count(args.column)
     if not found:
         raise CommandError(
@@ -154,8 +156,8 @@ def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[st
     added = [f"{args.prefix}{name}" for name in ADDED]
     if taken := [name for name in added if name in table.columns]:
         raise CommandError(
-            f"{args.file} has a column {taken[0]!r} already; say --prefix, for example "
-            "--prefix emotion_, to name the new ones otherwise"
+            f"{args.file} has a column {taken[0]!r} already; use --prefix, for example "
+            "--prefix emotion_, to rename the new columns"
         )
     return table.columns.index(args.column), [*table.columns, *added]
 
@@ -169,15 +171,15 @@ def _batches(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
 def _classify(
     client: Client, texts: list[str], asked: Mapping[str, Any]
 ) -> list[Emotion | ApiError]:
-    """The best emotion of each text, or why it has none."""
+    """The best emotion of each text, or its error."""
     try:
         return [emotions[0] for emotions in client.sentiment(texts, top_k=1, **asked)]
     except ApiError as error:
-        if error.status not in OF_THE_TEXTS:
+        if error.status not in TEXT_ERRORS:
             raise
         if len(texts) == 1:
             return [error]
-    # One bad text refuses its whole request: find it by asking for each alone.
+    # One bad text fails its whole request: send each alone to find it.
     return [result for text in texts for result in _classify(client, [text], asked)]
 
 
@@ -185,6 +187,6 @@ def _encoding(name: str) -> str:
     try:
         "".encode(name)
     except LookupError:
-        raise argparse.ArgumentTypeError(f"{name!r} is no encoding of texts") from None
-    # Excel begins its UTF-8 with a byte order mark, which is not part of the first column's name.
+        raise argparse.ArgumentTypeError(f"{name!r} is not a text encoding") from None
+    # Excel writes a byte order mark before UTF-8; it is not part of the first column's name.
     return "utf-8-sig" if codecs.lookup(name).name == "utf-8" else name
