@@ -317,7 +317,7 @@ def test_more_strings_than_bytes_are_refused_unmade() -> None:
     """Four bytes say how long each is, so that a shape alone makes no list."""
     entry = {"name": "image", "datatype": "BYTES", "shape": [2**40]}
     text = json.dumps({"inputs": [entry | {"parameters": {"binary_data_size": 8}}]}).encode()
-    with pytest.raises(InvalidTensor, match="more than the 8 bytes"):
+    with pytest.raises(InvalidTensor, match="more than the 8 received bytes"):
         read(text + b"\0" * 8, len(text), NAMES)
 
 
