@@ -213,7 +213,7 @@ def body_memory(settings: Settings) -> int:
 
 
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
-    """Build the gates that all doors of a server share."""
+    """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC."""
     admin_key, quotas = settings.admin_key, _quotas(settings)
     return Gates(
         keys=KeyRules(

@@ -71,7 +71,7 @@ def create_app(
     registry: ModelRegistry | None = None,
     pipelines: Mapping[str, str] = PIPELINES,
 ) -> FastAPI:
-    """Build the application. Its lifespan starts loading, which continues behind the open socket.
+    """Build the application. Its lifespan starts loading, which continues after the socket opens.
 
     `pipelines` names the module of each task. `settings` include the settings that these tasks
     declare (app.tasks.task.settings_class).

@@ -7,10 +7,10 @@
 postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` extracts from
 the body. Both hold one model version from the first step to the last.
 
-Every failure that one client's bytes can cause happens in prepare or read, before the queue. A
-place in the queue is reserved first, so a request that finds no place is rejected before that work.
-A request always releases what it holds: queued jobs are cancelled, pictures are released, and the
-lease ends, even if the client disconnects and the task is cancelled.
+Rejections come early. `reserve` (app.engine.queue.admission) rejects a request for lack of room or
+time before any work; `infer` reserves only for a large body, else submission decides. What one
+client's bytes can break fails in `prepare`, `read` or the check of tensors, before the queue. A
+request always releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class DataPlane:
     ) -> Answer:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
-        If the payload is costly to read from the body, pass a coroutine function. It is called once
-        a place in the queue is reserved, and may raise errors about the body.
+        If the payload is costly to read from the body, pass a coroutine function. It is called when
+        a place in the queue has been reserved, and may raise errors about the body.
 
         Raises the pipeline's errors about the payload (InputError), TooManyInputs, ModelNotFound,
         ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and
@@ -213,7 +213,7 @@ class DataPlane:
         value: Any,
         stages: Mapping[str, float],
     ) -> Answer:
-        """Notify observer and listener, and build the answer. Reports the slowest job."""
+        """Notify observer and listener; build the answer with the slowest job's times."""
         group = results[0].group
         measured = {
             **stages,
@@ -257,7 +257,7 @@ async def _deadline(
 ) -> AsyncIterator[None]:
     """Cancel the work in the block after `left` seconds and raise DeadlineExceeded.
 
-    `timeout` is the total that the caller allowed, in seconds, for the message.
+    The message states `timeout`, the total seconds that the caller allowed (default: `left`).
     """
     try:
         async with asyncio.timeout(left):
@@ -276,7 +276,7 @@ async def _deadline(
 
 
 def _check_may_start(served: ServedModel, group: str) -> None:
-    """Raise GroupNotRunning if the request would start the group and its caller may not do that.
+    """Raise GroupNotRunning if the group must be started and the caller may not do that.
 
     Starting a group is costly: it has its own processes, each with the whole model in memory.
     """
