@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 1 if one fails; the others are still derived."""
+    """Return 1 if any model fails; the others are still derived."""
     repository = open_repository(args.repository)
     failed = 0
     for name in args.models or repository.names():

@@ -1,5 +1,4 @@
-"""The repository that `paddlepool serve` creates if none is configured and ./model_repo is
-missing."""
+"""The user's own repository, for commands without a configured one or ./model_repo."""
 
 from __future__ import annotations
 

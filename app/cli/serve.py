@@ -139,7 +139,7 @@ def _refuse(reason: str) -> int:
 
 
 def main() -> int:
-    """Serve for another command; end when standard input closes, which happens with the parent."""
+    """Serve for another command; end when standard input closes, as when the parent ends."""
     parser = argparse.ArgumentParser()
     configure(parser)
     threading.Thread(target=_end_with_input, daemon=True).start()

@@ -98,7 +98,7 @@ class WindowedHistogram:
 
     @property
     def last(self) -> int:
-        """The newest interval with an observation; -1 if there is none."""
+        """Number of the newest interval with an observation; -1 if there is none."""
         return self._kept[-1][0]
 
     def after(self, interval: int) -> Counts:

@@ -195,7 +195,7 @@ class TracedStages:
 def places_of(
     stages: Mapping[str, float], results: Sequence[InferResult], *, now: float
 ) -> list[Place]:
-    """Return start and end of each stage by the clock of the jobs; the last one ended `now`.
+    """Return each stage's start and end on the jobs' clock; the last stage ended at `now`.
 
     Jobs of one request run in parallel: each has a queue stage and a run of its own.
     """

@@ -382,7 +382,7 @@ class Settings(BaseSettings):
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
-        """Return these settings, typed as the model in which a task declares its own."""
+        """Return these settings with the type of a task's own settings model."""
         if not isinstance(self, part):
             raise TypeError(f"this is a bug: settings without {part.__name__}")
         return self

@@ -19,7 +19,7 @@ OPSET = 17
 
 
 def convert(directory: Path, program: str, params: str) -> bytes:
-    """Return the program as ONNX. Raises ImportError without the extra `onnx`, and its errors."""
+    """Return the program as ONNX. Raises the converter's errors; ImportError without the extra."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from Paddle and the converter, about each other
         import paddle2onnx

@@ -267,8 +267,8 @@ def check_outputs(
 ) -> None:
     """Check a run's outputs against the model's specification and the rows of the request.
 
-    Rows None allows any number; runs of a self-test are not checked. An
-    `app.engine.process.answers.Check`, which raises ValueError.
+    Rows None allows any number; runs of a self-test are not checked. Implements
+    `app.engine.process.answers.Check`; raises ValueError.
     """
     if "rows" not in asked:
         return

@@ -17,10 +17,10 @@ class Startable(Protocol):
         """Whether no request waits or runs; an idle group may be stopped."""
 
     def resident_bytes(self) -> int:
-        """Resident memory of its processes, in bytes."""
+        """Resident memory of the processes, in bytes."""
 
     def stop(self) -> None:
-        """End its processes without waiting for them; its next job starts it again."""
+        """End the processes without waiting for them; the next job starts them again."""
 
 
 class OnDemand:

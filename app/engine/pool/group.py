@@ -190,7 +190,7 @@ class Group:
         return self._batcher.idle and all(each.opened.done() for each in self._instances)
 
     def stop(self) -> None:
-        """End its processes without waiting for them; the next job starts it again."""
+        """End the processes without waiting for them; the next job starts the group again."""
         if self._batcher.closed:
             return
         batcher, self._batcher = self._batcher, self._new_batcher()

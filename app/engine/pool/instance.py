@@ -131,15 +131,17 @@ class Instance(Generic[Request, Answer]):
             self._lose(None)
 
     async def join(self, timeout: float) -> None:
-        """Wait for its end. A run in progress is aborted after `timeout` seconds: no request
-        holds a lease on its result."""
+        """Wait for the end; abort a run in progress after `timeout` seconds.
+
+        No request holds a lease on its result.
+        """
         await asyncio.wait([self._task], timeout=max(0.0, timeout))
         if not self._task.done() and self._worker is not None:
             self._worker.abort()
         await asyncio.wait([self._task], timeout=OPENING_SECONDS)
 
     def give_up_opening(self, error: PaddlepoolError) -> None:
-        """Fail `opened` now and go on retrying."""
+        """Fail `opened` now and continue to retry."""
         if not self.opened.done():
             self.opened.set_exception(error)
 

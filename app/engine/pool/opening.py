@@ -50,7 +50,7 @@ class Opening:
         self._first_opened: float | None = None
 
     def start_up_seconds(self, since: float, until: float) -> float:
-        """Seconds of this period before the first predictor was opened; both are clock values."""
+        """Seconds between two clock values that passed before the first predictor was open."""
         opened = until if self._first_opened is None else min(self._first_opened, until)
         return max(0.0, opened - since)
 

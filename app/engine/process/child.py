@@ -75,8 +75,10 @@ def ended(code: int | None) -> Restart:
 
 
 class ProcStatus:
-    """Reads the status of a process from /proc/PID; may be used in any thread. It keeps the files
-    open: they are read before every run, and opening them by path costs ten times as much."""
+    """Reads the status of a process from /proc/PID; may be used in any thread.
+
+    Keeps the files open: each run reads them, and opening them by path costs ten times as much.
+    """
 
     def __init__(self, pid: int) -> None:
         """Open the files. Raises OSError."""
@@ -154,8 +156,10 @@ class _Wait:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedReply:
-    """A reply that has arrived; its `views` are in memory that the child can still write. `nbytes`
-    is the size of the reply and its request; if large, both are returned to the system."""
+    """A reply that has arrived; its `views` are in memory that the child can still write.
+
+    `nbytes` is the size of reply and request; if large, their memory is returned to the system.
+    """
 
     meta: Mapping[str, Any]
     views: Tensors
@@ -300,10 +304,7 @@ class Child:
         self._put = slot, self._slots[slot][0].write(arrays), size
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
-        """Send the request whose arrays were put, without blocking.
-
-        If it raises ChildDied, the request never began.
-        """
+        """Send the put request without blocking. If this raises ChildDied, it never began."""
         if not self._under_way and self._arrives(0.0):
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
@@ -379,10 +380,10 @@ class Child:
         return max(0.001, min(most, wait.deadline - now))
 
     def poll_reply(self) -> ReceivedReply | None:
-        """Return the oldest reply, checked, with arrays still in shared memory; None before it.
+        """Return the oldest reply, checked, its arrays in shared memory; None until it arrives.
 
         Raises ChildDied if the process has died or was killed; later requests then never began.
-        Raises the handler's error, too; the process then goes on.
+        Also raises the handler's error; the process then continues.
         """
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
@@ -455,7 +456,7 @@ class Child:
         return ChildDied(ended(code), code)
 
     def _peer_closed(self) -> bool:
-        """Whether its end of the socket is closed; to recv(), an empty message looks the same."""
+        """Whether the child closed its socket; to recv(), an empty message looks the same."""
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
     def _kill_corrupt(self, fault: str) -> ChildDied:

@@ -85,7 +85,7 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 def _code() -> Iterator[Path]:
     """Yield the paths of programs and libraries.
 
-    Of a checkout, only the package itself: keys may be stored beside it. An installed package has
+    A checkout adds only the package itself: keys may be stored beside it. An installed package has
     libraries beside it (`pip install --user` or `--target`), so that directory is included.
     """
     yield from map(Path, (*_SYSTEM, *_DEVICES, sys.prefix, sys.base_prefix))

@@ -141,7 +141,7 @@ def _by_argument(
 ) -> list[Instruction]:
     """Return the steps for one call: `found` if its masked argument is in `values`, or `otherwise`.
 
-    They load the lower half of the argument: the kernel ignores the rest in the calls checked here.
+    Only the lower half of the argument is loaded: in these calls the kernel ignores the rest.
     """
     tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     load = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask)]

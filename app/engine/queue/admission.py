@@ -63,7 +63,7 @@ class Admission:
     **Invariant**: reservations and jobs of normal priority together never exceed `max_queue`, so
     the job of a reservation always finds room. Beyond that, each caller without a job or
     reservation here may add one, up to `max_queue` more in total, so no caller can fill the queue
-    for the others. Urgent work has been paid for: it is not counted and never rejected.
+    for the others. Urgent work finishes admitted requests: it is not counted and never rejected.
 
     `on_rejected` is called with the reason of each rejection.
     """

@@ -220,7 +220,7 @@ class Batcher:
         return None
 
     def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
-        """Find a busy instance that may hold this batch ready, if it is small, full and short."""
+        """Find a busy instance that may receive this batch early: small, full and short."""
         if not jobs or sum(job.rows for job in jobs) < self._max_rows:
             return None
         if sum(job.nbytes for job in jobs) > INLINE_BYTES:

@@ -63,7 +63,7 @@ Turn = tuple[float, int]
 
 
 class ShapeQueues:
-    """Within a priority, fair between callers, and first come, first served for each caller.
+    """Queues that serve callers fairly within a priority, and each caller's jobs in order.
 
     Start-time fair queueing (Goyal, Vin and Cheng, 1996): a caller's turn comes when it has had as
     many rows as the other waiting callers. A caller with one job thus waits for one job of each

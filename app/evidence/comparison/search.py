@@ -1,6 +1,6 @@
 """The search of `paddlepool tune`: threads and predictors first, then batches, then buckets.
 
-Candidates are under synthetic load through the server's own engine.
+Candidates get synthetic load through the server's own engine.
 """
 
 from __future__ import annotations

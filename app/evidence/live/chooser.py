@@ -78,8 +78,10 @@ class Chooser:
         self._crashed: dict[tuple[str, str, str], str] = {}
 
     def choose_one(self) -> bool:
-        """Try one candidate or settle one choice, blocking; False if there is nothing to do. Raises
-        Closed."""
+        """Try one candidate or settle one choice; False if there is nothing to do.
+
+        Blocks. Raises Closed.
+        """
         if self._precision == "off":
             return False
         models = self._registry.served()
@@ -150,8 +152,7 @@ class Chooser:
         return lap.candidate, lap.decided
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
-        """How many processes of each group a race may open in free memory, so that the server
-        survives."""
+        """Maximum processes of each group in a race, so that the server keeps enough memory."""
         config = served.files.config
         first = config.default_group
         for status in served.groups():

@@ -51,7 +51,7 @@ class Prover:
         self._done: dict[tuple[ServedModel, str], float] = {}
 
     def prove_one(self) -> bool:
-        """Judge one group and record the effect; False if there is none. Raises Closed."""
+        """Judge one group and record the effect; False if none is due. Raises Closed."""
         found = next(self._unproven(), None)
         if found is None:
             return False

@@ -165,9 +165,9 @@ class ShadowPredictor:
 
 
 def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
-    """Run all predictors at the same time; the first one's outputs and the mean seconds.
+    """Run all predictors at once; return the first one's outputs and the mean seconds.
 
-    Raises as ShadowPredictor.run(); runs in the other predictors then go on.
+    Raises the errors of ShadowPredictor.run(); the other predictors' runs then continue.
     """
     idle_gate, suspension = predictors[0]._idle_gate, predictors[0]._suspension
     try:
@@ -197,7 +197,7 @@ class ShadowPredictors:
     idle_gate: IdleGate
 
     def open(self, served: ServedModel, group: str) -> ShadowPredictor:
-        """Wait for an idle moment, then open. Raises Closed, and as ServedModel.open_shadow."""
+        """Wait until idle, then open. Raises Closed and the errors of ServedModel.open_shadow."""
         self.idle_gate.wait()
         try:
             predictor = served.open_shadow(group, self.open_predictor)

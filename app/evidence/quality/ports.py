@@ -23,8 +23,7 @@ RUN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Location of the data. `limit` keeps the first items of each set; `smoke` are labelled
-    sentences."""
+    """Location of the data. `limit` truncates each set; `smoke` has labelled sentences."""
 
     data: Path
     smoke: tuple[Path, ...] = ()

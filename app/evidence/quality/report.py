@@ -129,7 +129,7 @@ def read_card(path: Path) -> str:
 def write_card(path: Path, report: Report) -> None:
     """Write the figures over this version's, behind other versions', or below the heading.
 
-    Raises ConfigError like read_card, and for a quick look.
+    Raises ConfigError like read_card, and for figures of a part of the data.
     """
     if report.limit is not None:
         raise ConfigError("figures of a part of the data (--limit) do not belong in a card")

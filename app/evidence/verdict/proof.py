@@ -193,7 +193,7 @@ def clearly_faster(low: float) -> bool:
 
 
 def undecided(low: float, high: float) -> bool:
-    """Whether the runs are too noisy to say that a candidate gains or does not."""
+    """Whether the runs are too noisy to decide whether a candidate gains."""
     return low <= GAIN < high and high / low > HIDDEN_EFFECT
 
 
@@ -204,7 +204,7 @@ def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: flo
 
 
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
-    """The best fit candidate, or None if none is worth a change.
+    """The best candidate that is fit, or None if none is worth a change.
 
     The highest throughput wins, or slightly less with a much sooner answer (SOONER). Ties go to
     full precision, then to the sooner answer, then to the least memory.

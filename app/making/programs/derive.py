@@ -244,7 +244,8 @@ def checked(
     """`derived` with its loss on `samples` added to its quality.
 
     `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
-    if the loss is too large: this machine computes something else than the one of the ranges.
+    if the loss is too large: this machine computes differently from the one that measured the
+    ranges.
     """
     reference = files.spec(files.config.group(_reference_group(files)))
     with tempfile.TemporaryDirectory() as scratch:

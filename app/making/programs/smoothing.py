@@ -33,7 +33,7 @@ def readers(graph: Graph, value: str) -> list[onnx.NodeProto]:
 
 
 def smooth(graph: Graph, exponents: Mapping[str, Sequence[float]]) -> None:
-    """Divide each channel of the values by 2 to the power of its exponent, for their readers.
+    """Divide each channel by 2 to the power of its exponent; scale the weights to compensate.
 
     Raises ExportError if the graph is not the one for which the exponents were measured.
     """

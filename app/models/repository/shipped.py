@@ -61,7 +61,7 @@ def fill(root: Path, models: Path) -> None:
 
 
 def untouched(model: Path, models: Path) -> bool:
-    """Return True if the directory of a model holds exactly what was shipped of it, by name."""
+    """Return True if a model's directory has exactly the entries that were shipped, by name."""
     shipped = models / model.name
     if not model.is_dir() or not shipped.is_dir():
         return False

@@ -49,7 +49,7 @@ log = logging.getLogger("paddlepool.server")
 class GrpcDoor:
     """The gRPC server. Create it in the event loop that serves.
 
-    `connections` limits both the open connections and the concurrent calls in all of them.
+    `connections` limits the open connections, and also the concurrent calls of all clients.
     """
 
     def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:

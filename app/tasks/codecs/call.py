@@ -90,9 +90,9 @@ class CodecProcess:
             raise self._blamed(died) from None
 
     def poll_reply(self) -> int | None:
-        """Read the reply; return the bytes of it and its request, or None before it has arrived.
+        """Read the reply; return the bytes of request and reply, or None until it arrives.
 
-        Raises what the function raised; the process lives on. Raises the call's `blame` if the
+        Raises what the function raised; the process continues. Raises the call's `blame` if the
         process died, ran out of memory or exceeded the wall limit, and DeadlineExceeded if other
         processes kept it from running. If the system or another program killed or stopped the
         process, for example when memory ran out, the call is not at fault: raises Interrupted once,

@@ -30,7 +30,7 @@ LEAST_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """Limits on an upload, and on a colour PNG, of which a file above 25 MP could exceed 100 MB.
+    """Limits on an upload, and on a colour PNG, which could exceed 100 MB above 25 MP.
 
     `seconds` is the processor time to decode a picture of `pixels`. If `formats` is empty, every
     format that can be decoded is accepted.

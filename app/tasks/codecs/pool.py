@@ -130,7 +130,7 @@ class CodecPool:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
 
         Raises Overloaded if the queue is full or too slow for the deadline. Pass `urgent` for our
-        own arrays and work already paid for, such as encoding a result: an urgent call is scheduled
+        own arrays and the last steps of a request, such as encoding: an urgent call is scheduled
         before the others, does not count against the queue's limit, and may run until its deadline.
 
         The future raises what the function raised, DeadlineExceeded, or `blame` if the process

@@ -109,7 +109,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
     """The blurred `sums` (colours times their weight) divided by the blurred `weight`.
 
-    Where the weight is close to 0, the colour comes from the same for a reduced picture.
+    Where the weight is close to 0, the colour comes from a reduced picture, blurred alike.
     """
     height, width = weight.shape
     if max(height, width) <= 4:

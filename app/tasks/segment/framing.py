@@ -39,8 +39,7 @@ class Area:
 
 
 def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
-    """The subject with its margins (top, right, bottom, left), in pixels or percent of its own
-    side."""
+    """Add margins (top, right, bottom, left) to the subject, in pixels or percent of its side."""
     sides = (subject.height, subject.width, subject.height, subject.width)
     top, right, bottom, left = (
         round(value / 100 * side) if unit == "%" else int(value)
@@ -59,9 +58,9 @@ def place_of(
 ) -> Area:
     """The subject's place, relative to the top left corner of the canvas.
 
-    `scale` is the percentage of the canvas that the subject fills in the tighter direction,
-    `position` that of the free room left of it and above it. Without a position its centre stays as
-    far as possible.
+    `scale` is the percentage of the canvas that the subject fills in the tighter direction;
+    `position` is how much of the free room is left of it and above it, in percent. Without a
+    position, its centre moves only as far as the canvas requires.
     """
     factor = 1.0
     if scale is not None:

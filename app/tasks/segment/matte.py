@@ -25,9 +25,9 @@ BOX_LEVEL = 16
 def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:
     """The network's input (1, 3, size, size), made as in U2-Net's training.
 
-    As RescaleT and ToTensorLab(flag=0) of
-    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py: bilinear without anti-aliasing,
-    which would move the masks by several percent, divided by the picture's own maximum.
+    Like RescaleT and ToTensorLab(flag=0) of
+    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py: scaled bilinearly, and divided
+    by the picture's own maximum. Anti-aliasing would move the masks by several percent.
     """
     small = cv2.resize(pixels, (size, size), interpolation=cv2.INTER_LINEAR)
     largest = max(1.0, float(small.max()))

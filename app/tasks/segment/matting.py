@@ -70,7 +70,7 @@ def unsure(level: Floats) -> Pixels:
 
 
 def thin(level: Floats) -> Floats:
-    """1 (h, w) in and near parts that are narrower than the band, as a tripod's legs.
+    """1 (h, w) in and near parts that are narrower than the band, such as a tripod's legs.
 
     No pixel of such a part is fixed, so the solution would make it background.
     """

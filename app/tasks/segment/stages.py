@@ -122,7 +122,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """False for a plain mask of an opaque picture; that saves 3 MB a megapixel."""
+    """False for a plain mask of an opaque picture, which saves 3 MB per megapixel."""
     return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
 
 

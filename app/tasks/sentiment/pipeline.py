@@ -229,7 +229,7 @@ class SentimentPipeline:
         max_pending: int = MAX_PENDING,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Open the version's tokenizer.json. Raises ConfigError if it or the model does not fit."""
+        """Open the version's tokenizer.json. Raises ConfigError if it or the model is unusable."""
         self._parameters = read_parameters(info)
         self._tokenizer = open_tokenizer(info, self._parameters)
         self._lengths = self._parameters.lengths()

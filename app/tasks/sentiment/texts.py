@@ -1,7 +1,7 @@
 """Checks of texts, made before the tokenizer sees a character.
 
-It would read a long text whole before truncating it: 3.4 million characters take 23 s. No message
-repeats any part of a text.
+The tokenizer would read a long text whole before truncating it: 3.4 million characters take 23 s.
+No message repeats any part of a text.
 """
 
 from __future__ import annotations
