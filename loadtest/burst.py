@@ -61,7 +61,9 @@ class Policy:
 
 POLICIES = {
     "CPU (`autoscaling`)": Policy(cpu=True, queue=False),
-    "only the queue, with Kubernetes' own steps": Policy(False, True, pods=4, every=15, down=100),
+    "only the queue, with Kubernetes' default steps": Policy(
+        False, True, pods=4, every=15, down=100
+    ),
     "queue and CPU (`keda`)": Policy(cpu=True, queue=True),
 }
 
@@ -114,7 +116,7 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
 
 
 def table(values: Mapping[str, Any], *, rate: float, start: int) -> Sequence[str]:
-    lines = ["| scaled by | refused | replicas at most | additional replica hours |"]
+    lines = ["| scaled by | rejected | maximum replicas | additional replica hours |"]
     lines.append("|---|---:|---:|---:|")
     for name, policy in POLICIES.items():
         found = replay(policy, values, rate=rate, start=start)

@@ -209,7 +209,7 @@ def test_exact_admits_full_precision_only(bench: Bench) -> None:
     )
     assert bench.choose("exact").group == "same"
     assert bench.candidate("low") == "a lower precision, which exact excludes"
-    assert bench.candidate("wide") == "differs by 0.001 from first, and exact admits 0.0001"
+    assert bench.candidate("wide") == "differs by 0.001 from first; exact allows 0.0001"
 
 
 def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
@@ -311,7 +311,7 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
     assert chooser.choose_one()
     settle(chooser)
     assert bench.ask() == "middling"
-    assert bench.candidate("fast").startswith("requests left time for 0")
+    assert bench.candidate("fast").startswith("requests left time for only 0")
     bench.tried.behaviour = doubled
     bench.clock.advance(RETRY_SECONDS + 1)
     settle(chooser)

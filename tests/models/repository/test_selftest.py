@@ -144,7 +144,11 @@ def test_a_lower_precision_is_judged_by_its_quality() -> None:
     ("mask", "budget", "named"),
     [
         (np.clip(DISC - 0.02, 0, 1), {"mean_difference": 0.005}, r"0\.00\d+ on average.*0\.005"),
-        (np.roll(DISC, 3, axis=3), {"agreement": 0.95}, r"agree .* by 0\.\d+, the budget is 0\.95"),
+        (
+            np.roll(DISC, 3, axis=3),
+            {"agreement": 0.95},
+            r"agreement .* is 0\.\d+, the budget is 0\.95",
+        ),
         (DISC * np.nan, {"mean_difference": 0.5}, r"inf on average"),
         (DISC * np.nan, {"agreement": 0.1}, r"NaN|agree"),
     ],
