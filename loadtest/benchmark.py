@@ -384,37 +384,69 @@ INTRODUCTION = """\
 
 `.venv/bin/python loadtest/benchmark.py --write docs/benchmark.md` measured and wrote this page; the
 [raw figures](benchmark.json) hold every round. All servers ran U²-Netp with the same weights on the
-same cores, with a worker for each core, as the documentation of each suggests
-(`loadtest/peer_programs`); rembg has no workers. The peers run the float32 program by ONNX Runtime.
-Paddlepool runs the instance group that it chose by itself, within its limits of quality
-([quality](quality.md)). The clients ran on the same cores and sent a JPEG of 1 MP for its mask.
-The best figure of each column is bold. No text model is here: the peers serve pictures.
+same cores, where the clients ran too. They sent a JPEG of 1 MP for its mask. There is no text
+model, because the programs of the peers serve pictures.
+
+Before you compare:
+
+- **Precision**: the peers run the float32 program by ONNX Runtime. Paddlepool runs the instance
+  group that it chose by itself, here int8, within its limits of quality ([quality](quality.md)).
+  [Capacity](capacity.md) has its float32 throughput.
+- **Threads**: LitServe, BentoML, MLServer and Ray Serve have a worker of one thread for each core,
+  so one client's picture uses one core. rembg, a single process, uses all cores for it; so does
+  Paddlepool's group with `t2` in its name, on two cores.
+- **Programs**: those four run programs that we wrote (`loadtest/peer_programs`). Like rembg, they
+  queue requests without a bound, as they do by default; BentoML's `max_concurrency` and Ray Serve's
+  `max_queued_requests` would refuse some. Ray Serve's `max_ongoing_requests` is 2, not 5. rembg
+  resizes in another way, so its mask differs.
+- **Requests**: MLServer takes the picture in base64, rembg, LitServe and BentoML in a form. A
+  client keeps its connection; in BentoML it may then stay with one worker while another is idle.
+- **Priority**: the peers run at nice 10 as a whole, Paddlepool only where it computes.
+
+The best server's figure of a column is bold; bare loops, which do the same work without a server,
+do not compete, even where they are better. Where ranges overlap, take it as a tie.
 """
 
 STEADY = """\
 ### Latency, throughput and memory
 
-In turns in one run of {rounds} rounds, with busy phases of {seconds:g} s: medians over the rounds,
-with the lowest and the highest.
-The last column is the mean difference of the mask from Paddlepool's, in levels of 255.
+In turns in one run (`--rounds {rounds} --seconds {seconds:g}`), while the other servers are idle:
+medians, with the lowest and the highest, over {rounds} rounds of {seconds:g} s, for one client over
+its requests. Memory is that of all processes at the end, measured once, with shared pages
+counted once.
+The last column is the mean difference of the mask from Paddlepool's, in levels of 255, of this one
+picture.
 """
 
 TROUBLE = """\
 ### In trouble
 
-Each server ran alone.
+Each server ran alone. All but the start was measured once, so small differences mean nothing.
 
-- **Start**: seconds from the command to the first mask, three times.
-- **Ten times the load**: ten times its own throughput for {flood:.0f} s; a client waits
-  {patience:.0f} s. "Next" is the time until one more request, sent 1 s later, has its answer.
+- **Start**: seconds from the command to the first mask, three times. Paddlepool starts with its
+  float32 group; it chooses another later, in idle moments, which is not in these seconds.
+- **Ten times the load**: ten times its own throughput for {flood:.0f} s, so each has another load
+  and shares do not compare. "Refused" is 429 or 503; "failed" is no answer in the {patience:.0f} s
+  that a client waits, or an error. "Next" is the time until one more request, sent 1 s later, has
+  its answer.
 - **Killed worker**: SIGKILL to the process that computes most, with {clients} clients who never
-  pause. The throughput is that of the last 10 s.
+  pause. In rembg that is the whole server, which nothing starts again. LitServe starts a new
+  worker only with `restart_workers`, which is off by default and was off here. The throughput is
+  that of the 10 s before the last client ended.
 - **Bad pictures**: the status of a PNG of 400 million pixels in {bomb:.0f} kB, of half a JPEG and
-  of a text, 0 for no answer in {patience:.0f} s; the growth of memory meanwhile; and the longest
-  time that another client waited for a mask.
-- **Another model**: two clients, while the model is loaded again in the way that the server offers.
-  Paddlepool opens and tests a new version in the time that requests leave, at least a tenth of a
-  core ([decision 10](decisions/0010-a-reload-stands-still.md)), so a busy server takes long.
+  of a text, 0 for no answer in {patience:.0f} s, and the peak of memory less that before, while
+  another client sends a good picture. LitServe, BentoML, MLServer and Ray Serve decode by our
+  program, which has no limit of pixels and catches no error. For MLServer and Ray Serve it computes
+  in an `async` method, so a worker does nothing else meanwhile; Ray Serve would run a plain one in
+  a thread.
+- **Another model**: two clients, while the model is loaded again in the way that the server offers,
+  or the server is stopped and started. Paddlepool looks for a new version each second
+  (`PADDLEPOOL_REPOSITORY_POLL_SECONDS=1`; the default is never). It opens and tests it in the time
+  that requests leave, at least a tenth of a core
+  ([decision 10](decisions/0010-a-reload-stands-still.md)), so a busy server takes long.
+
+"Failed" counts attempts: a client whose request fails tries again after 0.05 s, so a server that is
+down collects many. "Longest gap" is the longest time in which no client got a mask.
 """
 
 
@@ -474,7 +506,7 @@ def _machine(found: Row) -> str:
     )
     parts.append(
         _table(
-            ["", "killed worker: failed", "longest wait", "masks a second afterwards"],
+            ["", "killed worker: failed", "longest gap", "masks a second afterwards"],
             [
                 (
                     row["name"],
@@ -489,7 +521,7 @@ def _machine(found: Row) -> str:
     )
     parts.append(
         _table(
-            ["", "bad pictures: status", "memory grew by", "longest wait beside"],
+            ["", "bad pictures: status", "memory grew at most by", "longest gap beside"],
             [
                 (
                     row["name"],
@@ -507,7 +539,7 @@ def _machine(found: Row) -> str:
     )
     parts.append(
         _table(
-            ["", "another model by", "seconds", "failed", "longest wait"],
+            ["", "another model by", "seconds", "failed", "longest gap"],
             [
                 (
                     row["name"],
