@@ -161,6 +161,27 @@ def test_the_pages_follow_the_browser(browser: Browser, full_server: Server) -> 
     context.close()
 
 
+def test_both_pages_speak_chinese(browser: Browser, full_server: Server) -> None:
+    """Where the browser does, until the other language is chosen, which the next page keeps."""
+    context = browser.new_context(locale="zh-CN", viewport=PHONE)
+    page = context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(f"{full_server.url}/docs/errors#text_empty")
+    row = page.locator("tr:target")
+    row.get_by_text("文本为空").wait_for()
+    assert "没有文本，或某条文本没有可见字符。" in row.inner_text()
+    assert page.locator("main p:visible").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert violations(page) == []
+    page.goto(f"{full_server.url}/docs")
+    page.get_by_text("从图片中抠出前景").wait_for()
+    page.get_by_role("button", name="English").click()
+    page.get_by_text("Cut the foreground out of a picture").wait_for()
+    page.goto(f"{full_server.url}/docs/errors#text_empty")
+    assert "There is no text" in row.inner_text()
+    context.close()
+
+
 def test_a_key_is_given_once(browser: Browser, keyed_server: Server) -> None:
     """Where the server wants one: the page has a button for it, and then Execute works."""
     page = browser.new_page()

@@ -36,6 +36,7 @@ MEDIA_TYPES = {
     ".ico": "image/x-icon",
     ".jpg": "image/jpeg",
     ".js": "text/javascript",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
 }
 PACKED = ".gz"
@@ -208,7 +209,10 @@ DOCS_POLICY = (
     "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
-DOCS_FILES = ("docs.css", "docs.js", "swagger-ui.css.gz", "swagger-ui-bundle.js.gz")
+DOCS_FILES = (
+    *("docs.css", "docs.js", "errors.js", "chinese.json"),
+    *("swagger-ui.css.gz", "swagger-ui-bundle.js.gz"),
+)
 """Files below static/ that the two pages load."""
 
 

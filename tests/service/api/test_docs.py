@@ -1,5 +1,6 @@
 """The API's own documentation: local, complete, and true to the routes."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from app.application import DOORS, build_application
 from app.doors.door import Door
+from app.service.api.errors import error_codes
 from app.service.api.pages import STATIC
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES
 from app.tasks import PIPELINES
@@ -53,6 +55,19 @@ def test_operation_ids_are_stable(schema: dict[str, Any]) -> None:
     assert ids["classifySentiment"] == "/sentiment"
     assert len(ids) == len(operations(schema))
     assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in ids), ids
+
+
+def test_what_the_page_shows_of_an_operation_has_a_translation(schema: dict[str, Any]) -> None:
+    """So have all errors. None is left whose English text has changed."""
+    chinese = json.loads((STATIC / "chinese.json").read_text("utf-8"))
+    assert set(chinese["errors"]) == {row.code for row in error_codes()}
+    texts = {schema["info"]["description"]}
+    for _, _, operation in operations(schema):
+        replies = [reply for status, reply in operation["responses"].items() if status < "400"]
+        parts = [operation, operation.get("requestBody", {}), *operation.get("parameters", ())]
+        for part in (*parts, *replies):
+            texts |= {part[key] for key in ("summary", "description") if key in part}
+    assert set(chinese["api"]) == texts
 
 
 def test_every_error_status_is_documented_with_its_model(schema: dict[str, Any]) -> None:

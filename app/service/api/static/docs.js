@@ -1,14 +1,38 @@
-// Each operation with one row for all its errors: thirteen rows of one form would hide the reply.
+// Swagger UI, with the API's own texts in the language of the page.
+
+import { applyLanguage, language, onLanguage } from "/console/i18n.js";
+import { startSwitch } from "/console/switch.js";
+
+const [english, { api: chinese }] = await Promise.all(
+  ["/openapi.json", "/docs/chinese.json"].map(async (address) => (await fetch(address)).json()),
+);
+const ERRORS = {
+  en: (codes) => `An error: ${codes}. Its \`code\` says which one; [all codes, and when each comes](/docs/errors).`,
+  zh: (codes) => `错误：${codes}。\`code\` 说明是哪一种；[全部代码及其出现的情形](/docs/errors)。`,
+};
+
+// One row for all errors of an operation: thirteen rows of one form would hide the reply.
 function fold(responses) {
   const errors = Object.keys(responses).filter((status) => status >= "400").sort();
   const { content } = responses[errors[0]];
   for (const status of errors) delete responses[status];
-  const description = `An error: ${errors.join(", ")}. Its \`code\` says which one; [all codes, and when each comes](/docs/errors).`;
-  responses.default = { description, content };
+  responses.default = { description: ERRORS[language()](errors.join(", ")), content };
 }
 
-async function start() {
-  const spec = await (await fetch("/openapi.json")).json();
+// A copy of the document in which texts with a translation are Chinese.
+function translated(node) {
+  if (typeof node === "string") return chinese[node] ?? node;
+  if (Array.isArray(node)) return node.map(translated);
+  if (node === null || typeof node !== "object") return node;
+  const entry = ([key, value]) => [
+    key,
+    typeof value === "string" && !["summary", "description"].includes(key) ? value : translated(value),
+  ];
+  return Object.fromEntries(Object.entries(node).map(entry));
+}
+
+function show() {
+  const spec = language() === "zh" ? translated(english) : structuredClone(english);
   for (const path of Object.values(spec.paths)) {
     for (const operation of Object.values(path)) fold(operation.responses);
   }
@@ -24,7 +48,9 @@ async function start() {
   });
 }
 
-start();
+startSwitch();
+onLanguage(show);
+applyLanguage();
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colour = () => document.documentElement.classList.toggle("dark-mode", dark.matches);

@@ -2,29 +2,23 @@
 
 import { hasKey, keyEvents, setKey } from "./api.js";
 import { $, element } from "./dom.js";
-import { applyLanguage, language, onLanguage, setLanguage, t } from "./i18n.js";
+import { applyLanguage, onLanguage, t } from "./i18n.js";
 import { titleOf } from "./refusal.js";
 import { modelsOf, onServer, refresh, server } from "./server.js";
+import { startSwitch } from "./switch.js";
 
 // Call it once, after addWords().
 export function startPage() {
   for (const link of document.querySelectorAll("header nav a")) {
     if (link.pathname === location.pathname) link.setAttribute("aria-current", "page");
   }
-  $("language").addEventListener("click", () => setLanguage(language() === "en" ? "zh" : "en"));
+  startSwitch();
   startKey();
   closeBesides($("server"));
-  onLanguage(nameOther);
   onLanguage(showServer);
   onServer(showServer);
   applyLanguage();
   refresh();
-}
-
-function nameOther() {
-  const other = language() === "en" ? "zh" : "en";
-  $("language").textContent = { en: "English", zh: "中文" }[other];
-  $("language").lang = other;
 }
 
 function startKey() {

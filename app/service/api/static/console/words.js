@@ -6,6 +6,7 @@ export const WORDS = {
   "nav.demo": ["Demo", "演示"],
   "nav.compare": ["Compare", "对比"],
   "nav.api": ["API", "接口"],
+  "nav.errors": ["Errors", "错误"],
   "nav.metrics": ["metrics", "指标"],
   "key.open": ["API key", "API 密钥"],
   "key.label": ["API key", "API 密钥"],
