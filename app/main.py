@@ -7,8 +7,8 @@ import importlib.util
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -21,14 +21,13 @@ from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.resources import memory_limit
 from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
-from app.engine.dataplane import DataPlane
-from app.engine.registry.model import BuildPipeline, ServedModel
+from app.engine.dataplane import DataPlane, RequestObserver
+from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.evidence.live.background import Background, open_background
 from app.evidence.live.kept_choices import open_kept_choices
 from app.evidence.live.shadow import warn_of_unknown_groups
-from app.models.repository.config import ModelConfig
 from app.models.repository.layout import ModelRepository, find_default_models, read_configs
 from app.models.sources.sync import refresh
 from app.observability.build_info import build_info, machine
@@ -90,14 +89,15 @@ def create_app(
     warn_of_unknown_groups(settings.shadow_groups, configs.values())
     metrics = Metrics(build=build_info(), memory_limit=memory_limit())
     tracing = None
+    observer: RequestObserver = metrics
     if settings.tracing:
         require_extra("otel", setting="PADDLEPOOL_TRACING")
-        from app.observability.tracing import open_tracing
+        from app.observability.tracing import TracedStages, open_tracing
 
-        tracing = open_tracing()
+        tracing, observer = open_tracing(), TracedStages(metrics)
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
-        _register_metrics(name, config, metrics)
+        metrics.expect_model(name, [group.name for group in config.instance_group])
     workers: Workers | None = None
     backend = ProcessBackend()
     if registry is None:
@@ -105,11 +105,8 @@ def create_app(
         registry = ModelRegistry(
             repository,
             open_predictor=backend,
-            build_pipeline=registering(
-                partial(build_pipeline, tasks=tasks, workers=workers),
-                repository,
-                metrics,
-                warm=partial(_warm, tasks=tasks, workers=workers),
+            build_pipeline=partial(
+                _build, repository=repository, metrics=metrics, tasks=tasks, workers=workers
             ),
             observer=metrics,
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
@@ -139,7 +136,7 @@ def create_app(
         registry=registry,
         dataplane=DataPlane(
             registry,
-            observer=metrics if tracing is None else tracing.observing(metrics),
+            observer=observer,
             default_models=default_models,
             traffic_listener=background,
         ),
@@ -174,9 +171,7 @@ def create_app(
                 else None,
                 routes={name: first_route(task, settings) for name, task in tasks.items()},
             ),
-            registry=registry,
             workers=workers,
-            operations=operations,
             background=background,
         ),
     )
@@ -203,9 +198,7 @@ async def _lifespan(
     app: FastAPI,
     *,
     load: Callable[[threading.Event], Coroutine[Any, Any, None]],
-    registry: ModelRegistry,
     workers: Workers | None,
-    operations: Executor,
     background: Background | None,
 ) -> AsyncIterator[None]:
     """Load models in a task so the socket opens at once; close everything after the drain."""
@@ -218,7 +211,7 @@ async def _lifespan(
         workers.codec.pool.start()
     loading = asyncio.create_task(load(stopping), name="load")
     if services.lifecycle.accepts_when_ready:
-        while not (registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
+        while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     yield
     await services.lifecycle.close_doors()
@@ -227,10 +220,10 @@ async def _lifespan(
     loading.cancel()
     if background is not None:
         await in_thread("background end", background.close)
-    await registry.close()
+    await services.registry.close()
     if workers is not None:
         await workers.close()
-    operations.shutdown(wait=False)
+    services.operations.shutdown(wait=False)
     if services.tracing is not None:
         await in_thread("tracing end", services.tracing.close)
 
@@ -318,33 +311,26 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
     )
 
 
-def registering(
-    build: Callable[[ServedModelInfo], Pipeline | None],
+async def _build(
+    info: ServedModelInfo,
+    *,
     repository: ModelRepository,
     metrics: Metrics,
-    *,
-    warm: Callable[[ServedModelInfo], Awaitable[None]],
-) -> BuildPipeline:
-    """Return a builder that registers a model with the metrics, builds it and warms up."""
+    tasks: Mapping[str, Task],
+    workers: Workers,
+) -> Pipeline | None:
+    """Register a model with the metrics and build its pipeline.
 
-    def build_known(info: ServedModelInfo) -> Pipeline | None:
-        _register_metrics(info.name, repository.config(info.name), metrics)
-        return build(info)
+    Waits for the codec processes if the model's task uses them. Raises BackendError.
+    """
 
-    async def build_warm(info: ServedModelInfo) -> Pipeline | None:
-        pipeline = await in_thread(f"{info.name} pipeline", partial(build_known, info))
-        await warm(info)
-        return pipeline
+    def build() -> Pipeline | None:
+        config = repository.config(info.name)
+        metrics.expect_model(info.name, [group.name for group in config.instance_group])
+        return build_pipeline(info, tasks=tasks, workers=workers)
 
-    return build_warm
-
-
-async def _warm(info: ServedModelInfo, *, tasks: Mapping[str, Task], workers: Workers) -> None:
-    """Wait for the codec processes if the model's task uses them. Raises BackendError."""
+    pipeline = await in_thread(f"{info.name} pipeline", build)
     task = task_of(info, tasks)
     if task is not None and task.warm_ups:
         await workers.codec.pool.opened()
-
-
-def _register_metrics(name: str, config: ModelConfig, metrics: Metrics) -> None:
-    metrics.expect_model(name, [group.name for group in config.instance_group])
+    return pipeline

@@ -168,10 +168,6 @@ class Tracing:
         CURRENT.set(request)
         return request
 
-    def observing(self, metrics: Metrics) -> TracedStages:
-        """Return an observer that reports a request's stages to the metrics and to its span."""
-        return TracedStages(metrics)
-
     def close(self) -> None:
         """Send the remaining spans, for a few seconds at most."""
         # shutdown() waits half a minute, or longer if the collector does not answer.
