@@ -37,9 +37,6 @@ class Lifecycle:
     socket accept them."""
     doors: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
-    def drain(self) -> None:
-        self.draining = True
-
     async def close_doors(self) -> None:
         await asyncio.gather(*(close() for close in self.doors))
 
