@@ -20,7 +20,7 @@ from app.doors.door import Door
 from app.service.api import compare, info, pages
 from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Sites
 from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
-from app.service.api.middleware.limits import Budget, Gates, QuotaLimits, TokenBuckets
+from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
@@ -207,37 +207,27 @@ def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]
     return tuple(door for door in DOORS if door.name in names and door.task in tasks)
 
 
-def body_memory(settings: Settings) -> int:
-    """Maximum bytes of all request bodies; the same limit applies to all unread replies."""
-    return settings.body_memory_bytes or memory_limit() // BODY_SHARE
-
-
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
     """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC."""
-    admin_key, quotas = settings.admin_key, _quotas(settings)
+    admin_key, concurrent = settings.admin_key, settings.quota_concurrent_requests
+    quotas = {
+        "requests": settings.quota_requests_per_minute,
+        "pixels": settings.quota_pixels_per_minute,
+        "texts": settings.quota_texts_per_minute,
+    }
+    per_minute = {what: limit for what, limit in quotas.items() if limit}
     return Gates(
         keys=KeyRules(
             keys=keys,
             start_keys=[key.get_secret_value().encode() for key in settings.start_group_keys],
             admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
-            wrong_admin_keys=TokenBuckets(
-                QuotaLimits(per_minute={WRONG_KEYS: WRONG_KEYS_PER_MINUTE}, concurrent=0)
-            ).of,
+            wrong_admin_keys=TokenBuckets({WRONG_KEYS: WRONG_KEYS_PER_MINUTE}).of,
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,
         ),
-        buckets=TokenBuckets(quotas) if quotas else None,
-        bodies=Budget(body_memory(settings), what="bytes of request bodies"),
-    )
-
-
-def _quotas(settings: Settings) -> QuotaLimits:
-    limits = {
-        "requests": settings.quota_requests_per_minute,
-        "pixels": settings.quota_pixels_per_minute,
-        "texts": settings.quota_texts_per_minute,
-    }
-    return QuotaLimits(
-        per_minute={what: limit for what, limit in limits.items() if limit},
-        concurrent=settings.quota_concurrent_requests,
+        buckets=TokenBuckets(per_minute, concurrent) if per_minute or concurrent else None,
+        bodies=Budget(
+            settings.body_memory_bytes or memory_limit() // BODY_SHARE,
+            what="bytes of request bodies",
+        ),
     )
