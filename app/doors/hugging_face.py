@@ -255,8 +255,7 @@ def _segments(result: SegmentResult) -> bytes:
     return b"".join([head.encode(), *base64_parts(result.image), b'"}]'])
 
 
-def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    del request_id
+def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     return {"error": fault.detail}
 
 
@@ -294,29 +293,13 @@ def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": RAW_CONTENT | {JSON: content}}
 
 
-_ERRORS = ErrorForm(model=HubError, write=_write, statuses={})
+_door = partial(
+    Door,
+    name="huggingface",
+    errors=ErrorForm(model=HubError, write=_write, statuses={}),
+    agents=AGENTS,
+)
 
-BOTH = Door(
-    name="huggingface",
-    task="sentiment",
-    routes=routes_of_both,
-    errors=_ERRORS,
-    agents=AGENTS,
-    paths={"/": "/hf"},
-)
-TEXTS = Door(
-    name="huggingface",
-    task="sentiment",
-    routes=text_routes,
-    errors=_ERRORS,
-    agents=AGENTS,
-    paths={"/sentiment": "/hf/sentiment"},
-)
-PICTURES = Door(
-    name="huggingface",
-    task="segment",
-    routes=picture_routes,
-    errors=_ERRORS,
-    agents=AGENTS,
-    paths={"/segment": "/hf/segment"},
-)
+BOTH = _door(task="sentiment", routes=routes_of_both, paths={"/": "/hf"})
+TEXTS = _door(task="sentiment", routes=text_routes, paths={"/sentiment": "/hf/sentiment"})
+PICTURES = _door(task="segment", routes=picture_routes, paths={"/segment": "/hf/segment"})

@@ -235,8 +235,7 @@ FIELDS = (
 """Fields for which remove.bg has an error code of its own, such as `invalid_size`."""
 
 
-def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    del request_id
+def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     code = CODES.get(fault.code, fault.code)
     name = fault.detail.partition(" ")[0].removesuffix(":")  # details begin with the field's name
     if code == "invalid_parameter" and name in FIELDS:
