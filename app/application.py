@@ -18,7 +18,7 @@ from app.contracts.resources import memory_limit
 from app.doors import hugging_face, paddlex, rembg, removebg, tei
 from app.doors.door import Door
 from app.service.api import compare, info, pages
-from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Sites
+from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
 from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
 from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
@@ -106,7 +106,6 @@ def build_application(
                 more=[door.info for door in doors if door.info is not None],
             )
         ),
-        _Mount(info.metrics_router()),
         *(_Mount(module.router()) for module in (compare, pages)),
         *(_Mount(router, protocol=True) for router in protocol),
     ]
@@ -186,16 +185,7 @@ def _layers(
             app = ProxyHeadersMiddleware(app, trusted_hosts=settings.proxies())
         return cast(ASGIApp, app)
 
-    app: ASGIApp = RequestLayer(
-        lifespan,
-        routes=routes,
-        gates=gates,
-        sites=Sites(hosts=settings.hosts(), origins=settings.cors_origins),
-        metrics=services.metrics,
-        lifecycle=services.lifecycle,
-        replica=settings.replica,
-        wrap=wrap_admission,
-    )
+    app: ASGIApp = RequestLayer(lifespan, services, routes, gates, wrap=wrap_admission)
     if services.tracing is not None:
         app = Traced(app, tracing=services.tracing)
     redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
