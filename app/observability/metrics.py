@@ -171,7 +171,8 @@ class Metrics:
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
         """Record one HTTP reply; `route` is the template that matched, or None."""
         known = route if route in self._routes and status != 405 else UNMATCHED
-        self._series(self._request, known, _method(method), str(status)).observe(seconds)
+        method = method if method in METHODS else OTHER
+        self._series(self._request, known, method, str(status)).observe(seconds)
 
     def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
         model, group = self._model(results[0].model), results[0].group
@@ -235,7 +236,3 @@ class Metrics:
         names = frozenset(names)
         chosen = self.registry.restricted_registry(names) if names else self.registry
         return encode(chosen), content_type
-
-
-def _method(method: str) -> str:
-    return method if method in METHODS else OTHER

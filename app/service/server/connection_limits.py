@@ -81,7 +81,7 @@ class LimitedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm_deadline()
+        self._deadline = None
         if self._alarm is not None:
             self._alarm.cancel()
         self._sending.stop()
@@ -167,7 +167,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unparsed = 0
         self._in_body = False
-        self._disarm_deadline()
+        self._deadline = None
         super().on_message_complete()
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keeps_alive
@@ -241,20 +241,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._alarm is None:
             self._alarm = self.loop.call_at(self._deadline, self._check_deadline)
 
-    def _disarm_deadline(self) -> None:
-        self._deadline = None
-
     def _check_deadline(self) -> None:
         self._alarm = None
         if self._deadline is None:
             return
         if (left := self._deadline - self.loop.time()) > 0:
             self._arm_deadline(left)
-        else:
-            self._expire()
-
-    def _expire(self) -> None:
-        if self.flow.read_paused:  # the server did not read, so the client's time restarts
+        elif self.flow.read_paused:  # the server did not read, so the client's time restarts
             self._arm_deadline(self.limits.receive_timeout_seconds)
         elif self._in_body:
             self._refuse(too_slow("whole request", limit=self.limits.receive_timeout_seconds))
@@ -273,7 +266,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _close_after_reply(self) -> None:
         if self._in_body and self.cycle.response_complete:
-            self._disarm_deadline()
+            self._deadline = None
             self._ended = True
             self._lingering.begin()
         else:
@@ -281,7 +274,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _refuse(self, fault: Fault) -> None:
         """Reply with `fault` after the replies to earlier requests, then end the connection."""
-        self._disarm_deadline()
+        self._deadline = None
         self._unset_keepalive_if_required()
         self._ended = True
         request_id = secrets.token_hex(8)
