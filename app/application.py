@@ -21,7 +21,7 @@ from app.service.api import compare, info, pages
 from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
 from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
 from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
-from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
+from app.service.api.problems import ANY_STATUSES, PROTOCOL, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
 from app.service.api.v2 import health, infer, metadata, repository
@@ -80,7 +80,6 @@ class _Mount:
 
     router: APIRouter
     statuses: tuple[int, ...] = ()
-    protocol: bool = False
     errors: ErrorForm | None = None
 
 
@@ -94,11 +93,10 @@ def build_application(
 ) -> FastAPI:
     """Build the HTTP application around `services`. If there are `keys`, requests need one."""
     settings, tasks = services.settings, tuple(tasks)
-    protocol = [module.router() for module in (health, metadata, repository)]
     # Routes are tried in order: inference routes come first because their latency matters.
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
-        _Mount(infer.router(settings), protocol=True),
+        _Mount(infer.router(settings), errors=PROTOCOL),
         *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
         _Mount(
             info.router(
@@ -107,7 +105,7 @@ def build_application(
             )
         ),
         *(_Mount(module.router()) for module in (compare, pages)),
-        *(_Mount(router, protocol=True) for router in protocol),
+        *(_Mount(module.router(), errors=PROTOCOL) for module in (health, metadata, repository)),
     ]
     routes = RouteTable(
         [(mount.router, mount.errors) for mount in mounts],
@@ -131,9 +129,7 @@ def build_application(
     app.state.paddlepool = services
     app.state.gates = gates
     for mount in mounts:
-        answers = documented(
-            *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
-        )
+        answers = documented(*ANY_STATUSES, *mount.statuses, form=mount.errors)
         pages.title(mount.router)
         app.include_router(mount.router, responses=answers)
     models: list[type[BaseModel]] = [door.errors.model for door in doors]

@@ -296,7 +296,7 @@ def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
 _door = partial(
     Door,
     name="huggingface",
-    errors=ErrorForm(model=HubError, write=_write, statuses={}),
+    errors=ErrorForm(model=HubError, write=_write),
     agents=AGENTS,
 )
 

@@ -87,7 +87,7 @@ class ErrorForm:
 
     model: type[BaseModel]
     write: Callable[[Fault, str], Mapping[str, Any]]
-    statuses: Mapping[str | int, int]
+    statuses: Mapping[str | int, int] = field(default_factory=dict)
 
     def status(self, fault: Fault) -> int:
         return self.statuses.get(fault.code, self.statuses.get(fault.status, fault.status))
@@ -105,11 +105,11 @@ def reply(fault: Fault, scope: Scope) -> Response:
     state["fault"] = fault
     request_id = str(state.get("request_id", ""))
     form: ErrorForm | None = state.get("errors")
+    if form is None and (path == "/v2" or path.startswith("/v2/")):
+        form = PROTOCOL
     if form is not None:
         translated = replace(fault, status=form.status(fault))
         return _json(translated, form.write(translated, request_id), "application/json")
-    if path == "/v2" or path.startswith("/v2/"):
-        return _json(fault, {"error": fault.detail}, "application/json")
     return _json(fault, members(fault, request_id=request_id, instance=path), MEDIA_TYPE)
 
 
@@ -148,6 +148,9 @@ class ProtocolError(BaseModel):
     error: str = Field(description="The received and the expected value.")
 
 
+PROTOCOL = ErrorForm(model=ProtocolError, write=lambda fault, _id: {"error": fault.detail})
+
+
 ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 """Error statuses of every operation."""
 
@@ -155,15 +158,12 @@ TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 """Further error statuses of a task's endpoint."""
 
 
-def documented(
-    *statuses: int, protocol: bool = False, form: ErrorForm | None = None
-) -> dict[int | str, dict[str, Any]]:
-    """Describe these statuses for OpenAPI, in the form of problem+json, of /v2 or of `form`."""
+def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str, dict[str, Any]]:
+    """Describe these statuses for OpenAPI, in the form of problem+json or of `form`."""
     model: type[BaseModel] = Problem
     media_type = MEDIA_TYPE
-    if protocol or form is not None:
-        model, media_type = form.model if form else ProtocolError, "application/json"
     if form is not None:
+        model, media_type = form.model, "application/json"
         statuses = tuple(sorted(form.documented_statuses(statuses)))
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {

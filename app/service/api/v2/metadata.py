@@ -20,7 +20,7 @@ from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
-from app.service.api.problems import documented
+from app.service.api.problems import PROTOCOL, documented
 from app.service.api.services import Services, ServicesDep
 from app.service.api.v2.tensors import NAMES
 
@@ -62,7 +62,7 @@ def router() -> APIRouter:
     """Build the routes for metadata, configuration and statistics."""
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
-    unready = documented(404, 503, protocol=True)
+    unready = documented(404, 503, form=PROTOCOL)
     # First: the routes of one model would read `stats` as a name.
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
     add_by_version(
