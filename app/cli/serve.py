@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import logging
 import os
 import shlex
 import socket
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from app.contracts.errors import ConfigError
-
-if TYPE_CHECKING:
-    import logging
+from app.contracts.resources import use_one_heap
+from app.observability import log
 
 EXIT_BAD_CONFIGURATION = 3
 
@@ -51,16 +52,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> NoReturn:
-    import gc
-    import logging
-
     from pydantic import ValidationError
 
     from app.cli.first_start import repository
-    from app.contracts.resources import use_one_heap
     from app.main import create_app
     from app.models.sources.sync import first_refresh
-    from app.observability.log import configure
     from app.service.api.services import Lifecycle
     from app.service.server import run as server
     from app.service.server.system import (
@@ -81,7 +77,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
         settings = all_settings(**given)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
-    configure(settings.log_level, form=_form(settings.log_format, settings.replica))
+    log.configure(settings.log_level, form=_form(settings.log_format, settings.replica))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle(accepts_when_ready=passed is not None)
@@ -118,11 +114,9 @@ def _serve(args: argparse.Namespace) -> NoReturn:
 
 def _form(wanted: str, replica: str) -> logging.Formatter:
     """Readable lines on a terminal, else JSON."""
-    from app.observability.log import JsonLines, TerminalLines, coloured
-
     if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
-        return JsonLines(replica=replica or socket.gethostname())
-    return TerminalLines(colour=coloured(sys.stderr))
+        return log.JsonLines(replica=replica or socket.gethostname())
+    return log.TerminalLines(colour=log.coloured(sys.stderr))
 
 
 def main() -> int:
