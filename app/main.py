@@ -232,7 +232,7 @@ async def _open_grpc(services: Services, gates: Gates) -> None:
     """Open the gRPC port. The import is local because gRPC is an optional extra."""
     from app.service.grpc.server import GrpcDoor
 
-    door = GrpcDoor(services, gates, connections=services.settings.max_connections)
+    door = GrpcDoor(services, gates)
     await door.open()
     services.lifecycle.doors.append(door.close)
 

@@ -85,8 +85,7 @@ class Method:
 class Calls:
     """Answers every call of the port; for one event loop."""
 
-    def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
-        """`connections` is the maximum number of concurrent calls."""
+    def __init__(self, services: Services, gates: Gates) -> None:
         settings = services.settings
         self._services = services
         self._tracing = services.tracing
@@ -104,7 +103,7 @@ class Calls:
         self._streams = Budget(at_once, what="streams")
         self._reflections = Budget(few, what="streams of reflection")
         self._unread = Budget(gates.bodies.limit, what="bytes of unread replies")
-        self._kept = Budget(max(1, connections // 2), what="calls that stay open")
+        self._kept = Budget(max(1, settings.max_connections // 2), what="calls that stay open")
         self._stream_seconds = settings.receive_timeout_seconds
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
