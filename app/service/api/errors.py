@@ -1,7 +1,7 @@
 """The table that maps errors to HTTP statuses, and the functions that apply it.
 
-`WHEN` says when each error code occurs; `python -m app.service.api.errors` writes the table of
-docs/errors.md from it.
+`WHEN` says when each error code occurs; `python -m tests.service.api.test_errors` writes the table
+of docs/errors.md from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -289,8 +288,6 @@ WHEN: Mapping[str, str] = {
 }
 """When each error code occurs, in Markdown."""
 
-HEAD = "| code | status | title | when |\n|---|---|---|---|"
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class ErrorCode:
@@ -314,15 +311,3 @@ def error_codes() -> list[ErrorCode]:
         ErrorCode(code, status, title, WHEN[code])
         for code, status, title in sorted(domain | of_http)
     ]
-
-
-def with_table(page: str) -> str:
-    """Return the text of docs/errors.md with a regenerated table."""
-    rows = [f"| `{row.code}` | {row.status} | {row.title} | {row.when} |" for row in error_codes()]
-    table = "\n".join([HEAD, *rows])
-    return re.sub(rf"{re.escape(HEAD)}(\n\|.*)*", lambda _: table, page)
-
-
-if __name__ == "__main__":
-    PAGE = Path("docs/errors.md")
-    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")
