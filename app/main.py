@@ -117,7 +117,7 @@ def create_app(
             agreement_of=partial(agreement_of, tasks=tasks),
             kept_choice=kept.get,
         )
-    metrics.watch(partial(read_gauges, registry))
+    metrics.gauges.read = partial(read_gauges, registry)
     background = open_background(
         registry,
         backend=lambda suspension: ProcessBackend(suspension=suspension),
@@ -302,7 +302,7 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
         memory_bytes=settings.codec_memory_bytes,
         on_restart=metrics.codec_restarted,
     )
-    metrics.watch_codecs(lambda: pool.live)
+    metrics.gauges.codec_processes = lambda: pool.live
     return Workers(
         codec=Codecs(
             pool=pool, pictures=PictureStore(budget=settings.picture_memory_bytes), limits=limits

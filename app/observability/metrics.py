@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from prometheus_client import (
@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 
 from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
-from app.observability.gauges import Gauges, ModelGauges
+from app.observability.gauges import Gauges
 from app.observability.history import History, Series
 
 T = TypeVar("T", Histogram, Counter)
@@ -122,8 +122,8 @@ class Metrics:
             ("reason",),
         )
         self.history = History(seconds=SECONDS, drift=DRIFT, agreement=AGREEMENT)
-        self._gauges = Gauges(build, memory_limit=memory_limit)
-        self.registry.register(self._gauges)
+        self.gauges = Gauges(build, memory_limit=memory_limit)
+        self.registry.register(self.gauges)
         ProcessCollector(registry=self.registry)
         for reason in Rejection:
             self._rejected.labels(UNKNOWN, reason)
@@ -144,14 +144,6 @@ class Metrics:
         if key not in self._known:
             self._known[key] = metric.labels(*labels)
         return cast(T, self._known[key])
-
-    def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
-        """Let the gauges call `read` for the engine's state at each scrape."""
-        self._gauges.read = read
-
-    def watch_codecs(self, count: Callable[[], int]) -> None:
-        """Let the gauges call `count` for the number of live codec processes at each scrape."""
-        self._gauges.codec_processes = count
 
     def expect_route(self, route: str) -> None:
         """Declare a route template as a label value."""
