@@ -33,7 +33,6 @@ from app.models.sources.sync import refresh
 from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
 from app.service.api.info import read_gauges
-from app.service.api.middleware.limits import Gates
 from app.service.api.services import Lifecycle, Services
 from app.service.server.system import watch_loop
 from app.settings.server import Settings
@@ -204,7 +203,11 @@ async def _lifespan(
     """Load models in a task so the socket opens at once; close everything after the drain."""
     services: Services = app.state.paddlepool
     if services.settings.grpc_port is not None:
-        await _open_grpc(services, app.state.gates)
+        from app.service.grpc.server import GrpcDoor  # an optional extra
+
+        door = GrpcDoor(services, app.state.gates)
+        await door.open()
+        services.lifecycle.doors.append(door.close)
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
     if workers is not None:
@@ -226,15 +229,6 @@ async def _lifespan(
     services.operations.shutdown(wait=False)
     if services.tracing is not None:
         await in_thread("tracing end", services.tracing.close)
-
-
-async def _open_grpc(services: Services, gates: Gates) -> None:
-    """Open the gRPC port. The import is local because gRPC is an optional extra."""
-    from app.service.grpc.server import GrpcDoor
-
-    door = GrpcDoor(services, gates)
-    await door.open()
-    services.lifecycle.doors.append(door.close)
 
 
 async def _load(
