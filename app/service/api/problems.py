@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -92,11 +92,6 @@ class ErrorForm:
     def status(self, fault: Fault) -> int:
         return self.statuses.get(fault.code, self.statuses.get(fault.status, fault.status))
 
-    def documented_statuses(self, statuses: Iterable[int]) -> set[int]:
-        """The statuses that this form uses for our `statuses`."""
-        named = {status for code, status in self.statuses.items() if isinstance(code, str)}
-        return {self.statuses.get(status, status) for status in statuses} | named
-
 
 def reply(fault: Fault, scope: Scope) -> Response:
     """Build the reply to the request of `scope` from a fault, and store the fault in its state."""
@@ -164,7 +159,9 @@ def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str,
     media_type = MEDIA_TYPE
     if form is not None:
         model, media_type = form.model, "application/json"
-        statuses = tuple(sorted(form.documented_statuses(statuses)))
+        named = {status for code, status in form.statuses.items() if isinstance(code, str)}
+        translated = {form.statuses.get(status, status) for status in statuses}
+        statuses = tuple(sorted(translated | named))
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
         status: {
