@@ -3,6 +3,7 @@
 import inspect
 import logging
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,7 @@ def test_every_code_is_documented() -> None:
     """docs/errors.md is what `python -m tests.service.api.test_errors` makes of it."""
     page = PAGE.read_text("utf-8")
     assert with_table(page) == page
-    assert all(f"| `{code}` |" in page for code in WHEN)
-    assert WHEN.keys() == {row.code for row in error_codes()}
+    assert tomllib.loads(WHEN.read_text("utf-8")).keys() == {row.code for row in error_codes()}
 
 
 def test_a_domain_error_names_limit_and_received() -> None:
