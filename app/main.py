@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import importlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -50,12 +50,6 @@ from app.tasks.task import (
     task_of,
 )
 
-EXTRAS = {
-    "grpc": ("grpc", "grpc_health", "grpc_reflection"),
-    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
-}
-"""Packages of each extra that the server can run without."""
-
 ON_DEMAND_SHARE = 4
 """Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""
 
@@ -79,7 +73,8 @@ def create_app(
     the extra is not installed.
     """
     if settings.grpc_port is not None:
-        require_extra("grpc", setting="PADDLEPOOL_GRPC_PORT")
+        with extra("grpc", setting="PADDLEPOOL_GRPC_PORT"):
+            importlib.import_module("app.service.grpc.server")
     keys = settings.keys()  # first: a wrong key file must stop the start before any process exists
     tasks = load_tasks(pipelines)
     repository = ModelRepository(settings.model_repository)
@@ -90,9 +85,8 @@ def create_app(
     tracing = None
     observer: RequestObserver = metrics
     if settings.tracing:
-        require_extra("otel", setting="PADDLEPOOL_TRACING")
-        from app.observability.tracing import TracedStages, open_tracing
-
+        with extra("otel", setting="PADDLEPOOL_TRACING"):
+            from app.observability.tracing import TracedStages, open_tracing
         tracing, observer = open_tracing(), TracedStages(metrics)
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
@@ -176,20 +170,15 @@ def create_app(
     )
 
 
-def require_extra(extra: str, *, setting: str) -> None:
+@contextmanager
+def extra(name: str, *, setting: str) -> Iterator[None]:
     """Raise ConfigError, with the command that installs the extra, if a package is missing."""
-    if missing := [name for name in EXTRAS[extra] if not _is_installed(name)]:
-        raise ConfigError(
-            f"{setting} is set, and {', '.join(missing)} not installed: "
-            f"pip install 'paddlepool[{extra}]'"
-        )
-
-
-def _is_installed(name: str) -> bool:
     try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the parent package is missing, too
-        return False
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting} is set, and {error.name} not installed: pip install 'paddlepool[{name}]'"
+        ) from None
 
 
 @asynccontextmanager
