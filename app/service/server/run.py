@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -38,7 +35,10 @@ class PoolServer(uvicorn.Server):
         self._stop_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start the drain. Runs in a signal handler, so it sets plain values and takes no lock."""
+        """Start the drain. Runs in a signal handler, so it sets plain values and takes no lock.
+
+        It does not keep the signal for uvicorn to raise again: a drained server exits with 0.
+        """
         del frame
         if self._stop_at is not None:
             # A closing terminal sends SIGHUP twice: through its shell, and when the shell ends.
@@ -66,25 +66,6 @@ class PoolServer(uvicorn.Server):
             log.warning("stopped by a second signal")
             _end(EXIT_FORCED)  # a cancelled lifespan would log a traceback
         closing.cancel()  # the lifespan has already awaited them
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Like uvicorn's, but a drained server exits with 0 instead of re-raising the signal."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in _drain_signals()}
-        try:
-            yield
-        finally:
-            for sig, handler in before.items():
-                signal.signal(sig, handler)
-
-
-def _drain_signals() -> list[signal.Signals]:
-    """Signals that start the drain: also SIGHUP, from a closing terminal, unless under `nohup`."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def listen(host: str, port: int, *, backlog: int) -> socket.socket:
@@ -123,6 +104,8 @@ def run(app: FastAPI, *, listener: socket.socket) -> NoReturn:
         timeout_graceful_shutdown=settings.drain_timeout_seconds,  # type: ignore[arg-type]
     )
     server = PoolServer(config, services)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+        signal.signal(signal.SIGHUP, server.handle_exit)  # from a closing terminal
     host, port = listener.getsockname()[:2]
     log.info("listening", extra={"url": f"http://{_url_host(host)}:{port}", "pid": os.getpid()})
     server.run(sockets=[listener])
