@@ -155,13 +155,10 @@ def create_app(
             _lifespan,
             load=partial(
                 _load,
+                settings,
                 repository,
                 registry,
                 background,
-                poll=settings.repository_poll_seconds,
-                refresh=partial(refresh, settings.model_source, settings.model_repository)
-                if settings.model_source
-                else None,
                 routes={name: first_route(task, settings) for name, task in tasks.items()},
             ),
             workers=workers,
@@ -221,16 +218,15 @@ async def _lifespan(
 
 
 async def _load(
+    settings: Settings,
     repository: ModelRepository,
     registry: ModelRegistry,
     background: Background | None,
     stopping: threading.Event,
     *,
-    poll: float,
-    refresh: Callable[..., object] | None,
     routes: Mapping[str, str],
 ) -> None:
-    """Load every model, then load changes found by polling every `poll` seconds (0: never)."""
+    """Load every model, then poll for changes if the settings say so."""
     watcher = await in_thread("repository", partial(RepositoryWatcher, repository, registry))
     started = time.monotonic()
     try:
@@ -243,10 +239,10 @@ async def _load(
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     if background is not None:  # only now: it must not delay the start
         background.start()
-    if poll:
-        await watcher.run(
-            every=poll, refresh=None if refresh is None else partial(refresh, until=stopping)
-        )
+    if poll := settings.repository_poll_seconds:
+        source, directory = settings.model_source, settings.model_repository
+        again = partial(refresh, source, directory, until=stopping) if source else None
+        await watcher.run(every=poll, refresh=again)
 
 
 def _log_served(served: ServedModel, routes: Mapping[str, str]) -> None:
