@@ -21,7 +21,7 @@ from pydantic.config import JsonDict
 
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
-from app.service.api.problems import ErrorForm, Fault
+from app.service.api.problems import PROTOCOL, ErrorForm
 from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
@@ -255,10 +255,6 @@ def _segments(result: SegmentResult) -> bytes:
     return b"".join([head.encode(), *base64_parts(result.image), b'"}]'])
 
 
-def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
-    return {"error": fault.detail}
-
-
 _FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
 PICTURE_PARAMETERS: dict[str, Any] = {
     "mask_threshold": _FRACTION | {"description": "Makes the mask black and white."},
@@ -296,7 +292,7 @@ def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
 _door = partial(
     Door,
     name="huggingface",
-    errors=ErrorForm(model=HubError, write=_write),
+    errors=ErrorForm(model=HubError, write=PROTOCOL.write),
     agents=AGENTS,
 )
 
