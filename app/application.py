@@ -18,10 +18,10 @@ from app.contracts.resources import memory_limit
 from app.doors import hugging_face, paddlex, rembg, removebg, tei
 from app.doors.door import Door
 from app.service.api import compare, info, pages
-from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules, Sites
+from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
 from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
-from app.service.api.middleware.limits import Budget, Gates, QuotaLimits, TokenBuckets
-from app.service.api.problems import ANY_STATUSES, TASK_STATUSES, ErrorForm, documented
+from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
+from app.service.api.problems import ANY_STATUSES, PROTOCOL, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
 from app.service.api.v2 import health, infer, metadata, repository
@@ -80,7 +80,6 @@ class _Mount:
 
     router: APIRouter
     statuses: tuple[int, ...] = ()
-    protocol: bool = False
     errors: ErrorForm | None = None
 
 
@@ -94,11 +93,10 @@ def build_application(
 ) -> FastAPI:
     """Build the HTTP application around `services`. If there are `keys`, requests need one."""
     settings, tasks = services.settings, tuple(tasks)
-    protocol = [module.router() for module in (health, metadata, repository)]
     # Routes are tried in order: inference routes come first because their latency matters.
     mounts = [
         *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
-        _Mount(infer.router(settings), protocol=True),
+        _Mount(infer.router(settings), errors=PROTOCOL),
         *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
         _Mount(
             info.router(
@@ -106,9 +104,8 @@ def build_application(
                 more=[door.info for door in doors if door.info is not None],
             )
         ),
-        _Mount(info.metrics_router()),
         *(_Mount(module.router()) for module in (compare, pages)),
-        *(_Mount(router, protocol=True) for router in protocol),
+        *(_Mount(module.router(), errors=PROTOCOL) for module in (health, metadata, repository)),
     ]
     routes = RouteTable(
         [(mount.router, mount.errors) for mount in mounts],
@@ -132,9 +129,7 @@ def build_application(
     app.state.paddlepool = services
     app.state.gates = gates
     for mount in mounts:
-        answers = documented(
-            *ANY_STATUSES, *mount.statuses, protocol=mount.protocol, form=mount.errors
-        )
+        answers = documented(*ANY_STATUSES, *mount.statuses, form=mount.errors)
         pages.title(mount.router)
         app.include_router(mount.router, responses=answers)
     models: list[type[BaseModel]] = [door.errors.model for door in doors]
@@ -186,16 +181,7 @@ def _layers(
             app = ProxyHeadersMiddleware(app, trusted_hosts=settings.proxies())
         return cast(ASGIApp, app)
 
-    app: ASGIApp = RequestLayer(
-        lifespan,
-        routes=routes,
-        gates=gates,
-        sites=Sites(hosts=settings.hosts(), origins=settings.cors_origins),
-        metrics=services.metrics,
-        lifecycle=services.lifecycle,
-        replica=settings.replica,
-        wrap=wrap_admission,
-    )
+    app: ASGIApp = RequestLayer(lifespan, services, routes, gates, wrap=wrap_admission)
     if services.tracing is not None:
         app = Traced(app, tracing=services.tracing)
     redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
@@ -207,37 +193,27 @@ def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]
     return tuple(door for door in DOORS if door.name in names and door.task in tasks)
 
 
-def body_memory(settings: Settings) -> int:
-    """Maximum bytes of all request bodies; the same limit applies to all unread replies."""
-    return settings.body_memory_bytes or memory_limit() // BODY_SHARE
-
-
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
     """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC."""
-    admin_key, quotas = settings.admin_key, _quotas(settings)
+    admin_key, concurrent = settings.admin_key, settings.quota_concurrent_requests
+    quotas = {
+        "requests": settings.quota_requests_per_minute,
+        "pixels": settings.quota_pixels_per_minute,
+        "texts": settings.quota_texts_per_minute,
+    }
+    per_minute = {what: limit for what, limit in quotas.items() if limit}
     return Gates(
         keys=KeyRules(
             keys=keys,
             start_keys=[key.get_secret_value().encode() for key in settings.start_group_keys],
             admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
-            wrong_admin_keys=TokenBuckets(
-                QuotaLimits(per_minute={WRONG_KEYS: WRONG_KEYS_PER_MINUTE}, concurrent=0)
-            ).of,
+            wrong_admin_keys=TokenBuckets({WRONG_KEYS: WRONG_KEYS_PER_MINUTE}).of,
             health_needs_key=settings.health_needs_key,
             metrics_needs_key=settings.metrics_needs_key,
         ),
-        buckets=TokenBuckets(quotas) if quotas else None,
-        bodies=Budget(body_memory(settings), what="bytes of request bodies"),
-    )
-
-
-def _quotas(settings: Settings) -> QuotaLimits:
-    limits = {
-        "requests": settings.quota_requests_per_minute,
-        "pixels": settings.quota_pixels_per_minute,
-        "texts": settings.quota_texts_per_minute,
-    }
-    return QuotaLimits(
-        per_minute={what: limit for what, limit in limits.items() if limit},
-        concurrent=settings.quota_concurrent_requests,
+        buckets=TokenBuckets(per_minute, concurrent) if per_minute or concurrent else None,
+        bodies=Budget(
+            settings.body_memory_bytes or memory_limit() // BODY_SHARE,
+            what="bytes of request bodies",
+        ),
     )

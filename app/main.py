@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import importlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,20 +21,18 @@ from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.resources import memory_limit
 from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
-from app.engine.dataplane import DataPlane
-from app.engine.registry.model import BuildPipeline, ServedModel
+from app.engine.dataplane import DataPlane, RequestObserver
+from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.evidence.live.background import Background, open_background
 from app.evidence.live.kept_choices import open_kept_choices
 from app.evidence.live.shadow import warn_of_unknown_groups
-from app.models.repository.config import ModelConfig
 from app.models.repository.layout import ModelRepository, find_default_models, read_configs
 from app.models.sources.sync import refresh
 from app.observability.build_info import build_info, machine
 from app.observability.metrics import Metrics
 from app.service.api.info import read_gauges
-from app.service.api.middleware.limits import Gates
 from app.service.api.services import Lifecycle, Services
 from app.service.server.system import watch_loop
 from app.settings.server import Settings
@@ -51,12 +49,6 @@ from app.tasks.task import (
     load_tasks,
     task_of,
 )
-
-EXTRAS = {
-    "grpc": ("grpc", "grpc_health", "grpc_reflection"),
-    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
-}
-"""Packages of each extra that the server can run without."""
 
 ON_DEMAND_SHARE = 4
 """Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""
@@ -81,7 +73,8 @@ def create_app(
     the extra is not installed.
     """
     if settings.grpc_port is not None:
-        require_extra("grpc", setting="PADDLEPOOL_GRPC_PORT")
+        with extra("grpc", setting="PADDLEPOOL_GRPC_PORT"):
+            importlib.import_module("app.service.grpc.server")
     keys = settings.keys()  # first: a wrong key file must stop the start before any process exists
     tasks = load_tasks(pipelines)
     repository = ModelRepository(settings.model_repository)
@@ -90,14 +83,14 @@ def create_app(
     warn_of_unknown_groups(settings.shadow_groups, configs.values())
     metrics = Metrics(build=build_info(), memory_limit=memory_limit())
     tracing = None
+    observer: RequestObserver = metrics
     if settings.tracing:
-        require_extra("otel", setting="PADDLEPOOL_TRACING")
-        from app.observability.tracing import open_tracing
-
-        tracing = open_tracing()
+        with extra("otel", setting="PADDLEPOOL_TRACING"):
+            from app.observability.tracing import TracedStages, open_tracing
+        tracing, observer = open_tracing(), TracedStages(metrics)
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
-        _register_metrics(name, config, metrics)
+        metrics.expect_model(name, [group.name for group in config.instance_group])
     workers: Workers | None = None
     backend = ProcessBackend()
     if registry is None:
@@ -105,11 +98,8 @@ def create_app(
         registry = ModelRegistry(
             repository,
             open_predictor=backend,
-            build_pipeline=registering(
-                partial(build_pipeline, tasks=tasks, workers=workers),
-                repository,
-                metrics,
-                warm=partial(_warm, tasks=tasks, workers=workers),
+            build_pipeline=partial(
+                _build, repository=repository, metrics=metrics, tasks=tasks, workers=workers
             ),
             observer=metrics,
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
@@ -120,7 +110,7 @@ def create_app(
             agreement_of=partial(agreement_of, tasks=tasks),
             kept_choice=kept.get,
         )
-    metrics.watch(partial(read_gauges, registry))
+    metrics.gauges.read = partial(read_gauges, registry)
     background = open_background(
         registry,
         backend=lambda suspension: ProcessBackend(suspension=suspension),
@@ -139,7 +129,7 @@ def create_app(
         registry=registry,
         dataplane=DataPlane(
             registry,
-            observer=metrics if tracing is None else tracing.observing(metrics),
+            observer=observer,
             default_models=default_models,
             traffic_listener=background,
         ),
@@ -165,37 +155,27 @@ def create_app(
             _lifespan,
             load=partial(
                 _load,
+                settings,
                 repository,
                 registry,
                 background,
-                poll=settings.repository_poll_seconds,
-                refresh=partial(refresh, settings.model_source, settings.model_repository)
-                if settings.model_source
-                else None,
                 routes={name: first_route(task, settings) for name, task in tasks.items()},
             ),
-            registry=registry,
             workers=workers,
-            operations=operations,
             background=background,
         ),
     )
 
 
-def require_extra(extra: str, *, setting: str) -> None:
+@contextmanager
+def extra(name: str, *, setting: str) -> Iterator[None]:
     """Raise ConfigError, with the command that installs the extra, if a package is missing."""
-    if missing := [name for name in EXTRAS[extra] if not _is_installed(name)]:
-        raise ConfigError(
-            f"{setting} is set, and {', '.join(missing)} not installed: "
-            f"pip install 'paddlepool[{extra}]'"
-        )
-
-
-def _is_installed(name: str) -> bool:
     try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the parent package is missing, too
-        return False
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting} is set, and {error.name} not installed: pip install 'paddlepool[{name}]'"
+        ) from None
 
 
 @asynccontextmanager
@@ -203,22 +183,24 @@ async def _lifespan(
     app: FastAPI,
     *,
     load: Callable[[threading.Event], Coroutine[Any, Any, None]],
-    registry: ModelRegistry,
     workers: Workers | None,
-    operations: Executor,
     background: Background | None,
 ) -> AsyncIterator[None]:
     """Load models in a task so the socket opens at once; close everything after the drain."""
     services: Services = app.state.paddlepool
     if services.settings.grpc_port is not None:
-        await _open_grpc(services, app.state.gates)
+        from app.service.grpc.server import GrpcDoor  # an optional extra
+
+        door = GrpcDoor(services, app.state.gates)
+        await door.open()
+        services.lifecycle.doors.append(door.close)
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
     if workers is not None:
         workers.codec.pool.start()
     loading = asyncio.create_task(load(stopping), name="load")
     if services.lifecycle.accepts_when_ready:
-        while not (registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
+        while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     yield
     await services.lifecycle.close_doors()
@@ -227,34 +209,24 @@ async def _lifespan(
     loading.cancel()
     if background is not None:
         await in_thread("background end", background.close)
-    await registry.close()
+    await services.registry.close()
     if workers is not None:
         await workers.close()
-    operations.shutdown(wait=False)
+    services.operations.shutdown(wait=False)
     if services.tracing is not None:
         await in_thread("tracing end", services.tracing.close)
 
 
-async def _open_grpc(services: Services, gates: Gates) -> None:
-    """Open the gRPC port. The import is local because gRPC is an optional extra."""
-    from app.service.grpc.server import GrpcDoor
-
-    door = GrpcDoor(services, gates, connections=services.settings.max_connections)
-    await door.open()
-    services.lifecycle.doors.append(door.close)
-
-
 async def _load(
+    settings: Settings,
     repository: ModelRepository,
     registry: ModelRegistry,
     background: Background | None,
     stopping: threading.Event,
     *,
-    poll: float,
-    refresh: Callable[..., object] | None,
     routes: Mapping[str, str],
 ) -> None:
-    """Load every model, then load changes found by polling every `poll` seconds (0: never)."""
+    """Load every model, then poll for changes if the settings say so."""
     watcher = await in_thread("repository", partial(RepositoryWatcher, repository, registry))
     started = time.monotonic()
     try:
@@ -267,10 +239,10 @@ async def _load(
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     if background is not None:  # only now: it must not delay the start
         background.start()
-    if poll:
-        await watcher.run(
-            every=poll, refresh=None if refresh is None else partial(refresh, until=stopping)
-        )
+    if poll := settings.repository_poll_seconds:
+        source, directory = settings.model_source, settings.model_repository
+        again = partial(refresh, source, directory, until=stopping) if source else None
+        await watcher.run(every=poll, refresh=again)
 
 
 def _log_served(served: ServedModel, routes: Mapping[str, str]) -> None:
@@ -309,7 +281,7 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
         memory_bytes=settings.codec_memory_bytes,
         on_restart=metrics.codec_restarted,
     )
-    metrics.watch_codecs(lambda: pool.live)
+    metrics.gauges.codec_processes = lambda: pool.live
     return Workers(
         codec=Codecs(
             pool=pool, pictures=PictureStore(budget=settings.picture_memory_bytes), limits=limits
@@ -318,33 +290,26 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
     )
 
 
-def registering(
-    build: Callable[[ServedModelInfo], Pipeline | None],
+async def _build(
+    info: ServedModelInfo,
+    *,
     repository: ModelRepository,
     metrics: Metrics,
-    *,
-    warm: Callable[[ServedModelInfo], Awaitable[None]],
-) -> BuildPipeline:
-    """Return a builder that registers a model with the metrics, builds it and warms up."""
+    tasks: Mapping[str, Task],
+    workers: Workers,
+) -> Pipeline | None:
+    """Register a model with the metrics and build its pipeline.
 
-    def build_known(info: ServedModelInfo) -> Pipeline | None:
-        _register_metrics(info.name, repository.config(info.name), metrics)
-        return build(info)
+    Waits for the codec processes if the model's task uses them. Raises BackendError.
+    """
 
-    async def build_warm(info: ServedModelInfo) -> Pipeline | None:
-        pipeline = await in_thread(f"{info.name} pipeline", partial(build_known, info))
-        await warm(info)
-        return pipeline
+    def build() -> Pipeline | None:
+        config = repository.config(info.name)
+        metrics.expect_model(info.name, [group.name for group in config.instance_group])
+        return build_pipeline(info, tasks=tasks, workers=workers)
 
-    return build_warm
-
-
-async def _warm(info: ServedModelInfo, *, tasks: Mapping[str, Task], workers: Workers) -> None:
-    """Wait for the codec processes if the model's task uses them. Raises BackendError."""
+    pipeline = await in_thread(f"{info.name} pipeline", build)
     task = task_of(info, tasks)
     if task is not None and task.warm_ups:
         await workers.codec.pool.opened()
-
-
-def _register_metrics(name: str, config: ModelConfig, metrics: Metrics) -> None:
-    metrics.expect_model(name, [group.name for group in config.instance_group])
+    return pipeline

@@ -1,6 +1,7 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
 import asyncio
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from app.contracts.errors import ConfigError, WorkerCrashed
 from app.contracts.resources import memory_limit
 from app.engine.registry.registry import ModelRegistry
-from app.main import EXTRAS, build_workers, create_app
+from app.main import build_workers, create_app
 from app.observability.metrics import Metrics
 from app.settings.server import Settings
 from app.tasks import PIPELINES
@@ -27,8 +28,9 @@ def write_model(repository: Path, name: str, text: str) -> None:
 def test_grpc_without_its_extra_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(EXTRAS, "grpc", ("grpc_of_nobody",))
-    with pytest.raises(ConfigError, match=r"grpc_of_nobody not installed: pip install 'paddlepool"):
+    monkeypatch.delitem(sys.modules, "app.service.grpc.server", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ConfigError, match=r"grpc not installed: pip install 'paddlepool\[grpc\]'"):
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
 
 

@@ -10,6 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from app.cli.shared import add_repository_option, open_repository, read_version
+from app.contracts.errors import ConfigError
+from app.engine.backends.process import ProcessBackend
+from app.evidence.comparison.plot import check_plot, plot_comparison
+from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
+from app.evidence.comparison.run import compare
+from app.tasks.task import comparison_of
 
 REQUESTS = 20
 FOR_CLAIMS = ("repository", "requests", "json", "plot", "docs")
@@ -54,13 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.contracts.errors import ConfigError
-
     if args.requests is not None and args.requests < 1:
         raise ConfigError("--requests must be at least 1", received=args.requests)
     if args.plot is not None:
-        from app.evidence.comparison.plot import check_plot
-
         check_plot(args.plot)
     if args.claims:
         return _claims(args)
@@ -72,11 +74,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
-    from app.evidence.comparison.run import compare
-    from app.tasks.task import comparison_of
-
     files = read_version(open_repository(args.repository), args.model, args.version)
     found = compare(
         files,
@@ -103,16 +100,12 @@ def _compare(args: argparse.Namespace) -> int:
         text = json.dumps(figures, ensure_ascii=False, indent=2)
         args.json.write_text(text + "\n", "utf-8")
     if args.plot is not None:
-        from app.evidence.comparison.plot import plot_comparison
-
         plot_comparison(found, args.plot)
     return 0
 
 
 def _claims(args: argparse.Namespace) -> int:
     """Run the benchmark of the checkout that contains this package."""
-    from app.contracts.errors import ConfigError
-
     script = Path(__file__).parents[2] / "loadtest" / "claims.py"
     if not script.exists():
         raise ConfigError("--claims runs loadtest/claims.py, which only a checkout has")

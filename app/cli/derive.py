@@ -8,6 +8,18 @@ from pathlib import Path
 
 from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import PaddlepoolError
+from app.engine.backends.process import ProcessBackend
+from app.evidence.comparison.measure import choose_samples
+from app.making.programs.derive import (
+    FILE,
+    INT8,
+    add_program,
+    checked,
+    derive_int8,
+    missing_packages,
+    remove_unlisted,
+)
+from app.tasks.task import comparison_of
 
 SAMPLES = {
     "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
@@ -36,15 +48,6 @@ def run(args: argparse.Namespace) -> int:
 
 def derive_program(root: Path, name: str) -> str:
     """Derive, check and publish the int8 program of a model's newest version; return a summary."""
-    from app.making.programs.derive import (
-        FILE,
-        INT8,
-        add_program,
-        derive_int8,
-        missing_packages,
-        remove_unlisted,
-    )
-
     repository = open_repository(root)
     for version in repository.versions(name)[:1]:
         remove_unlisted(root / name / str(version), FILE)
@@ -59,12 +62,6 @@ def derive_program(root: Path, name: str) -> str:
         if files.config.pipeline is None:
             return f"{where}: no program {INT8}: the model has no pipeline that could read data"
         return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
-
-    from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.measure import choose_samples
-    from app.making.programs.derive import checked
-    from app.tasks.task import comparison_of
-
     task = comparison_of(files.info())
     patterns = SAMPLES.get(files.config.pipeline or "", ())
     data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]

@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 
 from app.cli.shared import add_repository_option, open_repository, read_version
+from app.contracts.errors import ConfigError
+from app.evidence.comparison.graph import draw, profile_graph
+from app.evidence.comparison.result import columns
 
 TOP = 15
 
@@ -23,10 +26,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from app.contracts.errors import ConfigError
-    from app.evidence.comparison.graph import draw, profile_graph
-    from app.evidence.comparison.result import columns
-
     files = read_version(open_repository(args.repository), args.model, args.version)
     name = args.group or files.config.default_group
     fitting = [g.name for g in files.config.instance_group if g.backend == "paddle_inference"]

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.shared import add_repository_option, open_repository, read_version, repository_root
+from app.contracts.errors import ConfigError, ManifestError, PaddlepoolError
+from app.contracts.tensors import TensorSpec
+from app.engine.backends.process import ProcessBackend
+from app.engine.pool.context import EngineContext
+from app.engine.registry.load_history import UNSEALED
+from app.engine.registry.model import ServedModel
+from app.evidence.comparison.result import columns
+from app.evidence.quality.ports import Source, TaskQuality
+from app.evidence.quality.report import CARD, Report, compare_card, read_card, write_card
+from app.evidence.quality.run import measure_model, task_quality
+from app.models.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.manifest import read_manifest
+from app.models.sources import remote
+from app.models.sources.sync import lines_of, sync
+from app.tasks.task import agreement_of, load_tasks
 
 if TYPE_CHECKING:
-    from app.contracts.tensors import TensorSpec
-    from app.engine.registry.model import ServedModel
-    from app.models.repository.layout import ModelFiles, ModelRepository
-
     Actions = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
@@ -63,10 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
-    from app.contracts.errors import ManifestError, PaddlepoolError
-    from app.engine.registry.load_history import UNSEALED
-    from app.models.repository.manifest import read_manifest
-
     rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
         unsealed, served = repository.unsealed(name), _served(repository, name)
@@ -85,15 +94,12 @@ def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
             preview = " (preview)" if manifest.weights.get("preview") else ""
             yes = "yes" if version in served else "no"
             rows.append((name, str(version), yes, _size(size), network, origin + preview, pipeline))
-    _print_table(rows)
+    print(columns(rows))
     return 0
 
 
 def _served(repository: ModelRepository, name: str) -> set[int]:
     """The versions that a server would serve from this repository, judged by their manifests."""
-    from app.contracts.errors import PaddlepoolError
-    from app.models.repository.manifest import read_manifest
-
     served: set[int] = set()
     try:
         candidates, count = repository.config(name).version_policy.choose(repository.versions(name))
@@ -108,11 +114,6 @@ def _served(repository: ModelRepository, name: str) -> set[int]:
 
 
 def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
-    import asyncio
-
-    from app.contracts.errors import PaddlepoolError
-    from app.engine.registry.load_history import UNSEALED
-
     check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
     faults = 0
@@ -133,7 +134,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
                 result = f"FAILED: {error.message}"
                 faults += 1
             rows.append((name, str(version), result))
-    _print_table(rows)
+    print(columns(rows))
     if faults or not args.quality:
         return 1 if faults else 0
     newest = [read_version(repository, name, None) for name in args.names or repository.names()]
@@ -141,23 +142,6 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
 
 
 async def _self_test(files: ModelFiles) -> str:
-    model = _open(files)
-    try:
-        await model.start()
-        groups = [group for group in model.groups() if group.started]
-    finally:
-        await model.close()
-    return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
-
-
-def _open(files: ModelFiles) -> ServedModel:
-    import time
-
-    from app.engine.backends.process import ProcessBackend
-    from app.engine.pool.context import EngineContext
-    from app.engine.registry.model import ServedModel
-    from app.tasks.task import agreement_of
-
     context = EngineContext(
         open_predictor=ProcessBackend(),
         observer=_NullObserver(),
@@ -165,7 +149,13 @@ def _open(files: ModelFiles) -> ServedModel:
         max_resident_bytes=2 << 30,
         agreement_of=agreement_of,
     )
-    return ServedModel(files, context=context)
+    model = ServedModel(files, context=context)
+    try:
+        await model.start()
+        groups = [group for group in model.groups() if group.started]
+    finally:
+        await model.close()
+    return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
 
 
 class _NullObserver:
@@ -182,7 +172,7 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
     manifest, config = files.manifest, files.config
     batching = config.dynamic_batching
     facts = {
-        "model": f"{files.name}, version {files.version} (of {_listed(versions)})",
+        "model": f"{files.name}, version {files.version} (of {', '.join(map(str, versions))})",
         "pipeline": config.pipeline or "none: raw tensors over /v2",
         "sha256": manifest.sha256(),
         "built with": _pairs(manifest.built_with),
@@ -195,7 +185,7 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
         f"waits {batching.max_queue_delay_ms:g} ms, "
         f"queue of {batching.max_queue_size} per instance",
     }
-    _print_table([(f"{label}:", value) for label, value in facts.items()])
+    print(columns([(f"{label}:", value) for label, value in facts.items()]))
     print()
     _print_tensors(manifest.inputs, manifest.outputs)
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
@@ -212,14 +202,8 @@ def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
             )
         )
     print()
-    _print_table(groups)
+    print(columns(groups))
     return 0
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    from app.evidence.comparison.result import columns
-
-    print(columns(rows))
 
 
 def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -228,7 +212,7 @@ def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) 
         for spec in specs:
             sizes = ("any" if size == -1 else str(size) for size in spec.shape)
             rows.append((kind, spec.name, spec.dtype, " × ".join(sizes) or "scalar"))
-    _print_table(rows)
+    print(columns(rows))
 
 
 def _pairs(values: Mapping[str, object]) -> str:
@@ -237,10 +221,6 @@ def _pairs(values: Mapping[str, object]) -> str:
 
 def _word(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _size(size: int) -> str:
@@ -263,8 +243,7 @@ def add_seal(actions: Actions) -> None:
 
 
 def run_seal(args: argparse.Namespace) -> int:
-    from app.engine.backends.process import ProcessBackend
-    from app.making.export.seal import seal
+    from app.making.export.seal import seal  # imports onnx
 
     inputs, trial, config = seal(
         args.directory.resolve(),
@@ -288,7 +267,7 @@ def run_seal(args: argparse.Namespace) -> int:
         facts["self-test"] = (
             f"checks only dtype and shape of {', '.join(unproven)}: empty for random input"
         )
-    _print_table([(f"{label}:", value) for label, value in facts.items()])
+    print(columns([(f"{label}:", value) for label, value in facts.items()]))
     return 0
 
 
@@ -309,14 +288,11 @@ def add_sync(actions: Actions) -> None:
 
 def run_sync(args: argparse.Namespace) -> int:
     """Return 0 even if some versions are rejected: those are listed and are not served."""
-    from app.models.sources.remote import Source
-    from app.models.sources.sync import lines_of, sync
-
     # SIGTERM raises an exception, so that partial copies are removed.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if args.end_with_input:
         threading.Thread(target=_end_with_input, daemon=True).start()
-    changes = sync(Source(args.address), repository_root(args.repository))
+    changes = sync(remote.Source(args.address), repository_root(args.repository))
     for line in lines_of(changes):
         print(line)
     return 0
@@ -328,11 +304,6 @@ def _end_with_input() -> None:
     # Signal the main thread: only a signal interrupts some of its calls.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
-
-if TYPE_CHECKING:
-    from app.evidence.quality.ports import TaskQuality
-    from app.evidence.quality.report import Report
-    from app.models.repository.layout import ModelFiles
 
 DATA = Path("../shared/data")
 SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
@@ -371,8 +342,6 @@ def add_quality_options(parser: argparse.ArgumentParser) -> None:
 
 def check_quality_options(args: argparse.Namespace) -> None:
     """Raise ConfigError for options that cannot be combined, before anything runs."""
-    from app.contracts.errors import ConfigError
-
     given = [
         option
         for option in ("data", "smoke", "limit", "group", "json", "write_cards")
@@ -390,12 +359,6 @@ def check_quality_options(args: argparse.Namespace) -> None:
 
 def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> int:
     """Print the figures; return 1 if a model card has different ones."""
-    from app.contracts.errors import ConfigError
-    from app.evidence.quality.ports import Source
-    from app.evidence.quality.report import CARD, read_card, write_card
-    from app.evidence.quality.run import task_quality
-    from app.tasks.task import load_tasks
-
     source = Source(
         data=args.data or DATA,
         smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),
@@ -431,10 +394,6 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
 
 
 def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) -> Report:
-    from app.engine.backends.process import ProcessBackend
-    from app.evidence.quality.run import measure_model
-    from app.tasks.task import agreement_of
-
     groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
     # Progress bars appear only on terminals; elsewhere, minutes of silence would suggest a hang.
     print(
@@ -453,8 +412,6 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
 
 
 def _compare(card: Path, report: Report) -> int:
-    from app.evidence.quality.report import compare_card
-
     label = f"{card.parent.name}/{card.name}"
     if not card.exists():
         print(f"\n{label}: there is no such card")

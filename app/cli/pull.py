@@ -8,6 +8,8 @@ from pathlib import Path
 from app.cli.derive import derive_program
 from app.cli.shared import add_repository_option, repository_root, silence
 from app.contracts.errors import PaddlepoolError
+from app.making.export.publish import published_version, sha256_of
+from app.making.export.release import U2NETP_RELEASE, download
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,16 +53,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace, repository: Path) -> str:
-    from app.making.export.publish import published_version, sha256_of
-    from app.making.export.release import U2NETP_RELEASE
-
     release = U2NETP_RELEASE
     if existing := published_version(repository / args.model, release.sha256):
         return f"{existing} already holds the official release"
     file = (args.cache or default_cache()) / f"{args.model}-{release.sha256[:12]}.onnx"
     if not file.exists() or sha256_of(file) != release.sha256:
-        from app.making.export.release import download
-
         download(release, file, timeout=args.timeout)
     silence()
     from app.making.export.exporter import import_u2net  # imports Paddle, so only if needed

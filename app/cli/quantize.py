@@ -5,13 +5,33 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import onnx
 
 from app.cli.shared import add_repository_option, open_repository, read_version
-
-if TYPE_CHECKING:
-    from app.contracts.tensors import Tensors
-    from app.models.repository.layout import ModelFiles
+from app.contracts.errors import ConfigError, ExportError
+from app.contracts.tensors import Tensors
+from app.making.export.publish import versions_of
+from app.making.programs.derive import (
+    FILE,
+    INT8,
+    Derived,
+    Differences,
+    named_graph,
+    publish_with,
+)
+from app.making.programs.qdq import quantised
+from app.making.programs.search import (
+    TOOLS,
+    FloatLayers,
+    chosen,
+    digest_of,
+    layers_of,
+    measure_ranges,
+)
+from app.models.repository.layout import ModelFiles
+from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
+from app.tasks.task import comparison_of
 
 DATA = Path("../shared/data/sod_train/images")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
@@ -58,29 +78,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import onnx
-
-    from app.contracts.errors import ExportError
-    from app.making.export.publish import versions_of
-    from app.making.programs.derive import (
-        FILE,
-        INT8,
-        Derived,
-        Differences,
-        named_graph,
-        publish_with,
-    )
-    from app.making.programs.qdq import quantised
-    from app.making.programs.search import (
-        TOOLS,
-        FloatLayers,
-        chosen,
-        digest_of,
-        layers_of,
-        measure_ranges,
-    )
-    from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
-
     _check(args)
     files = read_version(open_repository(args.repository), args.model, None)
     every = sorted(path for path in args.data.iterdir() if path.suffix.lower() in SUFFIXES)
@@ -143,8 +140,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from app.contracts.errors import ConfigError
-
     if not 0 < args.budget < 1:
         raise ConfigError("--budget must be between 0 and 1", received=args.budget)
     if args.samples < 1:
@@ -154,9 +149,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:
-    from app.contracts.errors import ConfigError
-    from app.tasks.task import comparison_of
-
     task = comparison_of(files.info())
     if task is None:
         raise ConfigError(f"{files.name} has no pipeline that could read data")

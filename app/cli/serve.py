@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import logging
 import os
 import shlex
 import socket
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    import logging
+from app.contracts.errors import ConfigError
+from app.contracts.resources import use_one_heap
+from app.observability import log
 
 EXIT_BAD_CONFIGURATION = 3
 
@@ -41,18 +44,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Exit codes: 0 drained, 1 second signal, 3 bad configuration."""
-    import gc
-    import logging
+    try:
+        _serve(args)
+    except ConfigError as error:
+        print(f"paddlepool serve: {error.message}", file=sys.stderr)
+        return EXIT_BAD_CONFIGURATION
 
+
+def _serve(args: argparse.Namespace) -> NoReturn:
     from pydantic import ValidationError
 
-    from app.application import body_memory
     from app.cli.first_start import repository
-    from app.contracts.errors import ConfigError
-    from app.contracts.resources import use_one_heap
     from app.main import create_app
     from app.models.sources.sync import first_refresh
-    from app.observability.log import configure
     from app.service.api.services import Lifecycle
     from app.service.server import run as server
     from app.service.server.system import (
@@ -67,15 +71,13 @@ def run(args: argparse.Namespace) -> int:
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     all_settings = settings_class(load_tasks().values())
+    if passed := passed_listener():
+        given |= zip(("host", "port"), passed.getsockname(), strict=False)
     try:
-        if passed := passed_listener():
-            given |= zip(("host", "port"), passed.getsockname(), strict=False)
         settings = all_settings(**given)
-    except ConfigError as error:
-        return _refuse(error.message)
     except ValidationError as error:
-        return _refuse(explain(error))
-    configure(settings.log_level, form=_form(settings.log_format, settings.replica))
+        raise ConfigError(explain(error)) from None
+    log.configure(settings.log_level, form=_form(settings.log_format, settings.replica))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle(accepts_when_ready=passed is not None)
@@ -87,55 +89,34 @@ def run(args: argparse.Namespace) -> int:
             port = settings.grpc_port
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
-        return _refuse(f"cannot listen on {settings.host}:{port}: {error.strerror}")
-    try:
-        settings = settings.model_copy(update={"model_repository": repository(settings)})
-    except ConfigError as error:
-        return _refuse(error.message)
+        raise ConfigError(f"cannot listen on {settings.host}:{port}: {error.strerror}") from None
+    settings = settings.model_copy(update={"model_repository": repository(settings)})
     if settings.model_source:  # before anything is read; a failure is logged
         polled = settings.repository_poll_seconds > 0
         first_refresh(settings.model_source, settings.model_repository, polled=polled)
     if not settings.model_repository.exists():
         root = shlex.quote(str(settings.model_repository))
-        return _refuse(
+        raise ConfigError(
             f"there is no model repository at {root}. Make and serve one: paddlepool pull u2netp "
             f"--repository {root} && paddlepool serve --model-repository {root}"
         )
-    try:
-        ports = 1 if settings.grpc_port is None else 2
-        require_descriptors(settings.max_connections, ports=ports)
-        require_room_for_children()
-        app = create_app(settings, lifecycle=lifecycle)
-    except ConfigError as error:
-        return _refuse(error.message)
+    ports = 1 if settings.grpc_port is None else 2
+    require_descriptors(settings.max_connections, ports=ports)
+    require_room_for_children()
+    app = create_app(settings, lifecycle=lifecycle)
     # Without this, a full garbage collection would scan everything imported so far and stop every
     # request for 60 ms; a reload makes enough objects to trigger one.
     gc.freeze()
     gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
     sys.setswitchinterval(SWITCH_SECONDS)
-    server.run(
-        app,
-        settings,
-        listener=listener,
-        reply_bytes=body_memory(settings),
-        on_drain=lifecycle.drain,
-        close_doors=lifecycle.close_doors,
-        ready=app.state.paddlepool.registry.ready,
-    )
+    server.run(app, listener=listener)
 
 
 def _form(wanted: str, replica: str) -> logging.Formatter:
     """Readable lines on a terminal, else JSON."""
-    from app.observability.log import JsonLines, TerminalLines, coloured
-
     if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
-        return JsonLines(replica=replica or socket.gethostname())
-    return TerminalLines(colour=coloured(sys.stderr))
-
-
-def _refuse(reason: str) -> int:
-    print(f"paddlepool serve: {reason}", file=sys.stderr)
-    return EXIT_BAD_CONFIGURATION
+        return log.JsonLines(replica=replica or socket.gethostname())
+    return log.TerminalLines(colour=log.coloured(sys.stderr))
 
 
 def main() -> int:

@@ -6,10 +6,13 @@ import argparse
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from app.models.repository.layout import ModelFiles, ModelRepository
+from pydantic import ValidationError
+
+from app.contracts.errors import ConfigError, ManifestError
+from app.models.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.shipped import located
+from app.settings.server import Settings, explain
 
 
 def add_repository_option(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +30,6 @@ def repository_root(given: Path | None) -> Path:
 
     Raises ConfigError.
     """
-    from pydantic import ValidationError
-
-    from app.contracts.errors import ConfigError
-    from app.models.repository.shipped import located
-    from app.settings.server import Settings, explain
-
     if given:
         return given
     try:
@@ -43,15 +40,11 @@ def repository_root(given: Path | None) -> Path:
 
 
 def open_repository(given: Path | None) -> ModelRepository:
-    from app.models.repository.layout import ModelRepository
-
     return ModelRepository(repository_root(given))
 
 
 def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
     """Read and verify a version, by default the newest. Raises ManifestError."""
-    from app.contracts.errors import ManifestError
-
     versions = repository.versions(name)
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")

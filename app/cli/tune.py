@@ -6,9 +6,25 @@ With --groups: find the best of its instance groups, across backends and precisi
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 
+from tqdm import tqdm
+
 from app.cli.shared import add_repository_option, open_repository, read_version
+from app.contracts.errors import ConfigError
+from app.contracts.resources import available_cores
+from app.engine.backends.process import ProcessBackend
+from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
+from app.evidence.comparison.run import compare
+from app.evidence.comparison.search import (
+    Search,
+    explain,
+    max_ticks,
+    write_default_group,
+    write_group,
+)
+from app.tasks.task import comparison_of
 
 REQUESTS = 40
 """Runs of each group alone, with --groups."""
@@ -37,8 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Return 1 and leave config.toml unchanged if nothing is fast enough."""
-    from app.contracts.errors import ConfigError
-
     for name in ("p95", "seconds"):
         value = getattr(args, name)
         if value is not None and not value > 0:
@@ -53,12 +67,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _choose_group(args: argparse.Namespace) -> int:
-    from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
-    from app.evidence.comparison.run import compare
-    from app.evidence.comparison.search import write_default_group
-    from app.tasks.task import comparison_of
-
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
     names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
@@ -103,16 +111,6 @@ def _confirm(question: str) -> bool:
 
 
 def _tune(args: argparse.Namespace) -> int:
-    import asyncio
-
-    from tqdm import tqdm
-
-    from app.contracts.resources import available_cores
-    from app.engine.backends.process import ProcessBackend
-    from app.evidence.comparison.result import columns
-    from app.evidence.comparison.search import Search, explain, max_ticks, write_group
-    from app.tasks.task import comparison_of
-
     repository = open_repository(args.repository)
     files = read_version(repository, args.model, None)
     cores = max(1, int(available_cores()))

@@ -21,7 +21,7 @@ from pydantic.config import JsonDict
 
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
-from app.service.api.problems import ErrorForm, Fault
+from app.service.api.problems import PROTOCOL, ErrorForm
 from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
@@ -255,11 +255,6 @@ def _segments(result: SegmentResult) -> bytes:
     return b"".join([head.encode(), *base64_parts(result.image), b'"}]'])
 
 
-def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    del request_id
-    return {"error": fault.detail}
-
-
 _FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
 PICTURE_PARAMETERS: dict[str, Any] = {
     "mask_threshold": _FRACTION | {"description": "Makes the mask black and white."},
@@ -294,29 +289,13 @@ def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": RAW_CONTENT | {JSON: content}}
 
 
-_ERRORS = ErrorForm(model=HubError, write=_write, statuses={})
+_door = partial(
+    Door,
+    name="huggingface",
+    errors=ErrorForm(model=HubError, write=PROTOCOL.write),
+    agents=AGENTS,
+)
 
-BOTH = Door(
-    name="huggingface",
-    task="sentiment",
-    routes=routes_of_both,
-    errors=_ERRORS,
-    agents=AGENTS,
-    paths={"/": "/hf"},
-)
-TEXTS = Door(
-    name="huggingface",
-    task="sentiment",
-    routes=text_routes,
-    errors=_ERRORS,
-    agents=AGENTS,
-    paths={"/sentiment": "/hf/sentiment"},
-)
-PICTURES = Door(
-    name="huggingface",
-    task="segment",
-    routes=picture_routes,
-    errors=_ERRORS,
-    agents=AGENTS,
-    paths={"/segment": "/hf/segment"},
-)
+BOTH = _door(task="sentiment", routes=routes_of_both, paths={"/": "/hf"})
+TEXTS = _door(task="sentiment", routes=text_routes, paths={"/sentiment": "/hf/sentiment"})
+PICTURES = _door(task="segment", routes=picture_routes, paths={"/segment": "/hf/segment"})

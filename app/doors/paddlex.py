@@ -142,5 +142,5 @@ DOOR = Door(
     name="paddlex",
     task="segment",
     routes=routes,
-    errors=ErrorForm(model=PaddleXError, write=_write, statuses={}),
+    errors=ErrorForm(model=PaddleXError, write=_write),
 )

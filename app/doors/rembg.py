@@ -164,8 +164,7 @@ def _colour(text: str | None) -> str | None:
     return "#" + bytes(levels).hex()
 
 
-def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    del request_id
+def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     if fault.status != 422:
         return {"detail": fault.detail}
     faults = fault.errors or ({"field": "body", "message": fault.detail},)

@@ -6,7 +6,7 @@ and `remove.bg` 1.3 of npm. `translate` maps the fields to the task's request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from app.doors.door import (
 )
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
-from app.service.api.services import Services, ServicesDep, base64_parts, run_off_loop
+from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour
@@ -106,15 +106,16 @@ async def remove_background(
     `size` is `preview` by default.
     """
     settings = services.settings
-    given = await _given(request, services)
+    given, size = await _given(request, settings)
     no_type = False
 
-    async def read() -> SegmentRequest:
+    def parse() -> SegmentRequest:
         nonlocal no_type
-        source, fields = await given()
+        source, fields = given()
         no_type = fields.get("type_level") == "none"
-        return await run_off_loop(services, partial(translate, source, fields), size=source.size)
+        return translate(source, fields)
 
+    read = partial(run_off_loop, services, parse, size=size)
     answer = await services.dataplane.run("segment", read, **routing.options(settings))
     result: SegmentResult = answer.value
     if result.box.width == 0:
@@ -138,19 +139,16 @@ async def account(services: ServicesDep) -> dict[str, Any]:
     }
 
 
-async def _given(request: Request, services: Services) -> Any:
-    """Receive the body. The returned function reads it, when the request has a place."""
+async def _given(request: Request, settings: Settings) -> tuple[Read, int]:
+    """Receive the body. Return a function that reads it, and the bytes that this may parse."""
     kind = media_type(request)
-    cap = services.settings.of(SegmentSettings).segment_max_bytes
-    most = max(services.settings.form_max_fields, MAX_FIELDS)
+    cap = settings.of(SegmentSettings).segment_max_bytes
+    most = max(settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
         # A field may be a picture in base64. The body's limit caps all fields together.
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
-
-        async def from_form() -> tuple[Source, dict[str, str]]:
-            return read_source(dict(form.fields), dict(form.files))
-
-        return from_form
+        size = sum(len(value) for _, value in form.fields)
+        return partial(read_source, dict(form.fields), dict(form.files)), size
     if kind not in (JSON, URLENCODED):
         raise UnsupportedMediaType(
             f"the body must be {FORM}, {URLENCODED} or {JSON}",
@@ -158,12 +156,7 @@ async def _given(request: Request, services: Services) -> Any:
         )
     body = await request.body()
     parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
-
-    async def from_body() -> tuple[Source, dict[str, str]]:
-        fields = await run_off_loop(services, parse, size=len(body))
-        return read_source(fields, {})
-
-    return from_body
+    return lambda: read_source(parse(), {}), len(body)
 
 
 def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
@@ -235,8 +228,7 @@ FIELDS = (
 """Fields for which remove.bg has an error code of its own, such as `invalid_size`."""
 
 
-def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    del request_id
+def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     code = CODES.get(fault.code, fault.code)
     name = fault.detail.partition(" ")[0].removesuffix(":")  # details begin with the field's name
     if code == "invalid_parameter" and name in FIELDS:
@@ -295,9 +287,8 @@ class Source:
     base64: object
     background: bytes | None
 
-    @property
-    def size(self) -> int:
-        return len(self.base64) if isinstance(self.base64, str | bytes) else 0
+
+Read = Callable[[], tuple[Source, dict[str, str]]]
 
 
 def read_source(

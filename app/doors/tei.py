@@ -172,8 +172,7 @@ def described(services: Services) -> dict[str, Any]:
 _TYPES = {424: "Backend", 429: "Overloaded", 500: "Backend", 501: "Backend", 503: "Unhealthy"}
 
 
-def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    del request_id
+def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     kind = "Empty" if fault.code == "text_empty" else _TYPES.get(fault.status, "Validation")
     return {"error": fault.detail, "error_type": kind}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from prometheus_client import (
@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 
 from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
-from app.observability.gauges import Gauges, ModelGauges
+from app.observability.gauges import Gauges
 from app.observability.history import History, Series
 
 T = TypeVar("T", Histogram, Counter)
@@ -122,8 +122,8 @@ class Metrics:
             ("reason",),
         )
         self.history = History(seconds=SECONDS, drift=DRIFT, agreement=AGREEMENT)
-        self._gauges = Gauges(build, memory_limit=memory_limit)
-        self.registry.register(self._gauges)
+        self.gauges = Gauges(build, memory_limit=memory_limit)
+        self.registry.register(self.gauges)
         ProcessCollector(registry=self.registry)
         for reason in Rejection:
             self._rejected.labels(UNKNOWN, reason)
@@ -145,14 +145,6 @@ class Metrics:
             self._known[key] = metric.labels(*labels)
         return cast(T, self._known[key])
 
-    def watch(self, read: Callable[[], Iterable[ModelGauges]]) -> None:
-        """Let the gauges call `read` for the engine's state at each scrape."""
-        self._gauges.read = read
-
-    def watch_codecs(self, count: Callable[[], int]) -> None:
-        """Let the gauges call `count` for the number of live codec processes at each scrape."""
-        self._gauges.codec_processes = count
-
     def expect_route(self, route: str) -> None:
         """Declare a route template as a label value."""
         self._routes.add(route)
@@ -171,7 +163,8 @@ class Metrics:
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
         """Record one HTTP reply; `route` is the template that matched, or None."""
         known = route if route in self._routes and status != 405 else UNMATCHED
-        self._series(self._request, known, _method(method), str(status)).observe(seconds)
+        method = method if method in METHODS else OTHER
+        self._series(self._request, known, method, str(status)).observe(seconds)
 
     def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
         model, group = self._model(results[0].model), results[0].group
@@ -235,7 +228,3 @@ class Metrics:
         names = frozenset(names)
         chosen = self.registry.restricted_registry(names) if names else self.registry
         return encode(chosen), content_type
-
-
-def _method(method: str) -> str:
-    return method if method in METHODS else OTHER

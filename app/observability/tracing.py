@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -74,14 +73,6 @@ class _Headers(Getter[Values]):
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class _Stages:
-    """The origin of an answer (model, group, stages) without its tensors."""
-
-    where: Mapping[str, str | int]
-    places: Sequence[Place]
-
-
 class RequestSpan:
     """The span of one request, from its headers to its end, in one task."""
 
@@ -92,14 +83,14 @@ class RequestSpan:
         self._span = span
         self._tracer = tracer
         self._clock = clock
-        self._stages: _Stages | None = None
+        self._where: Mapping[str, str | int] = {}
+        self._places: Sequence[Place] = ()
 
     def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
         if self._span.is_recording():
-            first, places = results[0], places_of(stages, results, now=self._clock())
-            self._stages = _Stages(
-                {MODEL: first.model, VERSION: first.version, GROUP: first.group}, places
-            )
+            first = results[0]
+            self._where = {MODEL: first.model, VERSION: first.version, GROUP: first.group}
+            self._places = places_of(stages, results, now=self._clock())
 
     def end(
         self,
@@ -125,19 +116,18 @@ class RequestSpan:
             span.set_attribute("error.type", error)
         if failed:
             span.set_status(StatusCode.ERROR, why or None)
-        if self._stages is not None:
-            self._make_stages(self._stages)
+        span.set_attributes(self._where)
+        self._make_stages()
         span.end()
 
-    def _make_stages(self, stages: _Stages) -> None:
-        self._span.set_attributes(stages.where)
+    def _make_stages(self) -> None:
         parent = set_span_in_context(self._span, Context())
         epoch = time.time_ns() - round(1e9 * self._clock())
-        for name, began, ended, own in stages.places:
+        for name, began, ended, own in self._places:
             self._tracer.start_span(
                 name,
                 context=parent,
-                attributes={**stages.where, **own},
+                attributes={**self._where, **own},
                 start_time=epoch + round(1e9 * began),
             ).end(epoch + round(1e9 * ended))
 
@@ -167,10 +157,6 @@ class Tracing:
         )
         CURRENT.set(request)
         return request
-
-    def observing(self, metrics: Metrics) -> TracedStages:
-        """Return an observer that reports a request's stages to the metrics and to its span."""
-        return TracedStages(metrics)
 
     def close(self) -> None:
         """Send the remaining spans, for a few seconds at most."""

@@ -98,6 +98,6 @@ def test_verify_runs_a_budget_that_asks_for_agreement(
     always = 'name = "main"\nbudget = { agreement = 1.0 }'
     text = config.read_text("utf-8").replace('name = "main"', always)
     config.write_text(f'pipeline = "sentiment"\n{text}', "utf-8")
-    monkeypatch.setattr("app.engine.backends.process.ProcessBackend", FakeFactory)
+    monkeypatch.setattr("app.cli.models.ProcessBackend", FakeFactory)
     assert main(["models", "verify", "--run", "--repository", str(tmp_path)]) == 0
     assert lines(capsys)[1] == ["double", "1", "ok, self-test passed on main"]

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request
 from uvicorn.server import ServerState
 
 from app.service.api.uploads import read_upload
-from app.service.server.connection_limits import ProtocolLimits, protocol_class
+from app.service.server.connection_limits import protocol_class
+from app.settings.server import Settings
 from tests.service.api.fakes import FakeRegistry, make_app
 
 PIECE_BYTES = 7
@@ -44,14 +45,8 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-LIMITS = ProtocolLimits(
-    header_seconds=30,
-    header_bytes=4096,
-    receive_seconds=30,
-    send_stall_seconds=30,
-    connections=9,
-    reply_bytes=2**20,
-)
+LIMITS = Settings(header_timeout_seconds=30, header_max_bytes=4096, max_connections=9)
+REPLY_BYTES = 2**20
 
 
 class Door:
@@ -68,7 +63,7 @@ class Door:
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._failed)
         self._failures: list[dict[str, Any]] = []
-        self._protocol = protocol_class(LIMITS)
+        self._protocol = protocol_class(LIMITS, reply_bytes=REPLY_BYTES)
         self._config = uvicorn.Config(
             make_app(router, registry=FakeRegistry(models=[])),
             http=self._protocol,

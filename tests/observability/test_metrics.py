@@ -71,7 +71,7 @@ def with_every_family() -> Metrics:
     gauges = ModelGauges(
         model="m", version=1, ready=True, default_group="g", chosen_by="kept", groups=(group,)
     )
-    metrics.watch(lambda: [gauges])
+    metrics.gauges.read = lambda: [gauges]
     return metrics
 
 
@@ -165,7 +165,7 @@ def test_an_idle_scrape_is_small() -> None:
                 groups=groups,
             )
         )
-    metrics.watch(lambda: gauges)
+    metrics.gauges.read = lambda: gauges
     text, _ = metrics.render()
     assert len(gauges) >= 2
     assert len(samples(metrics)) <= 1_500
@@ -189,7 +189,7 @@ def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
 ) -> None:
     """The living are read at the scrape; none before anybody says where."""
     assert value(metrics, "paddlepool_codec_processes") == 0
-    metrics.watch_codecs(lambda: 2)
+    metrics.gauges.codec_processes = lambda: 2
     metrics.codec_restarted(Restart.MEMORY)
     assert value(metrics, "paddlepool_codec_processes") == 2
     assert value(metrics, "paddlepool_codec_restarts_total", reason="memory") == 1
@@ -211,7 +211,7 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
         )
         for version in (2, 1)
     ]
-    metrics.watch(lambda: models)
+    metrics.gauges.read = lambda: models
     where = {"model": "u2netp", "predictor": "onednn"}
     named = {"version": "2", "chosen_by": "kept"} | where
     assert value(metrics, "paddlepool_default_group_info", **named) == 1
@@ -233,7 +233,7 @@ def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
         ModelGauges(model="u2netp", version=version, ready=True, default_group=name, groups=of)
         for version, name, of in versions
     ]
-    metrics.watch(lambda: models)
+    metrics.gauges.read = lambda: models
     found = told(metrics, "paddlepool_predictor_default")
     assert found == {("u2netp", "native"): 1, ("u2netp", "onednn"): 0, ("u2netp", "gone"): 0}
 
@@ -272,7 +272,9 @@ def test_an_effect_is_shown_once_it_is_known(metrics: Metrics) -> None:
         replace(GROUP, name=name, effect=Effect(effect, "measured"))
         for name, effect in effects.items()
     )
-    metrics.watch(lambda: [ModelGauges(model="u2netp", version=1, ready=True, groups=groups)])
+    metrics.gauges.read = lambda: [
+        ModelGauges(model="u2netp", version=1, ready=True, groups=groups)
+    ]
     family = "paddlepool_predictor_effective"
     assert value(metrics, family, model="u2netp", predictor="onednn") == 1
     assert value(metrics, family, model="u2netp", predictor="onednn_t2") == 0

@@ -162,21 +162,20 @@ def groups_of(
 ) -> list[ComparedGroup]:
     """The groups of one model version, with their numbers in the last `intervals` intervals."""
     seconds = window_seconds(history, intervals)
-    windows = {
-        group["name"]: history.window(Series(*model, group["name"]), intervals) for group in groups
-    }
-    return [
-        ComparedGroup(
-            **group,
-            runs=windows[name].runs.count,
-            rate=round(windows[name].runs.count / seconds, 3),
-            buckets=list(windows[name].runs.buckets),
-            times=times_of(history.seconds, windows[name].runs),
-            replays=replays_of(history, windows[name]),
+    found = []
+    for group in groups:
+        window = history.window(Series(*model, group["name"]), intervals)
+        found.append(
+            ComparedGroup(
+                **group,
+                runs=window.runs.count,
+                rate=round(window.runs.count / seconds, 3),
+                buckets=list(window.runs.buckets),
+                times=times_of(history.seconds, window.runs),
+                replays=replays_of(history, window),
+            )
         )
-        for group in groups
-        for name in (group["name"],)
-    ]
+    return found
 
 
 def window_seconds(history: History, intervals: int) -> float:

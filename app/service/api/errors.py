@@ -1,7 +1,7 @@
 """The table that maps errors to HTTP statuses, and the functions that apply it.
 
-`WHEN` says when each error code occurs; `python -m app.service.api.errors` writes the table of
-docs/errors.md from it.
+errors.toml says when each error code occurs; `python -m tests.service.api.test_errors` writes the
+table of docs/errors.md from it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import tomllib
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -200,96 +201,8 @@ def _message(fault: Mapping[str, Any]) -> str:
     return "Unknown field" if fault["type"] == "extra_forbidden" else str(fault["msg"])
 
 
-WHEN: Mapping[str, str] = {
-    "cross_site": (
-        "The browser reports that a page of another site, which is not in "
-        "`PADDLEPOOL_CORS_ORIGINS`, sent a request other than GET, HEAD or OPTIONS."
-    ),
-    "deadline_exceeded": (
-        "The request did not finish within its `timeout_ms`. Its queued work was dropped."
-    ),
-    "file_missing": (
-        "The request has no multipart field `file` or `image_file`, and no body with an image type."
-    ),
-    "file_too_large": (
-        "The body is larger than the endpoint's limit, which is checked while it arrives."
-    ),
-    "forbidden": "The request is for model control, and the server has no admin key.",
-    "group_not_running": (
-        "The instance group that the request names is not running, and starting it needs a key "
-        "of `PADDLEPOOL_START_GROUP_KEYS`."
-    ),
-    "headers_too_large": (
-        "The request line and headers together, the trailers, or the extensions of a chunk are "
-        "larger than the limit."
-    ),
-    "host_not_allowed": (
-        "The `Host` header, or the host of an absolute target, is not in "
-        "`PADDLEPOOL_ALLOWED_HOSTS`."
-    ),
-    "http_version_not_supported": "The request has an HTTP version other than 1.0 and 1.1.",
-    "image_unreadable": (
-        "The picture is damaged or truncated, or cannot be decoded within the limits."
-    ),
-    "internal_error": (
-        "A fault of the server or of a model's files. The log has details under the request id."
-    ),
-    "invalid_json": "The body is not JSON, or not UTF-8.",
-    "invalid_parameter": (
-        "A parameter or field is missing, unknown or outside its limits; `errors` lists each."
-    ),
-    "invalid_request": "The body or the request itself cannot be parsed.",
-    "invalid_tensor": "A tensor has the wrong name, type, shape or size.",
-    "method_not_allowed": "The path exists, but not with this method; `Allow` lists its methods.",
-    "model_load_failed": (
-        "The version in the repository cannot be loaded, and the message says why. The versions "
-        "served before are still served."
-    ),
-    "model_not_found": "No model of this name and version is served.",
-    "model_not_ready": (
-        "The model, or the instance group that the request names, is loading or cannot be "
-        "loaded; `/info` says which. `Retry-After` is set even if waiting will not help."
-    ),
-    "model_output_invalid": (
-        "The model's output contains NaN or infinity, most likely because the input is unusual."
-    ),
-    "not_found": "No endpoint has this path.",
-    "not_implemented": "The body has a `Transfer-Encoding` other than `chunked`.",
-    "output_too_large": "The reply would be larger than the limit for its format.",
-    "overloaded": (
-        "The queue is full or too slow for the deadline; connections, request bodies, decoded "
-        "pictures or groups on demand are at their limit; or a large document was not processed "
-        "within `timeout_default_ms`. `Retry-After` says when to retry."
-    ),
-    "quota_exceeded": (
-        "This key or address has used up its quota for the minute, or has too many requests "
-        "running. `Retry-After` says when to retry."
-    ),
-    "request_timeout": "Headers or body did not arrive in time.",
-    "resolution_too_high": (
-        "The picture's header declares more pixels or a longer side than the limit, or more "
-        "memory than all decoded pictures together may use."
-    ),
-    "shutting_down": "The server is shutting down, and the time for requests in flight is over.",
-    "text_empty": "There is no text, or a text has no visible character.",
-    "text_too_long": "A text has more characters than the limit.",
-    "too_many_inputs": (
-        "The request has more texts than the limit, or more jobs than the queue has places."
-    ),
-    "too_many_scans": "The JPEG has more scans than the limit, or than the limit for its size.",
-    "unauthorized": "The request needs a key, which is missing or wrong.",
-    "unsupported_encoding": (
-        "`Content-Encoding` is neither `gzip` nor `identity`, or the body is not one complete "
-        "gzip stream."
-    ),
-    "unsupported_media_type": "The endpoint does not accept the body's type.",
-    "worker_crashed": (
-        "The process that handled this request died. Other requests are not affected; retry."
-    ),
-}
-"""When each error code occurs, in Markdown."""
-
-HEAD = "| code | status | title | when |\n|---|---|---|---|"
+WHEN = Path(__file__).with_suffix(".toml")
+"""Says when each error code occurs, in Markdown."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -309,20 +222,9 @@ def error_codes() -> list[ErrorCode]:
         for error, status in STATUS.items()
         if error is not errors.PaddlepoolError
     }
+    when = tomllib.loads(WHEN.read_text("utf-8"))
     of_http = {(code, status, HTTPStatus(status).phrase) for status, code in HTTP_CODES.items()}
     return [
-        ErrorCode(code, status, title, WHEN[code])
+        ErrorCode(code, status, title, when[code])
         for code, status, title in sorted(domain | of_http)
     ]
-
-
-def with_table(page: str) -> str:
-    """Return the text of docs/errors.md with a regenerated table."""
-    rows = [f"| `{row.code}` | {row.status} | {row.title} | {row.when} |" for row in error_codes()]
-    table = "\n".join([HEAD, *rows])
-    return re.sub(rf"{re.escape(HEAD)}(\n\|.*)*", lambda _: table, page)
-
-
-if __name__ == "__main__":
-    PAGE = Path("docs/errors.md")
-    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")

@@ -174,7 +174,7 @@ More = Callable[[Services], Mapping[str, Any]]
 
 
 def router(*, card: Sequence[str], more: Sequence[More] = ()) -> APIRouter:
-    """Build the route of /info; `card` names the parameters of each model that it shows."""
+    """Build the routes; `card` names the parameters of each model that /info shows."""
 
     async def info(services: ServicesDep) -> Info:
         """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
@@ -183,7 +183,28 @@ def router(*, card: Sequence[str], more: Sequence[More] = ()) -> APIRouter:
 
     routes = APIRouter(tags=["operations"])
     routes.add_api_route("/info", info, operation_id="info")
+    routes.add_api_route(
+        "/metrics",
+        metrics,
+        operation_id="metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}},
+    )
     return routes
+
+
+async def metrics(
+    request: Request,
+    services: ServicesDep,
+    names: Annotated[
+        list[str] | None,
+        Query(alias="name[]", description="Only the series with these names."),
+    ] = None,
+) -> Response:
+    """Every metric family; see docs/metrics.md. OpenMetrics if `Accept` asks for it."""
+    accept = ",".join(request.headers.getlist("accept"))
+    text, content_type = await asyncio.to_thread(services.metrics.render, accept, names or ())
+    return Response(text, headers={"Content-Type": content_type})
 
 
 def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info:
@@ -268,34 +289,6 @@ def _reason(group: GroupStatus, choice: Choice) -> str | None:
     tried = [each.reason for each in choice.candidates if each.group == group.name]
     refused = (each for each in (group.effect.reason, *tried) if each.startswith(CANNOT_START))
     return next(refused, group.reason)
-
-
-def metrics_router() -> APIRouter:
-    """Build the route that Prometheus scrapes."""
-
-    async def metrics(
-        request: Request,
-        services: ServicesDep,
-        names: Annotated[
-            list[str] | None,
-            Query(alias="name[]", description="Only the series with these names."),
-        ] = None,
-    ) -> Response:
-        """Every metric family; see docs/metrics.md. OpenMetrics if `Accept` asks for it."""
-        accept = ",".join(request.headers.getlist("accept"))
-        render = services.metrics.render
-        text, content_type = await asyncio.to_thread(render, accept, names or ())
-        return Response(text, headers={"Content-Type": content_type})
-
-    routes = APIRouter(tags=["operations"])
-    routes.add_api_route(
-        "/metrics",
-        metrics,
-        operation_id="metrics",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}},
-    )
-    return routes
 
 
 def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:

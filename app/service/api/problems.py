@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -87,15 +87,10 @@ class ErrorForm:
 
     model: type[BaseModel]
     write: Callable[[Fault, str], Mapping[str, Any]]
-    statuses: Mapping[str | int, int]
+    statuses: Mapping[str | int, int] = field(default_factory=dict)
 
     def status(self, fault: Fault) -> int:
         return self.statuses.get(fault.code, self.statuses.get(fault.status, fault.status))
-
-    def documented_statuses(self, statuses: Iterable[int]) -> set[int]:
-        """The statuses that this form uses for our `statuses`."""
-        named = {status for code, status in self.statuses.items() if isinstance(code, str)}
-        return {self.statuses.get(status, status) for status in statuses} | named
 
 
 def reply(fault: Fault, scope: Scope) -> Response:
@@ -105,11 +100,11 @@ def reply(fault: Fault, scope: Scope) -> Response:
     state["fault"] = fault
     request_id = str(state.get("request_id", ""))
     form: ErrorForm | None = state.get("errors")
+    if form is None and (path == "/v2" or path.startswith("/v2/")):
+        form = PROTOCOL
     if form is not None:
         translated = replace(fault, status=form.status(fault))
         return _json(translated, form.write(translated, request_id), "application/json")
-    if path == "/v2" or path.startswith("/v2/"):
-        return _json(fault, {"error": fault.detail}, "application/json")
     return _json(fault, members(fault, request_id=request_id, instance=path), MEDIA_TYPE)
 
 
@@ -148,6 +143,9 @@ class ProtocolError(BaseModel):
     error: str = Field(description="The received and the expected value.")
 
 
+PROTOCOL = ErrorForm(model=ProtocolError, write=lambda fault, _id: {"error": fault.detail})
+
+
 ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 """Error statuses of every operation."""
 
@@ -155,16 +153,15 @@ TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 """Further error statuses of a task's endpoint."""
 
 
-def documented(
-    *statuses: int, protocol: bool = False, form: ErrorForm | None = None
-) -> dict[int | str, dict[str, Any]]:
-    """Describe these statuses for OpenAPI, in the form of problem+json, of /v2 or of `form`."""
+def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str, dict[str, Any]]:
+    """Describe these statuses for OpenAPI, in the form of problem+json or of `form`."""
     model: type[BaseModel] = Problem
     media_type = MEDIA_TYPE
-    if protocol or form is not None:
-        model, media_type = form.model if form else ProtocolError, "application/json"
     if form is not None:
-        statuses = tuple(sorted(form.documented_statuses(statuses)))
+        model, media_type = form.model, "application/json"
+        named = {status for code, status in form.statuses.items() if isinstance(code, str)}
+        translated = {form.statuses.get(status, status) for status in statuses}
+        statuses = tuple(sorted(translated | named))
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
         status: {

@@ -37,9 +37,6 @@ class Lifecycle:
     socket accept them."""
     doors: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
-    def drain(self) -> None:
-        self.draining = True
-
     async def close_doors(self) -> None:
         await asyncio.gather(*(close() for close in self.doors))
 
@@ -97,17 +94,13 @@ async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) 
         return work()
     seconds = services.settings.timeout_default_ms / 1000
     waiting = services.operations.submit(work)
-    late = False
-
-    def give_up() -> None:
-        nonlocal late
-        late = waiting.cancel()  # no effect if it is already running
-
-    timer = asyncio.get_running_loop().call_later(seconds, give_up)
+    # Cancelling has no effect if it is already running.
+    timer = asyncio.get_running_loop().call_later(seconds, waiting.cancel)
     try:
         return await asyncio.wrap_future(waiting)
     except asyncio.CancelledError:
-        if not late:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
             raise
         raise Overloaded(
             f"too many large documents are being processed; this one waited {seconds:g} s",

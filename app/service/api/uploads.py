@@ -50,7 +50,7 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
     try:
         form = await parser.parse()
     except MultiPartException:
-        count = "one file" if max_files == 1 else f"{_WORDS.get(max_files, max_files)} files"
+        count = "one file" if max_files == 1 else "two files"
         raise InvalidParameter(
             f"the multipart form cannot be read, or has more than {count}, more than {max_fields} "
             f"other fields, or a field of more than {field_bytes} bytes",
@@ -69,9 +69,6 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
     finally:
         await form.close()
         parser.close_files()
-
-
-_WORDS = {2: "two"}
 
 
 class _InMemoryParser(MultiPartParser):

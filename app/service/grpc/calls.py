@@ -28,7 +28,6 @@ from app.service.api.middleware.limits import (
     RETRY_SECONDS,
     Budget,
     Gates,
-    TokenBucket,
     is_free,
     too_large,
 )
@@ -53,8 +52,16 @@ class Call:
     """One call, or one message of a stream. `within` is the time in seconds its client waits."""
 
     within: float | None
+    status: int = 500
+    """The HTTP status of the same result."""
     metadata: dict[str, str] = field(default_factory=dict)
     """Trailing metadata, sent after the answer."""
+
+    def fail(self, fault: Fault) -> Fault:
+        """Take over an error's status and metadata; return the error."""
+        self.status = fault.status
+        self.metadata |= metadata_of(fault)
+        return fault
 
 
 Answer = Callable[[bytes, Call], Awaitable[bytes]]
@@ -78,8 +85,7 @@ class Method:
 class Calls:
     """Answers every call of the port; for one event loop."""
 
-    def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
-        """`connections` is the maximum number of concurrent calls."""
+    def __init__(self, services: Services, gates: Gates) -> None:
         settings = services.settings
         self._services = services
         self._tracing = services.tracing
@@ -97,25 +103,21 @@ class Calls:
         self._streams = Budget(at_once, what="streams")
         self._reflections = Budget(few, what="streams of reflection")
         self._unread = Budget(gates.bodies.limit, what="bytes of unread replies")
-        self._kept = Budget(max(1, connections // 2), what="calls that stay open")
+        self._kept = Budget(max(1, settings.max_connections // 2), what="calls that stay open")
         self._stream_seconds = settings.receive_timeout_seconds
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """Answer a call with one message. On error, ends the call with its code and detail."""
         call = Call(context.time_remaining())
-        fault: Fault | None = None
-        with self._recorded(method, context, call) as state:
+        with self._recorded(method, context, call):
             fault, reply = await self._answer(method, messages, context, call)
             try:
                 hold_reply(self._unread, len(reply), context)
             except PaddlepoolError as error:
-                fault = fault_of(error)
-                call.metadata |= metadata_of(fault)
-            state["status"] = 200 if fault is None else fault.status
-        metadata = tuple(call.metadata.items())
+                fault = call.fail(fault_of(error))
         if fault is not None:
-            await context.abort(CODES[fault.status], fault.detail, metadata)
-        context.set_trailing_metadata(metadata)
+            await end_call(context, fault, call.metadata)
+        context.set_trailing_metadata(tuple(call.metadata.items()))
         return reply
 
     async def answer_each(
@@ -124,17 +126,14 @@ class Calls:
         """Answer a stream's messages in order: a reply, or a Fault for a rejected message."""
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
-            await context.abort(
-                CODES[refusal.status], refusal.detail, tuple(first.metadata.items())
-            )
+            await end_call(context, refusal, first.metadata)
         seconds = self._stream_seconds
         messages = received(messages, context, self._streams, seconds=seconds)
         async with aclosing(messages) as arriving:
             async for message in arriving:
                 call = Call(context.time_remaining())
-                with self._recorded(method, context, call) as state:
+                with self._recorded(method, context, call):
                     fault, reply = await self._answer(method, _only(message), context, call)
-                    state["status"] = 200 if fault is None else fault.status
                 yield reply if fault is None else fault
 
     def reflected(
@@ -155,17 +154,14 @@ class Calls:
 
     async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
         """Return why a stream is rejected, or None."""
-        with self._recorded(method, context, call) as state:
+        with self._recorded(method, context, call):
             try:
                 await self._admit(method, context)
                 with self._streams.held():
                     pass  # only checks that a place is free
             except PaddlepoolError as error:
-                fault = fault_of(error)
-                state["status"] = fault.status
-                call.metadata |= metadata_of(fault)
-                return fault
-            state["status"] = NOT_RECORDED
+                return call.fail(fault_of(error))
+            call.status = NOT_RECORDED
         return None
 
     async def _answer(
@@ -173,12 +169,10 @@ class Calls:
     ) -> tuple[Fault | None, bytes]:
         try:
             await self._admit(method, context)
-            buckets = self._gates.buckets
-            if buckets is None or is_free(method.path):
-                return None, await self._reply(method, messages, call)
-            bucket = buckets.of_caller()
-            with _with_quota_metadata(bucket, call), buckets.running(bucket):
-                return None, await self._reply(method, messages, call)
+            with self._quota(method, call):
+                reply = await self._reply(method, messages, call)
+            call.status = 200
+            return None, reply
         except PaddlepoolError as error:
             fault = fault_of(error)
         except TimeoutError:
@@ -186,8 +180,21 @@ class Calls:
         except Exception as error:
             log_failure(error, call.metadata["x-request-id"])
             fault = http_fault(500, INTERNAL)
-        call.metadata |= metadata_of(fault)
-        return fault, b""
+        return call.fail(fault), b""
+
+    @contextmanager
+    def _quota(self, method: Method, call: Call) -> Iterator[None]:
+        """Count the call while it runs; even if rejected, its metadata has the quota left."""
+        buckets = self._gates.buckets
+        if buckets is None or is_free(method.path):
+            yield
+            return
+        bucket = buckets.of_caller()
+        try:
+            with buckets.running(bucket):
+                yield
+        finally:
+            call.metadata |= {name.lower(): value for name, value in bucket.headers().items()}
 
     async def _admit(self, method: Method, context: Any) -> None:
         """Identify the caller. Raises Unauthorized, Forbidden and QuotaExceeded."""
@@ -218,7 +225,7 @@ class Calls:
         return str(scope["client"][0])
 
     @contextmanager
-    def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[dict[str, int]]:
+    def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[None]:
         """Log and measure the call in this context, unless its `status` is NOT_RECORDED."""
         began = time.perf_counter()
         headers = headers_of(context)
@@ -226,23 +233,22 @@ class Calls:
         call.metadata["x-request-id"] = request_id
         if replica := self._services.settings.replica:
             call.metadata[REPLICA.lower()] = replica
-        state = {"status": 500}
         span = None if self._tracing is None else _begin_span(self._tracing, method, headers, call)
         try:
-            yield state
+            yield
         except asyncio.CancelledError:
             late = call.within is not None and time.perf_counter() - began >= call.within
-            state["status"] = DEADLINE if late else CLIENT_GONE
+            call.status = DEADLINE if late else CLIENT_GONE
             raise
         finally:
-            if state["status"]:
+            if call.status:
                 sent = ("x-model", "x-predictor", "server-timing")
                 record(
                     self._services.metrics,
                     request_id=request_id,
                     method=METHOD,
                     route=method.route,
-                    status=state["status"],
+                    status=call.status,
                     seconds=time.perf_counter() - began,
                     routine=is_routine(method.path),
                     sent={
@@ -252,7 +258,7 @@ class Calls:
                     },
                 )
                 if span is not None:
-                    _end_span(span, method, state["status"])
+                    _end_span(span, method, call.status)
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:
@@ -261,15 +267,6 @@ async def _only(message: bytes) -> AsyncIterator[bytes]:
 
 async def _nothing(*_: Any) -> Any:
     """A no-op ASGI application: only the proxy layer's changes to the scope matter."""
-
-
-@contextmanager
-def _with_quota_metadata(bucket: TokenBucket, call: Call) -> Iterator[None]:
-    """Add the quota left to the call's metadata, even if the call is rejected."""
-    try:
-        yield
-    finally:
-        call.metadata |= {name.lower(): value for name, value in bucket.headers().items()}
 
 
 def headers_of(context: Any) -> Headers:
@@ -368,9 +365,10 @@ async def received(
         await end_call(context, http_fault(408, TOO_LATE))
 
 
-async def end_call(context: Any, fault: Fault) -> None:
-    """End a call with the fault's code, detail and metadata."""
-    await context.abort(CODES[fault.status], fault.detail, tuple(metadata_of(fault).items()))
+async def end_call(context: Any, fault: Fault, metadata: Mapping[str, str] | None = None) -> None:
+    """End a call with the fault's code, detail and metadata, or with this metadata instead."""
+    metadata = metadata_of(fault) if metadata is None else metadata
+    await context.abort(CODES[fault.status], fault.detail, tuple(metadata.items()))
 
 
 def hold_reply(unread: Budget, size: int, context: Any) -> None:

@@ -25,7 +25,6 @@ from app.service.api.v2.bodies import place_timeout, raw_bytes, reply_tensor, wr
 from app.service.api.v2.documents import IGNORED, Expected, read_document
 from app.service.api.v2.infer import Inferred, check_size, infer_tensors
 from app.service.api.v2.tensors import NAMES, NO_SHARED_MEMORY
-from app.settings.server import Settings
 
 SERVICE = "inference.GRPCInferenceService"
 DESCRIPTORS = "open_inference.binpb"
@@ -82,7 +81,17 @@ async def infer_message(
     check_size(services, request.model_name, len(message))
     if final := FINAL_WANTED in request.parameters:
         del request.parameters[FINAL_WANTED]
-    parse = partial(_parse, request, tensors, settings=settings, within=within)
+
+    def parse(expected: Expected) -> TensorRequest:
+        return read_document(
+            _document(request, tensors),
+            together(tensors),
+            expected=expected,
+            settings=settings,
+            binary=True,
+            within=within,
+        )
+
     found = await infer_tensors(
         services,
         request.model_name,
@@ -122,24 +131,6 @@ def read_version(text: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise InvalidParameter("the version of a model must be a whole number")
     return int(text)
-
-
-def _parse(
-    request: Any,
-    tensors: list[memoryview],
-    *,
-    expected: Expected,
-    settings: Settings,
-    within: float | None,
-) -> TensorRequest:
-    return read_document(
-        _document(request, tensors),
-        together(tensors),
-        expected=expected,
-        settings=settings,
-        binary=True,
-        within=within,
-    )
 
 
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:

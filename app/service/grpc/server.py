@@ -47,18 +47,16 @@ log = logging.getLogger("paddlepool.server")
 
 
 class GrpcDoor:
-    """The gRPC server. Create it in the event loop that serves.
+    """The gRPC server. Create it in the event loop that serves."""
 
-    `connections` limits the open connections, and also the concurrent calls of all clients.
-    """
-
-    def __init__(self, services: Services, gates: Gates, *, connections: int) -> None:
+    def __init__(self, services: Services, gates: Gates) -> None:
         self._services = services
         self.port = 0
         self._closing: asyncio.Future[None] | None = None
         settings = services.settings
         messages = Messages()
-        calls = Calls(services, gates, connections=connections)
+        calls = Calls(services, gates)
+        connections = settings.max_connections  # limits also the concurrent calls of all clients
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_server_line)
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=connections,

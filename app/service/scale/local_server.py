@@ -80,10 +80,8 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    with socket.create_server((HOST, 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import httptools
@@ -31,6 +30,7 @@ from app.service.server.refusals import (
     too_slow,
 )
 from app.service.server.sending import UnreadReplies
+from app.settings.server import Settings
 
 PIPELINED = 16
 """Maximum complete requests that wait behind the one in progress."""
@@ -41,25 +41,15 @@ IDLE_GRACE_SECONDS = 1.0
 log = logging.getLogger("paddlepool.protocol")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolLimits:
-    """Limits in seconds and bytes for each connection, and limits for the whole server."""
+def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProtocol]:
+    """Return a protocol class with these limits; uvicorn creates an instance per connection.
 
-    header_seconds: float
-    header_bytes: int
-    receive_seconds: float
-    send_stall_seconds: float
-    connections: int
-    reply_bytes: int
-    """Maximum bytes of all unread replies."""
-
-
-def protocol_class(limits: ProtocolLimits) -> type[LimitedProtocol]:
-    """Return a protocol class with these limits; uvicorn creates an instance per connection."""
+    `reply_bytes` is the maximum of all unread replies.
+    """
 
     class Protocol(LimitedProtocol):
-        connection_limits = limits
-        unread_replies = UnreadReplies(limits.reply_bytes, stall_seconds=limits.send_stall_seconds)
+        limits = settings
+        unread_replies = UnreadReplies(reply_bytes, stall_seconds=settings.send_stall_seconds)
 
     return Protocol
 
@@ -70,7 +60,7 @@ class LimitedProtocol(HttpToolsProtocol):
     `_deadline` is armed while the client is sending a request.
     """
 
-    connection_limits: ProtocolLimits
+    limits: Settings
     unread_replies: UnreadReplies
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -86,12 +76,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._sending = self.unread_replies.watch(transport, self.loop)
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._arm_deadline(self.connection_limits.header_seconds)
-        if len(self.connections) > self.connection_limits.connections + REFUSED_CONNECTIONS:
+        self._arm_deadline(self.limits.header_timeout_seconds)
+        if len(self.connections) > self.limits.max_connections + REFUSED_CONNECTIONS:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm_deadline()
+        self._deadline = None
         if self._alarm is not None:
             self._alarm.cancel()
         self._sending.stop()
@@ -114,7 +104,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
-            self._arm_deadline(self.connection_limits.header_seconds)
+            self._arm_deadline(self.limits.header_timeout_seconds)
         # Callbacks do not receive an unfinished header or the extensions of a chunk.
         self._unparsed += len(data)
         try:
@@ -124,14 +114,14 @@ class LimitedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._refuse(fault_of_parser(error))
             return
-        if self._unparsed > self.connection_limits.header_bytes:
+        if self._unparsed > self.limits.header_max_bytes:
             self._refuse(self._headers_too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
         self._began = self.loop.time()
-        self._arm_deadline(self.connection_limits.header_seconds)
+        self._arm_deadline(self.limits.header_timeout_seconds)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:  # a trailer must not be added to the request's headers
@@ -151,7 +141,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if authority:  # it takes precedence over Host (RFC 9112, 3.2.2)
             self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
             self.headers.append((b"host", authority))
-        crowded = len(self.connections) > self.connection_limits.connections
+        crowded = len(self.connections) > self.limits.max_connections
         self.app = refuse_crowded if crowded else self._application
         super().on_headers_complete()  # raises on an invalid target
         self._in_body = True
@@ -165,7 +155,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if length == 0:
             return
         elapsed = self.loop.time() - self._began
-        self._arm_deadline(max(0.0, self.connection_limits.receive_seconds - elapsed))
+        self._arm_deadline(max(0.0, self.limits.receive_timeout_seconds - elapsed))
         if length is None or length > LINGER_BYTES:
             # A reply before the body is complete is a rejection; the rest of the body is not read.
             self.cycle.keep_alive = False
@@ -177,7 +167,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unparsed = 0
         self._in_body = False
-        self._disarm_deadline()
+        self._deadline = None
         super().on_message_complete()
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keeps_alive
@@ -251,40 +241,32 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._alarm is None:
             self._alarm = self.loop.call_at(self._deadline, self._check_deadline)
 
-    def _disarm_deadline(self) -> None:
-        self._deadline = None
-
     def _check_deadline(self) -> None:
         self._alarm = None
         if self._deadline is None:
             return
         if (left := self._deadline - self.loop.time()) > 0:
             self._arm_deadline(left)
-        else:
-            self._expire()
-
-    def _expire(self) -> None:
-        limits = self.connection_limits
-        if self.flow.read_paused:  # the server did not read, so the client's time restarts
-            self._arm_deadline(limits.receive_seconds)
+        elif self.flow.read_paused:  # the server did not read, so the client's time restarts
+            self._arm_deadline(self.limits.receive_timeout_seconds)
         elif self._in_body:
-            self._refuse(too_slow("whole request", limit=limits.receive_seconds))
+            self._refuse(too_slow("whole request", limit=self.limits.receive_timeout_seconds))
         else:
-            self._refuse(too_slow("headers", limit=limits.header_seconds))
+            self._refuse(too_slow("headers", limit=self.limits.header_timeout_seconds))
 
     def _count_headers(self, *headers: tuple[bytes, bytes]) -> None:
         self._header_bytes += sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
-        if self._header_bytes > self.connection_limits.header_bytes:
+        if self._header_bytes > self.limits.header_max_bytes:
             raise Refused(self._headers_too_large())
 
     def _headers_too_large(self) -> Fault:
         received = max(self._header_bytes, self._unparsed)
         what = "trailers or the extensions of a chunk" if self._in_body else "headers"
-        return headers_too_large(what, limit=self.connection_limits.header_bytes, received=received)
+        return headers_too_large(what, limit=self.limits.header_max_bytes, received=received)
 
     def _close_after_reply(self) -> None:
         if self._in_body and self.cycle.response_complete:
-            self._disarm_deadline()
+            self._deadline = None
             self._ended = True
             self._lingering.begin()
         else:
@@ -292,7 +274,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _refuse(self, fault: Fault) -> None:
         """Reply with `fault` after the replies to earlier requests, then end the connection."""
-        self._disarm_deadline()
+        self._deadline = None
         self._unset_keepalive_if_required()
         self._ended = True
         request_id = secrets.token_hex(8)

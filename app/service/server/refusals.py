@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from app.contracts.errors import Overloaded
-from app.service.api.errors import http_fault
+from app.service.api.errors import fault_of, http_fault
 from app.service.api.problems import MEDIA_TYPE, Fault, Refused, members, reply
 from app.service.server.framing import version_unknown
 
@@ -45,8 +45,7 @@ def too_slow(what: str, *, limit: float) -> Fault:
 
 
 def too_many_pipelined(limit: int) -> Fault:
-    detail = f"More than {limit} requests wait on this connection."
-    return replace(_overloaded(detail), limit=limit)
+    return _overloaded(f"More than {limit} requests wait on this connection.", limit)
 
 
 async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,11 +70,6 @@ def last_reply(fault: Fault, request_id: str) -> bytes:
     )
 
 
-def _overloaded(detail: str) -> Fault:
-    return Fault(
-        status=503,
-        code=Overloaded.code,
-        title=Overloaded.title,
-        detail=detail,
-        headers={"Retry-After": "1", "Connection": "close"},
-    )
+def _overloaded(detail: str, limit: int | None = None) -> Fault:
+    fault = fault_of(Overloaded(detail, retry_after=1, limit=limit))
+    return replace(fault, headers={**fault.headers, "Connection": "close"})

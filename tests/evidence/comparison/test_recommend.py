@@ -162,7 +162,7 @@ def test_nothing_is_recommended_where_nothing_is_fast_enough(
         "main: its p95 is 200 ms, the limit is 100; spare: its p95 is 500 ms, the limit is 100"
     )
     write_double(tmp_path)
-    monkeypatch.setattr("app.evidence.comparison.run.compare", lambda *_, **__: comparison(slow))
+    monkeypatch.setattr("app.cli.tune.compare", lambda *_, **__: comparison(slow))
     arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all", "--yes"]
     assert main([*arguments, "--p95", "100"]) == 1
     assert "Nothing is fast enough: main: its p95 is 200 ms" in capsys.readouterr().out
@@ -245,7 +245,7 @@ def test_it_is_written_only_when_agreed(
     path = tmp_path / "double" / "config.toml"
     before = path.read_text("utf-8")
     faster = comparison({"concurrent_per_second": 60.0})
-    monkeypatch.setattr("app.evidence.comparison.run.compare", lambda *_, **__: faster)
+    monkeypatch.setattr("app.cli.tune.compare", lambda *_, **__: faster)
     arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(arguments) == 0

@@ -42,7 +42,7 @@ def registry(
     directory = tmp_path_factory.mktemp("registry")
     release = release_of(onnx_file.read_bytes(), wheel=wheel)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("app.making.export.release.U2NETP_RELEASE", release)
+        monkeypatch.setattr("app.cli.pull.U2NETP_RELEASE", release)
         monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
         yield Registry(directory / "packages", monkeypatch)
 

@@ -83,16 +83,16 @@ class Client:
 
 
 @contextlib.contextmanager
-def opened(registry: Driven, connections: int = 64, **given: Any) -> Iterator[Client]:
+def opened(registry: Driven, **given: Any) -> Iterator[Client]:
     """A door on the loop of the registry."""
     with ThreadPoolExecutor(1) as operations:
-        chosen = Settings(grpc_port=0, **given)
+        chosen = Settings(grpc_port=0, **{"max_connections": 64, **given})
         services = make_services(chosen, registry, operations)
         gates = build_gates(chosen, chosen.keys())
         loop: Loop = registry._loop
 
         async def build() -> GrpcDoor:
-            door = GrpcDoor(services, gates, connections=connections)
+            door = GrpcDoor(services, gates)
             await door.open()
             return door
 
@@ -330,7 +330,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 def test_idle_connections_are_bounded(registry: Driven, greeting: bytes) -> None:
     """As many as may be open, whether they begin to speak HTTP/2 or not; and none for long."""
     short = {"header_timeout_seconds": 0.5, "send_stall_seconds": 0.05}
-    with opened(registry, 8, **short) as client, contextlib.ExitStack() as stack:
+    with opened(registry, max_connections=8, **short) as client, contextlib.ExitStack() as stack:
         connections = []
         for _ in range(40):
             each = socket.create_connection(("127.0.0.1", client.port), timeout=PATIENCE)
@@ -442,7 +442,10 @@ def test_metadata_that_are_no_ascii_are_read() -> None:
 @pytest.mark.parametrize("path", ["grpc.health.v1.Health/Watch", REFLECTION])
 def test_what_is_kept_open_without_a_key_leaves_room_for_work(registry: Driven, path: str) -> None:
     """Half of all calls: the next one is told to come again."""
-    with opened(registry, 8, api_keys=("k",)) as client, contextlib.ExitStack() as stack:
+    with (
+        opened(registry, max_connections=8, api_keys=("k",)) as client,
+        contextlib.ExitStack() as stack,
+    ):
         ask = client.channel.stream_stream(f"/{path}")
         ended = threading.Event()
         stack.callback(ended.set)

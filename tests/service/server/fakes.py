@@ -5,7 +5,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from app.service.server.connection_limits import LimitedProtocol, protocol_class
-from tests.fuzz.http_door import LIMITS, Transport
+from tests.fuzz.http_door import LIMITS, REPLY_BYTES, Transport
 
 
 class Line(Transport):
@@ -27,7 +27,7 @@ class Line(Transport):
 
 def opened(app: ASGIApp, line: Line, state: ServerState) -> LimitedProtocol:
     """A connection that has just been made."""
-    kind = protocol_class(LIMITS)
+    kind = protocol_class(LIMITS, reply_bytes=REPLY_BYTES)
     config = uvicorn.Config(app, http=kind, ws="none", log_config=None)
     config.load()
     protocol = kind(config=config, server_state=state, app_state={})

@@ -121,7 +121,7 @@ def test_no_more_requests_wait_than_may() -> None:
 @pytest.mark.parametrize("before", [b"1;", b"1\r\n \r\n0\r\nA: "], ids=["extension", "trailer"])
 def test_what_reaches_no_callback_has_the_limit_of_headers(before: bytes) -> None:
     """A chunk's extension has no end; a trailer is joined anew with each read."""
-    parts = [b"a" * 1_000] * (LIMITS.header_bytes // 1_000 + 2)
+    parts = [b"a" * 1_000] * (LIMITS.header_max_bytes // 1_000 + 2)
     received = replies(POST + CHUNKED + before, *parts)
     assert received.startswith(b"HTTP/1.1 431 ")
     assert b"trailers or the extensions of a chunk" in received
@@ -184,7 +184,7 @@ def test_an_ended_connection_is_closed_after_a_second() -> None:
 
 def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> None:
     async def closed() -> list[bool]:
-        state, lines = ServerState(), [Line() for _ in range(LIMITS.connections + 20)]
+        state, lines = ServerState(), [Line() for _ in range(LIMITS.max_connections + 20)]
         protocols = [opened(make_app(), line, state) for line in lines]
         before = [line.closing for line in lines]
         protocols[0].data_received(GET % 1)
@@ -194,8 +194,8 @@ def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> N
             protocol.connection_lost(None)
         return before
 
-    kept = LIMITS.connections + REFUSED_CONNECTIONS
-    assert asyncio.run(closed()) == [False] * kept + [True] * (LIMITS.connections + 20 - kept)
+    kept = LIMITS.max_connections + REFUSED_CONNECTIONS
+    assert asyncio.run(closed()) == [False] * kept + [True] * (LIMITS.max_connections + 20 - kept)
 
 
 def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

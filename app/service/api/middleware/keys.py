@@ -169,15 +169,9 @@ class Sites:
 
     def refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
         """Return why the request is rejected, or None."""
-        host: bytes | None = None
-        site = origin = b""
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"sec-fetch-site":
-                site = value
-            elif name == b"origin":
-                origin = value
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        host, origin = headers.get(b"host"), headers.get(b"origin", b"")
+        site = headers.get(b"sec-fetch-site", b"")
         # Only HTTP/1.0 clients may omit Host, and no browser does.
         foreign = not (self._any or host is None or self._allowed(host))
         if foreign and not is_health(scope["path"]):  # probes use the server's address as Host

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.contracts.caller import CALLER
-from app.observability.metrics import METHODS, Metrics
+from app.observability.metrics import METHODS
 from app.service.api.errors import fault_from, http_fault, log_failure
 from app.service.api.middleware.compression import unpacked
 from app.service.api.middleware.exchange import CLIENT_GONE, Exchange, record
@@ -20,7 +20,7 @@ from app.service.api.middleware.keys import Sites, is_routine
 from app.service.api.middleware.limits import Gates, check_body, is_free
 from app.service.api.problems import Fault, reply
 from app.service.api.routes import RouteTable
-from app.service.api.services import Lifecycle
+from app.service.api.services import Services
 
 if TYPE_CHECKING:  # an optional extra
     from app.observability.tracing import Tracing
@@ -38,27 +38,21 @@ class RequestLayer:
     def __init__(
         self,
         lifespan: ASGIApp,
-        *,
+        services: Services,
         routes: RouteTable,
         gates: Gates,
-        sites: Sites,
-        metrics: Metrics,
-        lifecycle: Lifecycle,
-        replica: str,
+        *,
         wrap: Callable[[ASGIApp], ASGIApp],
     ) -> None:
-        """Replies name the `replica` unless it is empty.
-
-        `wrap` adds layers between the log line and the first step that may reject a request.
-        """
+        """`wrap` adds layers between the log line and the first step that may reject a request."""
+        settings = services.settings
         self._lifespan = lifespan
+        self._services = services
         self._routes = routes
         self._gates = gates
-        self._sites = sites
-        self._metrics = metrics
-        self._lifecycle = lifecycle
+        self._sites = Sites(hosts=settings.hosts(), origins=settings.cors_origins)
         self._marks = [(b"x-content-type-options", b"nosniff")]
-        if replica:
+        if replica := settings.replica:
             self._marks.append((REPLICA.lower().encode(), replica.encode()))
         self._admit = wrap(self._admitted)
 
@@ -79,7 +73,7 @@ class RequestLayer:
             send,
             body_cap=cap,
             bodies=self._gates.bodies,
-            lifecycle=self._lifecycle,
+            lifecycle=self._services.lifecycle,
             marks=self._marks,
         )
         state = scope.setdefault("state", {})
@@ -100,7 +94,7 @@ class RequestLayer:
             exchange.close()
             route = state["route"]
             record(
-                self._metrics,
+                self._services.metrics,
                 request_id=exchange.request_id,
                 method=method,
                 route=route.template if route else None,

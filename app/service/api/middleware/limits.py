@@ -152,29 +152,26 @@ class TokenBucket:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaLimits:
-    """Limits `per_minute` by counted unit, and `concurrent` requests (0: any number)."""
-
-    per_minute: Mapping[str, int]
-    concurrent: int
-
-    def __bool__(self) -> bool:
-        return bool(self.per_minute or self.concurrent)
-
-
 class TokenBuckets:
     """The bucket of each caller, shared by HTTP and gRPC. For one event loop."""
 
-    def __init__(self, limits: QuotaLimits, *, clock: Clock = time.monotonic) -> None:
-        self._limits = limits
+    def __init__(
+        self,
+        per_minute: Mapping[str, int],
+        concurrent: int = 0,
+        *,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Limit each unit of `per_minute`, and the concurrent requests (0: any number)."""
+        self._per_minute = per_minute
+        self._concurrent = concurrent
         self._clock = clock
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def of(self, name: str) -> TokenBucket:
         bucket = self._buckets.get(name)
         if bucket is None:
-            bucket = self._buckets[name] = TokenBucket(self._limits.per_minute, self._clock)
+            bucket = self._buckets[name] = TokenBucket(self._per_minute, self._clock)
             if len(self._buckets) > MAX_CALLERS:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(name)
@@ -190,7 +187,7 @@ class TokenBuckets:
     @contextmanager
     def running(self, bucket: TokenBucket) -> Iterator[None]:
         """Count one more request while it runs. Raises QuotaExceeded."""
-        limit = self._limits.concurrent
+        limit = self._concurrent
         if limit and bucket.running >= limit:
             raise QuotaExceeded(
                 f"{bucket.running} requests of this caller are running, the limit is {limit}",

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from app.contracts.errors import ModelNotReady
-from app.service.api.problems import documented
+from app.service.api.problems import PROTOCOL, documented
 from app.service.api.routes import TaskRoute
 from app.service.api.services import Services, ServicesDep
 from app.service.api.v2.metadata import add_by_version, check_ready, check_version, task_named
@@ -15,7 +15,7 @@ from app.service.api.v2.metadata import add_by_version, check_ready, check_versi
 def router() -> APIRouter:
     """Build the health routes of the Open Inference Protocol."""
     routes = APIRouter(tags=["health"])
-    unready = documented(503, protocol=True)
+    unready = documented(503, form=PROTOCOL)
     for path, endpoint, operation, responses in (
         ("/v2/health/live", live, "serverLive", None),
         ("/v2/health/ready", ready, "serverReady", unready),
@@ -27,7 +27,7 @@ def router() -> APIRouter:
             responses=responses,
             route_class_override=TaskRoute,
         )
-    missing = documented(404, 503, protocol=True)
+    missing = documented(404, 503, form=PROTOCOL)
     add_by_version(
         routes, "/ready", model_ready, version_ready, operation="Ready", responses=missing
     )

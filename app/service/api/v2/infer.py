@@ -15,7 +15,7 @@ from app.contracts.errors import FileTooLarge, InvalidTensor
 from app.contracts.tensors import TaskTensors, Tensors
 from app.engine.dataplane import Answer, TensorRequest
 from app.engine.registry.model import ServedModel
-from app.service.api.problems import documented
+from app.service.api.problems import PROTOCOL, documented
 from app.service.api.routes import answer_headers, split_model
 from app.service.api.services import Services, ServicesDep, run_off_loop
 from app.service.api.v2.bodies import (
@@ -34,7 +34,7 @@ from app.settings.server import Settings
 
 def router(settings: Settings) -> APIRouter:
     routes = APIRouter(tags=["v2"])
-    refusals = documented(400, 404, 500, 503, 504, protocol=True)
+    refusals = documented(400, 404, 500, 503, 504, form=PROTOCOL)
     # JSON comes first because some client generators read only the first type.
     content = {"application/json": {}, "application/octet-stream": RAW}
     reply = {"model": InferReply, "content": content}

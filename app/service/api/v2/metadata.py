@@ -8,7 +8,7 @@ model, and the task has only its own endpoint.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -20,7 +20,7 @@ from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
-from app.service.api.problems import documented
+from app.service.api.problems import PROTOCOL, documented
 from app.service.api.services import Services, ServicesDep
 from app.service.api.v2.tensors import NAMES
 
@@ -62,7 +62,7 @@ def router() -> APIRouter:
     """Build the routes for metadata, configuration and statistics."""
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
-    unready = documented(404, 503, protocol=True)
+    unready = documented(404, 503, form=PROTOCOL)
     # First: the routes of one model would read `stats` as a name.
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
     add_by_version(
@@ -96,7 +96,13 @@ async def version_metadata(model: str, version: int, services: ServicesDep) -> M
 def metadata_of(services: Services, model: str, version: int | None) -> ModelMetadata:
     if (task := task_named(services, model)) is not None:
         check_version(version)
-        return ModelMetadata(**described(task, model))
+        return ModelMetadata(
+            name=model,
+            versions=[str(VERSION)],
+            platform=PLATFORM,
+            inputs=_described(task.inputs),
+            outputs=_described(task.outputs),
+        )
     with services.registry.lease(model, version) as served:
         return ModelMetadata(
             name=served.name,
@@ -106,8 +112,8 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
                 if each.name == served.name and each.ready()
             ],
             platform=platform_of(served),
-            inputs=[TensorMetadata(**described_tensor(spec)) for spec in served.inputs],
-            outputs=[TensorMetadata(**described_tensor(spec)) for spec in served.outputs],
+            inputs=_described(served.inputs),
+            outputs=_described(served.outputs),
         )
 
 
@@ -297,19 +303,11 @@ def check_ready(services: Services, name: str) -> None:
             raise ModelNotReady("The predictors of the task's model are not running.")
 
 
-def described(task: TaskTensors, name: str) -> dict[str, Any]:
-    """The task's metadata."""
-    return {
-        "name": name,
-        "versions": [str(VERSION)],
-        "platform": PLATFORM,
-        "inputs": [described_tensor(spec) for spec in task.inputs],
-        "outputs": [described_tensor(spec) for spec in task.outputs],
-    }
-
-
-def described_tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": NAMES[spec.dtype], "shape": list(spec.shape)}
+def _described(specs: Sequence[TensorSpec]) -> list[TensorMetadata]:
+    return [
+        TensorMetadata(name=spec.name, datatype=NAMES[spec.dtype], shape=list(spec.shape))
+        for spec in specs
+    ]
 
 
 def configured(services: Services, task: TaskTensors, name: str) -> dict[str, Any]:

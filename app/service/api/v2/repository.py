@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from app.contracts.errors import InvalidParameter, ModelLoadFailed, OperatorError
-from app.service.api.problems import documented
+from app.service.api.problems import PROTOCOL, documented
 from app.service.api.services import Services, ServicesDep
 from app.service.api.v2.metadata import VERSION, listed
 
@@ -41,7 +41,7 @@ def router() -> APIRouter:
             endpoint,
             methods=["POST"],
             operation_id=operation,
-            responses=documented(403, *statuses, protocol=True),
+            responses=documented(403, *statuses, form=PROTOCOL),
             openapi_extra={"requestBody": body},
         )
     return routes

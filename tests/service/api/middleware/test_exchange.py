@@ -70,7 +70,7 @@ def test_probes_and_scrapes_are_logged_only_if_they_fail(caplog: pytest.LogCaptu
     assert logged(client, caplog, *(("GET", path, {}) for path in probes)) == []
     exposition = services.metrics.render()[0]
     assert all(b'route="%b",status="200"' % path.encode() in exposition for path in probes[:2])
-    services.lifecycle.drain()
+    services.lifecycle.draining = True
     [line] = logged(client, caplog, ("GET", "/v2/health/ready", {}))
     assert line["status"] == 503
 
@@ -149,5 +149,5 @@ def test_a_draining_server_asks_its_clients_to_reconnect() -> None:
     services = make_services()
     client = Client(make_app(services=services))
     assert "connection" not in client.get("/v2/health/live").headers
-    services.lifecycle.drain()
+    services.lifecycle.draining = True
     assert client.get("/v2/health/live").headers["connection"] == "close"

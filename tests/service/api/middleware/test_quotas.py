@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from app.contracts.caller import CALLER
 from app.contracts.errors import QuotaExceeded
 from app.service.api.middleware.keys import client_network
-from app.service.api.middleware.limits import MAX_CALLERS, QuotaLimits, TokenBucket, TokenBuckets
+from app.service.api.middleware.limits import MAX_CALLERS, TokenBucket, TokenBuckets
 from app.settings.server import Settings
 from tests.service.api.fakes import Client, assert_problem, make_app, make_settings
 
@@ -130,7 +130,7 @@ def test_what_a_request_costs_is_paid_off_before_the_next() -> None:
 
 
 def test_no_more_addresses_are_remembered_than_fit() -> None:
-    buckets = TokenBuckets(QuotaLimits(per_minute={"requests": 1}, concurrent=0))
+    buckets = TokenBuckets({"requests": 1})
     for number in range(MAX_CALLERS + 10):
         buckets.of(str(number))
     assert len(buckets._buckets) == MAX_CALLERS
