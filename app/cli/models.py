@@ -151,19 +151,13 @@ async def _self_test(files: ModelFiles) -> str:
 
 
 def _open(files: ModelFiles) -> ServedModel:
-    import time
-
     from app.engine.backends.process import ProcessBackend
     from app.engine.pool.context import EngineContext
     from app.engine.registry.model import ServedModel
     from app.tasks.task import agreement_of
 
     context = EngineContext(
-        open_predictor=ProcessBackend(),
-        observer=_NullObserver(),
-        clock=time.monotonic,
-        max_resident_bytes=2 << 30,
-        agreement_of=agreement_of,
+        open_predictor=ProcessBackend(), observer=_NullObserver(), agreement_of=agreement_of
     )
     return ServedModel(files, context=context)
 
