@@ -22,6 +22,7 @@ from app.contracts.resources import memory_limit
 from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
 from app.engine.dataplane import DataPlane, RequestObserver
+from app.engine.pool.context import EngineContext, OnDemand
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
@@ -95,19 +96,20 @@ def create_app(
     backend = ProcessBackend()
     if registry is None:
         workers = build_workers(settings, metrics, tasks.values())
+        on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE
         registry = ModelRegistry(
             repository,
-            open_predictor=backend,
+            context=EngineContext(
+                open_predictor=backend,
+                observer=metrics,
+                max_resident_bytes=settings.predictor_memory_bytes,
+                on_demand=OnDemand(settings.on_demand_groups, on_demand_bytes),
+                agreement_of=partial(agreement_of, tasks=tasks),
+            ),
             build_pipeline=partial(
                 _build, repository=repository, metrics=metrics, tasks=tasks, workers=workers
             ),
-            observer=metrics,
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
-            max_resident_bytes=settings.predictor_memory_bytes,
-            max_on_demand=settings.on_demand_groups,
-            max_on_demand_bytes=settings.on_demand_memory_bytes
-            or memory_limit() // ON_DEMAND_SHARE,
-            agreement_of=partial(agreement_of, tasks=tasks),
             kept_choice=kept.get,
         )
     metrics.gauges.read = partial(read_gauges, registry)

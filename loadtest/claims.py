@@ -48,7 +48,6 @@ from app.evidence.comparison.result import (
     Comparison,
     columns,
     comparison_rows,
-    markdown,
     reasons,
     seconds,
 )
@@ -261,6 +260,12 @@ def page(
         parts += ["\n".join(f"- {line}" for line in reasons(found)) + "\n"]
         parts += [f"![{found.model}: times and rates of its instance groups]({plot})\n"]
     return "\n".join(parts)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def claim_rows(table: ClaimTable) -> list[list[str]]:

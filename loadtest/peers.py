@@ -41,7 +41,8 @@ from tqdm import tqdm
 
 from app.engine.backends.handler import onnx_bytes
 from app.engine.backends.process import NICE
-from app.engine.process.child import Child, Limits
+from app.engine.process.child import Child
+from app.engine.process.environment import Limits
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import describe_machine
 

@@ -11,6 +11,7 @@ import pytest
 
 from app.contracts.errors import ConfigError, WorkerCrashed
 from app.contracts.resources import memory_limit
+from app.engine.pool.context import EngineContext
 from app.engine.registry.registry import ModelRegistry
 from app.main import build_workers, create_app
 from app.observability.metrics import Metrics
@@ -75,7 +76,8 @@ def test_groups_on_demand_have_a_quarter_of_the_memory_unless_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: int, held: int
 ) -> None:
     settings = make_settings(model_repository=tmp_path, on_demand_memory_bytes=setting)
-    assert registry_options(monkeypatch, settings)["max_on_demand_bytes"] == held
+    context: EngineContext = registry_options(monkeypatch, settings)["context"]
+    assert context.on_demand._max_bytes == held
 
 
 def test_a_reload_waits_out_the_longest_request(

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,11 +142,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
 
 async def _self_test(files: ModelFiles) -> str:
     context = EngineContext(
-        open_predictor=ProcessBackend(),
-        observer=_NullObserver(),
-        clock=time.monotonic,
-        max_resident_bytes=2 << 30,
-        agreement_of=agreement_of,
+        open_predictor=ProcessBackend(), observer=_NullObserver(), agreement_of=agreement_of
     )
     model = ServedModel(files, context=context)
     try:

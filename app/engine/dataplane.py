@@ -88,23 +88,15 @@ class TensorRequest:
     state: Any = None
 
 
+@dataclass(frozen=True, slots=True)
 class DataPlane:
     """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
 
-    def __init__(
-        self,
-        registry: ModelRegistry,
-        *,
-        observer: RequestObserver,
-        default_models: Mapping[str, str],
-        traffic_listener: TrafficListener | None = None,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self._registry = registry
-        self._observer = observer
-        self._default_models = default_models
-        self._traffic_listener = traffic_listener
-        self._clock = clock
+    registry: ModelRegistry
+    observer: RequestObserver
+    default_models: Mapping[str, str]
+    traffic_listener: TrafficListener | None = None
+    clock: Clock = time.monotonic
 
     async def run(
         self,
@@ -125,7 +117,7 @@ class DataPlane:
         ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and
         ModelOutputInvalid.
         """
-        deadline = self._clock() + timeout
+        deadline = self.clock() + timeout
         chosen = model or self._default_model(task)
         with self._leased(chosen, version) as served:
             pipeline = _pipeline_of(served, task)
@@ -166,7 +158,7 @@ class DataPlane:
         body is read. Large tensors are checked in a thread of `checked_in`. Raises the errors of
         `read`, InvalidTensor, InvalidParameter (group) and the engine's errors listed in run().
         """
-        began = self._clock()
+        began = self.clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
             reservation = None
             if place_timeout is not None:
@@ -180,7 +172,7 @@ class DataPlane:
                 _check_may_start(served, group)
             deadline = began + asked.timeout
             try:
-                async with _deadline(deadline - self._clock(), served, group, asked.timeout):
+                async with _deadline(deadline - self.clock(), served, group, asked.timeout):
                     check = partial(served.checked, [asked.inputs])
                     if sum(array.nbytes for array in asked.inputs.values()) > LARGE_TENSORS:
                         loop = asyncio.get_running_loop()
@@ -224,8 +216,8 @@ class DataPlane:
             measured[START_UP] = starting
         order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
         stages = {stage: measured[stage] for stage in order if stage in measured}
-        self._observer.stages_done(stages, results)
-        if (listener := self._traffic_listener) is not None:
+        self.observer.stages_done(stages, results)
+        if (listener := self.traffic_listener) is not None:
             listener.answered(served, group, jobs, [result.outputs for result in results])
         return Answer(
             value=value, model=served.name, version=served.version, group=group, stages=stages
@@ -234,11 +226,11 @@ class DataPlane:
     @contextlib.contextmanager
     def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
         """Hold the model version and notify the listener."""
-        listener = self._traffic_listener
+        listener = self.traffic_listener
         if listener is not None:
             listener.began()
         try:
-            with self._registry.lease(model, version) as served:
+            with self.registry.lease(model, version) as served:
                 yield served
         finally:
             if listener is not None:
@@ -246,7 +238,7 @@ class DataPlane:
 
     def _default_model(self, task: str) -> str:
         try:
-            return self._default_models[task]
+            return self.default_models[task]
         except KeyError:
             raise ModelNotFound(f"no model for the task {task!r} is configured") from None
 

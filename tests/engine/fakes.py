@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from app.contracts.ports import (
 )
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors
-from app.engine.pool.context import EngineContext
+from app.engine.pool.context import EngineContext, Yielding
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
@@ -401,7 +401,6 @@ def served_double(
     **options: Any,
 ) -> Any:
     """What write_double() has written, not started, driven; `options` are an EngineContext's."""
-    options.setdefault("clock", time.monotonic)
     options.setdefault("max_resident_bytes", 1 << 30)
     context = EngineContext(open_predictor=factory, observer=observer, **options)
     files = ModelRepository(root).read("double", version)
@@ -409,7 +408,7 @@ def served_double(
 
 
 def open_registry(loop: Loop, root: Path, factory: PredictorFactory, **options: Any) -> Any:
-    """A driven ModelRegistry."""
+    """A driven ModelRegistry; `options` are its own, or an EngineContext's."""
 
     async def no_pipeline(_: ServedModelInfo) -> None:
         return None
@@ -418,8 +417,11 @@ def open_registry(loop: Loop, root: Path, factory: PredictorFactory, **options: 
     options.setdefault("observer", RecordingObserver())
     options.setdefault("cores", 2.0)
     options.setdefault("drain_timeout", PATIENCE)
+    options.setdefault("yielding", Yielding(options["cores"]))
+    shared = [each.name for each in fields(EngineContext) if each.name in options]
+    context = EngineContext(open_predictor=factory, **{name: options.pop(name) for name in shared})
     repository = options.pop("repository", None) or ModelRepository(root)
-    return loop(lambda: ModelRegistry(repository, open_predictor=factory, **options))
+    return loop(lambda: ModelRegistry(repository, context=context, **options))
 
 
 def open_watcher(loop: Loop, root: Path, registry: Any) -> Any:

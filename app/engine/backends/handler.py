@@ -17,15 +17,13 @@ import numpy as np
 
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.tensors import Tensors
+from app.engine.process.worker import Handler as Handler
 
 CONVERSION_SECONDS = 120.0
 CONVERTER = Path(__file__).with_name("onnx_program.py")
 """Run as a file: a confined process cannot search for modules in the directory above `app`."""
 
 Run = Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]
-Handler = Callable[
-    [Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Mapping[str, Any]]
-]
 
 
 def serve(run: Run) -> Handler:
@@ -33,7 +31,7 @@ def serve(run: Run) -> Handler:
 
     def handle(
         _meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    ) -> tuple[Mapping[str, Any], Tensors]:
         return {}, {str(index): output for index, output in enumerate(run(arrays))}
 
     return handle

@@ -99,6 +99,11 @@ def _run(
 
 def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Create a predictor; Paddle needs a separate configuration for each one."""
+    return core.create_predictor(configured(core, opening, options))
+
+
+def configured(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Return the configuration of a predictor. Raises ConfigError and BackendUnavailable."""
     directory, params = Path(opening["directory"]), opening["params"]
     config = core.AnalysisConfig(
         str(directory / opening["program"]), str(directory / params) if params else ""
@@ -109,7 +114,7 @@ def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -
     config.enable_new_executor()  # needed for the memory optimisation of a PIR program
     config.enable_memory_optim()
     config.disable_glog_info()
-    return core.create_predictor(config)
+    return config
 
 
 def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from paddle import inference
 from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 from app.engine.backends.handler import Handler
+from app.engine.backends.paddle_inference import OPTIONS, configured
 
 WARM_UP, RUNS = 3, 10
 CONSTANT = ("p", "pd_op.full", "onednn_op.full", "pd_op.full_int_array")
@@ -36,7 +37,7 @@ def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
 
     def handle(
         _meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    ) -> tuple[Mapping[str, Any], Tensors]:
         found = json.dumps(_profile(opening, arrays)).encode()
         # As an array, because a large graph does not fit the header of a reply.
         return {}, {"profile": np.frombuffer(found, np.uint8)}
@@ -45,20 +46,11 @@ def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
 
 
 def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
-    directory = Path(opening["directory"])
+    options = OPTIONS | {"onednn": opening["onednn"]}
     if opening["params"] is None:
         raise BackendError("Paddle cannot save the optimised form of a program without parameters")
     with tempfile.TemporaryDirectory() as scratch:
-        config = inference.Config(
-            str(directory / opening["program"]), str(directory / opening["params"])
-        )
-        config.disable_gpu()
-        config.enable_mkldnn() if opening["onednn"] else config.disable_mkldnn()
-        config.set_cpu_math_library_num_threads(opening["threads"])
-        config.enable_new_ir(True)
-        config.enable_new_executor()
-        config.enable_memory_optim()
-        config.disable_glog_info()
+        config = configured(paddle.base.core, opening, options)
         config.set_optim_cache_dir(scratch)
         config.enable_save_optim_model(True)
         predictor = inference.create_predictor(config)
@@ -72,11 +64,11 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
             predictor.run()
         events = _events(predictor, Path(scratch))
     operators = _operators(program)
-    before = json.loads((directory / opening["program"]).read_text("utf-8"))
+    before = json.loads(Path(opening["directory"], opening["program"]).read_text("utf-8"))
     return {
         "before": len(_operators(before)),
-        "operators": _timed(operators, events),
-        "added": [{"name": name, "milliseconds": time} for name, time in _added(operators, events)],
+        "operators": _linked(_timed(operators, events)),
+        "added": _added(operators, events),
     }
 
 
@@ -174,6 +166,15 @@ def _timed(
         timed.append(operator | {"milliseconds": own.pop(0) if own else None})
         wanted[operator["name"]] -= 1
     return timed
+
+
+def _linked(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace the values of each operator by the places of the operators that made its inputs."""
+    makers: dict[int, int] = {}
+    for place, each in enumerate(operators):
+        each["sources"] = sorted({makers[v] for v in each.pop("inputs") if v in makers})
+        makers.update(dict.fromkeys(each.pop("outputs"), place))
+    return operators
 
 
 def _added(

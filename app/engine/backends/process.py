@@ -6,7 +6,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
-from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec, all_finite
 from app.engine.backends import BACKENDS
-from app.engine.process.child import Child, ChildDied, ChildTimeout, Limits, ReceivedReply, Reply
+from app.engine.process.answers import Reply
+from app.engine.process.child import Child, ChildDied, ChildTimeout
+from app.engine.process.child_worker import ChildWorker
 from app.engine.process.confinement import MEASURES, Confinement
+from app.engine.process.environment import Limits, malloc_settings
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +40,11 @@ ENVIRONMENT = {
 }
 """Environment of every predictor process."""
 
-TUNED_ALLOCATOR = {
-    # Paddle allocates and frees every activation in every run (26-52 MB each for U²-Netp). By
-    # default glibc maps and unmaps them, which costs 43,000 page faults: a quarter of the run.
-    "GLIBC_TUNABLES": ":".join(
-        f"glibc.malloc.{setting}"
-        for setting in (
-            "hugetlb=1",
-            "mmap_threshold=4294967296",
-            "trim_threshold=4294967296",
-            "top_pad=67108864",
-        )
-    ),
-}
+# Paddle allocates and frees every activation in every run (26-52 MB each for U²-Netp). By default
+# glibc maps and unmaps them, which costs 43,000 page faults: a quarter of the run.
+TUNED_ALLOCATOR = malloc_settings(
+    "hugetlb=1", "mmap_threshold=4294967296", "trim_threshold=4294967296", "top_pad=67108864"
+)
 CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
 """Without it, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file beside them."""
 
@@ -79,23 +73,14 @@ def environment_of(
     return ENVIRONMENT | dict(environments.get(backend, {}))
 
 
-class ProcessPredictor:
+class ProcessPredictor(ChildWorker):
     """One child process; see `app.contracts.ports.Predictor`."""
 
     def __init__(self, child: Child, spec: PredictorSpec) -> None:
-        self._child = child
+        super().__init__(child)
         self._outputs = spec.outputs
         self._batched = spec.batched
-        self._failure: Restart | None = None
-        self._received: ReceivedReply | None = None
         self._rows: int | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def fileno(self) -> int:
-        return self._child.fileno()
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         self.put(inputs)
@@ -124,24 +109,14 @@ class ProcessPredictor:
     def expect(self, *, timeout: float) -> None:
         self._child.expect(timeout=timeout)
 
-    def check_timeout(self) -> float:
-        try:
-            return self._child.check_timeout()
-        except ChildDied as error:
-            raise self._blamed(error) from error
-
     def poll_reply(self) -> int | None:
         try:
-            self._received = self._child.poll_reply()
+            return self._child.poll_reply()
         except (ChildDied, BackendError) as error:
             raise self._blamed(error) from error
-        return None if self._received is None else self._received.nbytes
 
     def fetch(self) -> Ran:
-        received, self._received = self._received, None
-        if received is None:
-            raise RuntimeError("this is a bug: no answer was received")
-        ran = self._ran(self._child.fetch(received))
+        ran = self._ran(self._child.fetch())
         return ran._replace(finite=all_finite(ran.outputs))
 
     def _ran(self, reply: Reply) -> Ran:
@@ -158,22 +133,11 @@ class ProcessPredictor:
             return DeadlineExceeded("the predictor gave no result in time and was killed")
         return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
-    def failure(self) -> Restart | None:
-        return self._failure or self._child.failure()
-
     def settle(self) -> None:
         self._child.settle()
 
-    def resident_bytes(self) -> int:
-        return self._child.resident_bytes()
 
-    def abort(self) -> None:
-        self._child.kill()
-
-    def close(self) -> None:
-        self._child.close()
-
-
+@dataclass(eq=False)
 class ProcessBackend:
     """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
@@ -182,19 +146,11 @@ class ProcessBackend:
     `app.engine.process.environment.Limits`.
     """
 
-    def __init__(
-        self,
-        backends: Mapping[str, str] = BACKENDS,
-        *,
-        nice: int = NICE,
-        environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT,
-        suspension: Suspended | None = None,
-    ) -> None:
-        self.held: tuple[str, ...] | None = None
-        self._suspension = suspension
-        self._backends = backends
-        self._nice = nice
-        self._environments = environments
+    backends: Mapping[str, str] = BACKENDS
+    nice: int = NICE
+    environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT
+    suspension: Suspended | None = None
+    held: tuple[str, ...] | None = field(default=None, init=False)
 
     def __call__(self, spec: PredictorSpec, *, suspension: Suspended | None = None) -> Predictor:
         """Open a predictor.
@@ -203,10 +159,10 @@ class ProcessBackend:
         loaded or a program that is missing or not for this backend, and WorkerCrashed or OSError if
         the process could not be started or died.
         """
-        target = self._backends.get(spec.backend)
+        target = self.backends.get(spec.backend)
         if target is None:
             raise ConfigError(
-                f"backend {spec.backend!r} is unknown, there are {', '.join(self._backends)}",
+                f"backend {spec.backend!r} is unknown, there are {', '.join(self.backends)}",
                 received=spec.backend,
             )
         _check_program(spec)
@@ -217,10 +173,10 @@ class ProcessBackend:
                     target,
                     opening,
                     limits=Limits(
-                        nice=self._nice,
-                        environment=environment_of(spec.backend, self._environments) | scratch,
-                        suspension=self._suspension if suspension is None else suspension,
-                        idle=suspension is None and self._suspension is not None,
+                        nice=self.nice,
+                        environment=environment_of(spec.backend, self.environments) | scratch,
+                        suspension=self.suspension if suspension is None else suspension,
+                        idle=suspension is None and self.suspension is not None,
                         confinement=Confinement.PREDICTOR,
                         reading=(spec.directory,),
                         writing=[Path(path) for path in scratch.values()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -109,12 +110,15 @@ class Yielding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
-    """The objects that all groups of a registry share."""
+    """What all groups of a registry share.
+
+    A predictor process with more than `max_resident_bytes` is replaced by a fresh one.
+    """
 
     open_predictor: PredictorFactory
     observer: EngineObserver
-    clock: Clock
-    max_resident_bytes: int
+    clock: Clock = time.monotonic
+    max_resident_bytes: int = 2 << 30
     agreement_of: AgreementOf = lambda _info: None
     yielding: Yielding = field(default_factory=Yielding)
     on_demand: OnDemand = field(default_factory=OnDemand)

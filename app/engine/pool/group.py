@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from functools import partial
 
 from app.contracts.errors import (
@@ -33,6 +34,7 @@ CRASH_LOOP = "its predictors keep crashing"
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class Group:
     """One instance group of a served version.
 
@@ -40,52 +42,38 @@ class Group:
     group may be stopped while it is idle, and its next job starts it again.
     """
 
-    def __init__(
-        self,
-        config: InstanceGroup,
-        *,
-        model: str,
-        version: int,
-        spec: PredictorSpec,
-        batching: DynamicBatching,
-        selftest: SelfTest,
-        warmups: tuple[Tensors, ...],
-        statistics: Statistics,
-        context: EngineContext,
-    ) -> None:
-        self.config = config
-        self._model = model
-        self._version = version
-        self._name = f"{model}@{version} {config.name}"
-        self.opening = Opening(
-            self._name,
-            spec,
-            open_predictor=context.open_predictor,
-            selftest=selftest,
-            warmups=warmups,
-            yielding=context.yielding,
-            clock=context.clock,
-        )
-        self._statistics = statistics
-        self._context = context
-        self._batching = batching
-        self._queue_limit = batching.max_queue_size * config.count
-        self._backoff = RestartBackoff(context.clock)
+    config: InstanceGroup
+    model: str
+    version: int
+    spec: PredictorSpec
+    batching: DynamicBatching
+    selftest: SelfTest
+    warmups: tuple[Tensors, ...]
+    statistics: Statistics
+    context: EngineContext
+    effect: Effect = field(default=UNKNOWN_EFFECT, init=False)
+
+    def __post_init__(self) -> None:
+        self._name = f"{self.model}@{self.version} {self.config.name}"
+        self.opening = Opening(self._name, self.spec, self.selftest, self.warmups, self.context)
+        self._queue_limit = self.batching.max_queue_size * self.config.count
+        self._backoff = RestartBackoff(self.context.clock)
         self._batcher = self._new_batcher()
         self._gently = False
         self._instances: list[Instance[Tensors, Ran]] = []
-        self._failure: PaddlepoolError | None = BackendError(spec.refusal) if spec.refusal else None
-        self.has_program = not spec.refusal
-        self.effect: Effect = UNKNOWN_EFFECT
+        self._failure: PaddlepoolError | None = None
+        if self.spec.refusal:
+            self._failure = BackendError(self.spec.refusal)
+        self.has_program = not self.spec.refusal
         self._ending: set[asyncio.Task[None]] = set()
 
     def _new_batcher(self) -> Batcher:
-        observer, model = self._context.observer, self._model
+        observer, model = self.context.observer, self.model
         return Batcher(
-            max_rows=self._batching.max_batch_size,
-            max_delay=self._batching.max_queue_delay_ms / 1000,
+            max_rows=self.batching.max_batch_size,
+            max_delay=self.batching.max_queue_delay_ms / 1000,
             max_queue=self._queue_limit,
-            clock=self._context.clock,
+            clock=self.context.clock,
             on_rejected=lambda reason: observer.rejected(model=model, reason=reason),
         )
 
@@ -107,10 +95,10 @@ class Group:
         return [instance.opened for instance in self._instances]
 
     def _add_instance(self) -> None:
-        number, context = len(self._instances), self._context
+        number, context = len(self._instances), self.context
         self._instances.append(
             Instance(
-                f"{self._name} {number}",
+                name=f"{self._name} {number}",
                 open_worker=self._open,
                 batcher=self._batcher,
                 lost=self._lost,
@@ -130,17 +118,17 @@ class Group:
         """
         received, batch, infer = run.ended, run.batch, ran.seconds
         parts = batch.split(ran.outputs)
-        self._context.observer.batch_done(
-            model=self._model,
-            version=self._version,
+        self.context.observer.batch_done(
+            model=self.model,
+            version=self.version,
             group=self.config.name,
             rows=batch.rows,
             seconds=infer,
         )
         finite = [ran.finite or all_finite(part) for part in parts]
-        ended = self._context.clock()
+        ended = self.context.clock()
         times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - received)
-        self._statistics.executed(batch.rows, times, ended=ended)
+        self.statistics.executed(batch.rows, times, ended=ended)
         for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
             if not fit:
                 job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
@@ -149,12 +137,12 @@ class Group:
                 continue  # expired or cancelled, and counted as a failure
             queued = received - infer - run.joining - job.enqueued
             starting = self.opening.start_up_seconds(job.enqueued, job.enqueued + queued)
-            self._statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
+            self.statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
             job.future.set_result(
                 InferResult(
                     outputs=part,
-                    model=self._model,
-                    version=self._version,
+                    model=self.model,
+                    version=self.version,
                     group=self.config.name,
                     instance=instance,
                     enqueued=job.enqueued,
@@ -183,7 +171,7 @@ class Group:
     def _used(self) -> Batcher:
         """Return the batcher for the next job. Raises Overloaded if the group may not start now."""
         if self.config.start == "on_demand" and not self._batcher.closed:
-            self._context.on_demand.use(self)
+            self.context.on_demand.use(self)
         return self._batcher
 
     def idle(self) -> bool:
@@ -204,7 +192,7 @@ class Group:
 
     def _check_fit(self) -> None:
         if reason := self._unusable_reason():
-            self._context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
+            self.context.observer.rejected(model=self.model, reason=Rejection.NOT_READY)
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
     def _unusable_reason(self) -> str:
@@ -252,15 +240,12 @@ class Group:
         """Fail queued jobs and end the processes. Safe to call twice and during the start."""
         self._batcher.close(ModelNotReady("this model version is no longer served"))
         await close_all(self._instances)
-        self._context.on_demand.forget(self)
+        self.context.on_demand.forget(self)
 
     async def _open(self, first: bool) -> Predictor:
         batcher = self._batcher
         try:
-            if first and self._gently:
-                predictor, usual = await self.opening.open_gently()
-            else:
-                predictor, usual = await self.opening.open(timed=first)
+            predictor, usual = await self.opening.open(timed=first, gently=first and self._gently)
         except (ConfigError, BackendError) as refusal:
             if first:
                 self._refused(refusal)
@@ -274,10 +259,10 @@ class Group:
         log.error("%s: cannot start: %s", self._name, refusal)
         self._failure = refusal.without_traceback()
         self._batcher.close(ModelNotReady("the instance group cannot start"))
-        self._context.on_demand.forget(self)
+        self.context.on_demand.forget(self)
 
     def _lost(self, reason: Restart) -> float:
-        self._context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
+        self.context.observer.restarted(model=self.model, group=self.config.name, reason=reason)
         if reason is Restart.MEMORY:
             return 0.0
         if reason is Restart.LACKING:

@@ -69,6 +69,7 @@ class Run:
     ended: float = 0.0
 
 
+@dataclass(eq=False, kw_only=True)
 class Instance(Generic[Request, Answer]):
     """Owner of one worker. Opening starts at once; `opened` is settled when the first is ready.
 
@@ -81,36 +82,25 @@ class Instance(Generic[Request, Answer]):
     second batch may be sent while one runs.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        open_worker: Callable[[bool], Awaitable[Worker[Request, Answer]]],
-        batcher: Batcher,
-        lost: Callable[[Restart], float],
-        request_of: Callable[[Batch], Request],
-        deliver: Callable[[Run, Answer], None],
-        serving: Callable[[int], None],
-        clock: Clock,
-        max_resident_bytes: int,
-        ahead: bool,
-    ) -> None:
+    name: str
+    open_worker: Callable[[bool], Awaitable[Worker[Request, Answer]]]
+    batcher: Batcher
+    lost: Callable[[Restart], float]
+    request_of: Callable[[Batch], Request]
+    deliver: Callable[[Run, Answer], None]
+    serving: Callable[[int], None]
+    clock: Clock
+    max_resident_bytes: int
+    ahead: bool
+
+    def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = loop.create_future()
         self.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._loop = loop
-        self._name = name
-        self._open = open_worker
-        self._batcher = batcher
-        self._lost = lost
-        self._request_of = request_of
-        self._deliver = deliver
-        self._serving = serving
-        self._clock = clock
-        self._ahead = ahead
         self._worker: Worker[Request, Answer] | None = None
-        opening = partial(open_worker, False)
-        self._succession = Succession(name, opening, cap=max_resident_bytes, clock=clock)
+        opening = partial(self.open_worker, False)
+        self._succession = Succession(self.name, opening, self.max_resident_bytes, self.clock)
         self._runs: deque[Run] = deque()
         self._copying: asyncio.Task[None] | None = None
         self._busy = False
@@ -118,7 +108,7 @@ class Instance(Generic[Request, Answer]):
         self._check_timer: asyncio.TimerHandle | None = None
         self._loss: asyncio.Future[Restart | None] = loop.create_future()
         self._closing = asyncio.Event()
-        self._task = loop.create_task(self._live(), name=name)
+        self._task = loop.create_task(self._live(), name=self.name)
 
     def resident_bytes(self) -> int:
         worker = self._worker
@@ -152,21 +142,21 @@ class Instance(Generic[Request, Answer]):
             if reason is None or self._closing.is_set():
                 await self._succession.close()
                 return
-            log.warning("%s: replacing its process: %s", self._name, reason)
+            log.warning("%s: replacing its process: %s", self.name, reason)
             worker = await self._replace(reason)
 
     async def _first(self) -> Worker[Request, Answer] | None:
         """Open the first worker, retrying without limit; None if it is rejected or on closing."""
         while True:
             try:
-                return await self._open(True)
+                return await self.open_worker(True)
             except (ConfigError, BackendError) as refusal:
                 self.give_up_opening(refusal)
                 return None
             except Exception as error:
-                log.warning("%s: cannot be opened yet: %s", self._name, error)
+                log.warning("%s: cannot be opened yet: %s", self.name, error)
                 reason = opening_failure(error)
-            if await self._pause(self._lost(reason)):
+            if await self._pause(self.lost(reason)):
                 self.give_up_opening(WorkerCrashed("closed before it could be opened"))
                 return None
 
@@ -174,13 +164,13 @@ class Instance(Generic[Request, Answer]):
         """Open a new worker, retrying without limit; None if this instance is closing."""
         successor = self._succession.take()
         while True:
-            delay = self._lost(reason)
+            delay = self.lost(reason)
             if successor is None and await self._pause(delay):
                 return None
             try:
-                return await (self._open(False) if successor is None else successor)
+                return await (self.open_worker(False) if successor is None else successor)
             except Exception as error:
-                log.warning("%s: cannot be opened again: %s", self._name, error)
+                log.warning("%s: cannot be opened again: %s", self.name, error)
                 successor, reason = None, opening_failure(error)
 
     async def _pause(self, seconds: float) -> bool:
@@ -195,7 +185,7 @@ class Instance(Generic[Request, Answer]):
         """Run batches until the worker is lost (returns why) or the instance closes (None)."""
         self._loss = self._loop.create_future()
         self._worker = worker
-        self._used = self._clock()
+        self._used = self.clock()
         self._succession.began(worker)
         self._loop.add_reader(worker.fileno(), self._on_readable)
         self._schedule_check(IDLE_CHECK_SECONDS)
@@ -204,14 +194,14 @@ class Instance(Generic[Request, Answer]):
         if self._closing.is_set():
             self._lose(None)
         else:
-            self._batcher.join(self)
+            self.batcher.join(self)
         try:
             return await self._loss
         finally:
             if self._copying is not None:
                 await asyncio.wait([self._copying])
             self._worker = None
-            await in_some_thread(f"{self._name} end", worker.close)
+            await in_some_thread(f"{self.name} end", worker.close)
 
     def _lose(self, reason: Restart | None) -> None:
         """Stop using the worker; batches that have not begun go back to the batcher."""
@@ -222,32 +212,32 @@ class Instance(Generic[Request, Answer]):
         self._loop.remove_reader(worker.fileno())
         if self._check_timer is not None:
             self._check_timer.cancel()
-        self._batcher.leave(self)
+        self.batcher.leave(self)
         unbegun = [run.batch for run in self._runs]
         self._runs.clear()
         self._set_busy(False)
-        self._batcher.give_back(*unbegun)
+        self.batcher.give_back(*unbegun)
 
     def healthy(self) -> bool:
         """Part of Taker. Notices a process that died while idle before it gets a request."""
         worker = self._worker
         if worker is None or self._loss.done():
             return False
-        if self._clock() - self._used > IDLE_CHECK_SECONDS and (reason := worker.failure()):
+        if self.clock() - self._used > IDLE_CHECK_SECONDS and (reason := worker.failure()):
             self._lose(reason)
             return False
         return True
 
     def has_room(self) -> bool:
         """Part of Taker."""
-        usable = self._ahead and self._copying is None and not self._succession.ready()
+        usable = self.ahead and self._copying is None and not self._succession.ready()
         return usable and len(self._runs) == 1 and not self._closing.is_set()
 
     def take(self, batch: Batch) -> None:
         """Part of Taker. Send the batch; one that cannot be sent goes back or fails."""
         worker = self._worker
         if worker is None:
-            self._batcher.give_back(batch)
+            self.batcher.give_back(batch)
             return
         self._set_busy(True)
         if batch.nbytes <= INLINE_BYTES:
@@ -260,7 +250,7 @@ class Instance(Generic[Request, Answer]):
 
     async def _send_beside(self, worker: Worker[Request, Answer], batch: Batch) -> None:
         try:
-            put = await in_some_thread(f"{self._name} copy", partial(self._put, worker, batch))
+            put = await in_some_thread(f"{self.name} copy", partial(self._put, worker, batch))
             self._copied()
             self._send(worker, batch, *put)
         except Exception as error:
@@ -269,9 +259,9 @@ class Instance(Generic[Request, Answer]):
 
     def _put(self, worker: Worker[Request, Answer], batch: Batch) -> tuple[Request, float]:
         """Join the batch's inputs and copy them; returns the request and the seconds of joining."""
-        began = self._clock()
-        request = self._request_of(batch)
-        joining = self._clock() - began
+        began = self.clock()
+        request = self.request_of(batch)
+        joining = self.clock() - began
         worker.put(request)
         return request, joining
 
@@ -279,7 +269,7 @@ class Instance(Generic[Request, Answer]):
         self, worker: Worker[Request, Answer], batch: Batch, request: Request, joining: float
     ) -> None:
         worker.send(request)
-        self._runs.append(Run(batch, joining, began=self._clock()))
+        self._runs.append(Run(batch, joining, began=self.clock()))
         if len(self._runs) == 1:
             self._expect(self._runs[0].began)
 
@@ -290,10 +280,10 @@ class Instance(Generic[Request, Answer]):
             self._next()
             return
         if self._runs:  # poll_reply() will report how the run under way ended
-            self._batcher.leave(self)
+            self.batcher.leave(self)
         else:
             self._lose(worker.failure() or Restart.CRASHED)
-        self._batcher.give_back(batch)
+        self.batcher.give_back(batch)
 
     def _expect(self, now: float) -> None:
         """Set the timeout of the oldest run, which begins now."""
@@ -353,7 +343,7 @@ class Instance(Generic[Request, Answer]):
 
     async def _fetch_in_thread(self, worker: Worker[Request, Answer]) -> None:
         try:
-            answer = await in_some_thread(f"{self._name} copy", worker.fetch)
+            answer = await in_some_thread(f"{self.name} copy", worker.fetch)
         except Exception as error:
             self._copied()
             self._failed(error)
@@ -376,10 +366,10 @@ class Instance(Generic[Request, Answer]):
         if not self._runs:
             return
         run = self._ended()
-        self._batcher.finished(run.batch, answer.seconds)
+        self.batcher.finished(run.batch, answer.seconds)
         self._next()
         try:
-            self._deliver(run, answer)
+            self.deliver(run, answer)
         except Exception as error:
             self._refused(run.batch, error)
 
@@ -402,15 +392,15 @@ class Instance(Generic[Request, Answer]):
             return
         if run is not None:
             if isinstance(error, Interrupted):
-                self._batcher.give_back(run.batch)
+                self.batcher.give_back(run.batch)
             else:
                 self._fail(run.batch, error)
-                self._batcher.finished(run.batch, None)
+                self.batcher.finished(run.batch, None)
         self._lose(lost or Restart.CRASHED)
 
     def _ended(self) -> Run:
         run = self._runs.popleft()
-        run.ended = self._used = self._clock()
+        run.ended = self._used = self.clock()
         if self._runs:
             self._expect(run.ended)
         return run
@@ -421,19 +411,19 @@ class Instance(Generic[Request, Answer]):
             return
         self._succession.watch(self._worker)
         if self._runs:
-            self._batcher.dispatch()
+            self.batcher.dispatch()
         elif self._closing.is_set():
             self._lose(None)
         elif self._succession.ready():
             self._lose(Restart.MEMORY)
         else:
-            self._batcher.offer(self)
+            self.batcher.offer(self)
             self._set_busy(bool(self._runs) or self._copying is not None)
 
     def _set_busy(self, busy: bool) -> None:
         if busy != self._busy:
             self._busy = busy
-            self._serving(+1 if busy else -1)
+            self.serving(+1 if busy else -1)
 
     def _refused(self, batch: Batch, error: Exception) -> None:
         """Handle a failed run that the process survived.
@@ -442,13 +432,13 @@ class Instance(Generic[Request, Answer]):
         """
         if len(batch.jobs) == 1:
             self._fail(batch, error)
-            self._batcher.finished(batch, None)
+            self.batcher.finished(batch, None)
         else:
-            self._batcher.divide(batch)
+            self.batcher.divide(batch)
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         if not isinstance(error, PaddlepoolError):
-            log.error("%s: a run failed", self._name, exc_info=error)
+            log.error("%s: a run failed", self.name, exc_info=error)
             error = BackendError("the outputs of the run do not fit its inputs")
         for job in batch.jobs:
             job.fail(error)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from app.contracts.errors import BackendError, DeadlineExceeded
-from app.contracts.ports import Clock, Predictor, PredictorFactory, PredictorSpec
+from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.awaiting import in_thread
-from app.engine.pool.context import Yielding
+from app.engine.pool.context import EngineContext
 from app.engine.queue.job import ShapeKey
 from app.models.repository.selftest import SelfTest
 
@@ -21,6 +23,7 @@ Usual = Sequence[tuple[ShapeKey, float]]
 """The usual seconds of a run, for each shape."""
 
 
+@dataclass(slots=True, eq=False)
 class Opening:
     """Opens predictors of one configuration.
 
@@ -28,26 +31,13 @@ class Opening:
     or OSError if the process could not be started or died; a retry may succeed then.
     """
 
-    def __init__(
-        self,
-        name: str,
-        spec: PredictorSpec,
-        *,
-        open_predictor: PredictorFactory,
-        selftest: SelfTest,
-        warmups: tuple[Tensors, ...],
-        yielding: Yielding,
-        clock: Clock,
-    ) -> None:
-        self._name = name
-        self._spec = spec
-        self._open_predictor = open_predictor
-        self._selftest = selftest
-        self._warmups = warmups
-        self._yielding = yielding
-        self._clock = clock
-        self._turn = asyncio.Lock()
-        self._first_opened: float | None = None
+    name: str
+    spec: PredictorSpec
+    selftest: SelfTest
+    warmups: tuple[Tensors, ...]
+    context: EngineContext
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _first_opened: float | None = field(default=None, init=False)
 
     def start_up_seconds(self, since: float, until: float) -> float:
         """Seconds between two clock values that passed before the first predictor was open."""
@@ -58,23 +48,17 @@ class Opening:
         """Note that all predictors were closed: the next one is the first again."""
         self._first_opened = None
 
-    async def open(self, *, timed: bool) -> tuple[Predictor, Usual]:
-        """Open a predictor; also returns the usual seconds of its runs if `timed`."""
-        work = partial(self._opened, timed=timed)
-        return self._noted(await in_thread(f"{self._name} opening", work))
+    async def open(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
+        """Open a predictor; also returns the usual seconds of its runs if `timed`.
 
-    async def open_gently(self) -> tuple[Predictor, Usual]:
-        """Open one predictor at a time, with the processor time that serving predictors leave.
-
-        A suspended process cannot be timed; its first jobs are timed instead.
+        `gently` opens one at a time, with the processor time that serving predictors leave. A
+        suspended process cannot be timed; its first jobs are timed instead.
         """
-        async with self._turn:
-            work = partial(self._opened, timed=False, gently=True)
-            return self._noted(await in_thread(f"{self._name} opening", work))
-
-    def _noted(self, opened: tuple[Predictor, Usual]) -> tuple[Predictor, Usual]:
+        work = partial(self._opened, timed=timed and not gently, gently=gently)
+        async with self._turn if gently else contextlib.nullcontext():
+            opened = await in_thread(f"{self.name} opening", work)
         if self._first_opened is None:
-            self._first_opened = self._clock()
+            self._first_opened = self.context.clock()
         return opened
 
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
@@ -82,14 +66,14 @@ class Opening:
 
         It may also raise DeadlineExceeded.
         """
-        return self._selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
+        return self.selftest.opened(open_predictor, self.spec, timeout=FIRST_RUN_SECONDS)
 
-    def _opened(self, *, timed: bool, gently: bool = False) -> tuple[Predictor, Usual]:
+    def _opened(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
         """Open a predictor, blocking until it is tested and warm."""
-        suspension = self._yielding.suspension if gently else None
-        predictor = self._open_predictor(self._spec, suspension=suspension)
+        suspension = self.context.yielding.suspension if gently else None
+        predictor = self.context.open_predictor(self.spec, suspension=suspension)
         try:
-            self._selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
+            self.selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
             usual = self._warm_up(predictor, timed)
         except DeadlineExceeded as error:
             predictor.close()
@@ -108,9 +92,9 @@ class Opening:
         repeated and the second one counts. If not `timed`, the self-test's shape is not run again:
         a replacement is ready sooner, and a reload delays requests less.
         """
-        tested = [array.shape for array in self._selftest.inputs.values()]
+        tested = [array.shape for array in self.selftest.inputs.values()]
         usual = []
-        for inputs in self._warmups:
+        for inputs in self.warmups:
             if not timed:
                 if [array.shape for array in inputs.values()] != tested:
                     predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
@@ -122,6 +106,6 @@ class Opening:
         return usual
 
     def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
-        began = self._clock()
+        began = self.context.clock()
         predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
-        return self._clock() - began
+        return self.context.clock() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 
@@ -12,8 +13,8 @@ class Duration:
     count: int = 0
     seconds: float = 0.0
 
-    def add(self, seconds: float, count: int = 1) -> None:
-        self.count += count
+    def add(self, seconds: float) -> None:
+        self.count += 1
         self.seconds += seconds
 
 
@@ -34,15 +35,10 @@ class Stages:
     infer: Duration = field(default_factory=Duration)
     outputs: Duration = field(default_factory=Duration)
 
-    def add(self, times: RunTimes, count: int = 1) -> None:
-        self.inputs.add(times.inputs * count, count)
-        self.infer.add(times.infer * count, count)
-        self.outputs.add(times.outputs * count, count)
-
-    def copy(self) -> Stages:
-        return Stages(
-            inputs=replace(self.inputs), infer=replace(self.infer), outputs=replace(self.outputs)
-        )
+    def add(self, times: RunTimes) -> None:
+        self.inputs.add(times.inputs)
+        self.infer.add(times.infer)
+        self.outputs.add(times.outputs)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,17 +72,7 @@ class Statistics:
         self.queue.add(queued)
         self.requests.add(times)
 
-    def failed(self, total: float) -> None:
-        """Record a valid request that ended in an error after `total` seconds."""
-        self.failure.add(total)
-
     def snapshot(self) -> Statistics:
         """Return a copy, with batches by size; may be called in any thread."""
-        return replace(
-            self,
-            success=replace(self.success),
-            failure=replace(self.failure),
-            queue=replace(self.queue),
-            requests=self.requests.copy(),
-            batches={rows: stages.copy() for rows, stages in sorted(self.batches.items())},
-        )
+        # Sorted first, in one step: the event loop may add a size meanwhile.
+        return deepcopy(replace(self, batches=dict(sorted(self.batches.items()))))

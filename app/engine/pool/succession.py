@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from app.contracts.ports import Clock, Worker
@@ -21,6 +22,7 @@ takes a tenth of the time of a short run."""
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Succession(Generic[Request, Answer]):
     """The successor of one instance's worker.
 
@@ -28,37 +30,30 @@ class Succession(Generic[Request, Answer]):
     opened, the worker serves on and the cap grows by half.
     """
 
-    def __init__(
-        self,
-        name: str,
-        open_worker: Callable[[], Awaitable[Worker[Request, Answer]]],
-        *,
-        cap: int,
-        clock: Clock,
-    ) -> None:
-        self._name = name
-        self._open_worker = open_worker
-        self._smallest_cap = self._cap = cap
-        self._clock = clock
-        self._next_check = -math.inf
-        self._successor: asyncio.Future[Worker[Request, Answer]] | None = None
+    name: str
+    open_worker: Callable[[], Awaitable[Worker[Request, Answer]]]
+    smallest_cap: int
+    clock: Clock
+    _cap: int = field(default=0, init=False)
+    _next_check: float = field(default=-math.inf, init=False)
+    _successor: asyncio.Future[Worker[Request, Answer]] | None = field(default=None, init=False)
 
     def began(self, worker: Worker[Request, Answer]) -> None:
-        self._cap = max(self._smallest_cap, worker.resident_bytes() * 3 // 2)
+        self._cap = max(self.smallest_cap, worker.resident_bytes() * 3 // 2)
         self._next_check = -math.inf
 
     def watch(self, worker: Worker[Request, Answer]) -> None:
         """Open a successor if the worker exceeds the cap; called between two runs."""
         if self._successor is None and self._above_cap(worker):
-            self._successor = asyncio.ensure_future(self._open_worker())
+            self._successor = asyncio.ensure_future(self.open_worker())
         successor = self._successor
         if successor is not None and successor.done() and (error := successor.exception()):
-            log.warning("%s: no successor can be opened: %s", self._name, error)
+            log.warning("%s: no successor can be opened: %s", self.name, error)
             self._successor = None
             self._cap = self._cap * 3 // 2
 
     def _above_cap(self, worker: Worker[Request, Answer]) -> bool:
-        now = self._clock()
+        now = self.clock()
         if now < self._next_check:
             return False
         self._next_check = now + POLL_SECONDS
@@ -78,4 +73,4 @@ class Succession(Generic[Request, Answer]):
         if (successor := self.take()) is not None:
             await asyncio.wait([successor])
             if successor.exception() is None:
-                await in_some_thread(f"{self._name} end", successor.result().close)
+                await in_some_thread(f"{self.name} end", successor.result().close)

@@ -20,7 +20,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -28,13 +28,8 @@ import numpy as np
 
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
-from app.engine.process.answers import Check, read_answer
-from app.engine.process.answers import Reply as Reply
-from app.engine.process.environment import (
-    Limits as Limits,  # exported for callers of Child
-)
-from app.engine.process.environment import child_environment
-from app.engine.process.printed import forward_output
+from app.engine.process.answers import Check, Reply, read_answer
+from app.engine.process.environment import Limits, child_environment
 from app.engine.process.shared_arrays import Layout, SharedArrays
 from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
@@ -53,7 +48,6 @@ class ChildDied(Exception):
     def __init__(self, reason: Restart, exit_code: int | None) -> None:
         super().__init__(f"child process ended: {reason} (exit code {exit_code})")
         self.reason = reason
-        self.exit_code = exit_code
 
 
 class ChildTimeout(ChildDied):
@@ -125,8 +119,25 @@ class ProcStatus:
 STOPPED_SECONDS = 0.5
 """A child that stays in state T (stopped) for this long counts as dead: it cannot answer."""
 PRINTED = select.EPOLLIN | select.EPOLLONESHOT
+BLOCK_BYTES = 1 << 16
 DYING_SECONDS = 0.1
 """How long a process that has closed its socket may take to exit by itself."""
+
+
+def forward_output(printed: IO[bytes]) -> bool:
+    """Copy printed text, up to one block, without waiting; False at the end of the stream.
+
+    A child never inherits this process's standard error: it could reopen a pipe and read what
+    others write there, read what an operator types at a terminal, or truncate a file.
+    """
+    try:
+        block = os.read(printed.fileno(), BLOCK_BYTES)
+    except BlockingIOError:
+        return True
+    if block and sys.__stderr__ is not None:  # else descriptor 2 may be another file
+        with contextlib.suppress(OSError):  # no reader is left; the child may go on
+            os.write(2, block)
+    return bool(block)
 
 
 class _Sent(NamedTuple):
@@ -152,19 +163,6 @@ class _Wait:
     checked: float
     patient: bool
     stopped_since: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedReply:
-    """A reply that has arrived; its `views` are in memory that the child can still write.
-
-    `nbytes` is the size of reply and request; if large, their memory is returned to the system.
-    """
-
-    meta: Mapping[str, Any]
-    views: Tensors
-    seconds: float
-    nbytes: int
 
 
 log = logging.getLogger(__name__)
@@ -221,6 +219,7 @@ class Child:
         self._under_way: deque[_Sent] = deque()
         self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
         self._put: tuple[int, Layout, int] = (0, [], 0)
+        self._reply: Reply | None = None  # with views of memory that the child can still write
         self._printed: IO[bytes] | None = None
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.enter_context(self._socket)
@@ -332,8 +331,8 @@ class Child:
         """Block until the reply to the oldest request under way; see expect() and poll_reply()."""
         self.expect(timeout=timeout)
         while True:
-            if self._events.poll(self.check_timeout()) and (reply := self.poll_reply()) is not None:
-                return self.fetch(reply)
+            if self._events.poll(self.check_timeout()) and self.poll_reply() is not None:
+                return self.fetch()
 
     def expect(self, *, timeout: float, patience: float = 0.0) -> None:
         """Set the timeout of the oldest request under way, in seconds from now.
@@ -342,7 +341,7 @@ class Child:
         `patience` seconds more: it is not slow, the machine is busy.
         """
         now = time.monotonic()
-        cpu = self._cpu_seconds() if patience else 0.0
+        cpu = self._status.cpu_seconds() if patience else 0.0
         self._wait = _Wait(timeout, now + timeout, now + timeout + patience, cpu, now, patience > 0)
 
     def check_timeout(self) -> float:
@@ -359,9 +358,9 @@ class Child:
         elif now >= wait.deadline and self._arrives(0.0):
             return 0.001  # the reply came in time, only this thread was late
         elif now >= wait.deadline:
-            lacking = (
-                wait.timeout - (self._cpu_seconds() - wait.cpu_before) if wait.patient else 0.0
-            )
+            lacking = 0.0
+            if wait.patient:
+                lacking = wait.timeout - (self._status.cpu_seconds() - wait.cpu_before)
             starved = lacking > 0.0 and self._status.state() in "RD"
             if not starved or now >= wait.last:
                 self.kill()
@@ -379,10 +378,11 @@ class Child:
         most = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
         return max(0.001, min(most, wait.deadline - now))
 
-    def poll_reply(self) -> ReceivedReply | None:
-        """Return the oldest reply, checked, its arrays in shared memory; None until it arrives.
+    def poll_reply(self) -> int | None:
+        """Read and check the oldest reply, for fetch(); return the bytes of request and reply.
 
-        Raises ChildDied if the process has died or was killed; later requests then never began.
+        Returns None until it arrives. Raises ChildDied if the process has died or was killed; later
+        requests then never began.
         Also raises the handler's error; the process then continues.
         """
         try:
@@ -407,8 +407,8 @@ class Child:
                 if self._check is not None:
                     self._check(asked, answer.meta, views)
                 seconds = min(answer.seconds, time.monotonic() - sent)
-                nbytes = size + sum(view.nbytes for view in views.values())
-                return ReceivedReply(answer.meta, views, seconds, nbytes)
+                self._reply = Reply(answer.meta, views, seconds)
+                return size + sum(view.nbytes for view in views.values())
         except ValueError as fault:
             raise self._kill_corrupt(str(fault)) from None
         try:
@@ -416,13 +416,16 @@ class Child:
         finally:
             del answer  # breaks a reference cycle with its traceback
 
-    def fetch(self, received: ReceivedReply) -> Reply:
-        """Return the reply with arrays copied out of shared memory, and free its slot."""
-        owned: dict[str, Array] = {name: np.array(view) for name, view in received.views.items()}
+    def fetch(self) -> Reply:
+        """Return the reply that poll_reply() found, copied out of shared memory; free its slot."""
+        reply, self._reply = self._reply, None
+        if reply is None:
+            raise RuntimeError("this is a bug: no answer was received")
+        owned: dict[str, Array] = {name: np.array(view) for name, view in reply.arrays.items()}
         slot = self._under_way.popleft().slot
         for block in self._slots[slot]:
             block.trim()
-        return Reply(received.meta, owned, received.seconds)
+        return replace(reply, arrays=owned)
 
     def _forward_output(self) -> None:
         """Copy one block of printed text; the next one follows after check_timeout() or failure().
@@ -443,9 +446,6 @@ class Child:
             forward_output(self._printed)
         if self._process.stderr is not None:
             self._process.stderr.close()
-
-    def _cpu_seconds(self) -> float:
-        return self._status.cpu_seconds()
 
     def _died(self) -> ChildDied:
         try:

@@ -18,6 +18,12 @@ NAMES = frozenset(
 )  # fmt: skip
 PREFIXES = ("LC_", "PYTHON", *LIBRARY_SWITCHES)
 
+
+def malloc_settings(*settings: str) -> dict[str, str]:
+    """Return the variable that sets these tunables of glibc's allocator, each `name=value`."""
+    return {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{setting}" for setting in settings)}
+
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.contracts.caller import CALLER
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, TooManyInputs
@@ -57,6 +57,7 @@ class Reservation:
         self._among.discard(self)
 
 
+@dataclass(slots=True, eq=False)
 class Admission:
     """Decides which jobs enter the queues of one batcher.
 
@@ -68,19 +69,11 @@ class Admission:
     `on_rejected` is called with the reason of each rejection.
     """
 
-    def __init__(
-        self,
-        queues: ShapeQueues,
-        times: ServiceTime,
-        *,
-        max_queue: int,
-        on_rejected: Callable[[Rejection], None],
-    ) -> None:
-        self._queues = queues
-        self._times = times
-        self._max_queue = max_queue
-        self._on_rejected = on_rejected
-        self.reservations: set[Reservation | None] = set()
+    queues: ShapeQueues
+    times: ServiceTime
+    max_queue: int
+    on_rejected: Callable[[Rejection], None]
+    reservations: set[Reservation | None] = field(default_factory=set, init=False)
 
     def admit(
         self,
@@ -106,36 +99,37 @@ class Admission:
                     reserving = 0 if reserved else self._reserving(job.caller)
                     self._check(job, now, instances, reserving=reserving)
             except PaddlepoolError:
-                self._queues.remove(*jobs[:place])
+                self.queues.remove(*jobs[:place])
                 raise
-            self._queues.add(job)
+            self.queues.add(job)
         return [shed for job in jobs if (shed := self._make_room(job.priority))]
 
     def _make_room(self, priority: int) -> Job | None:
         """Remove and return the job that one of this priority displaces, if any."""
-        full = priority >= NORMAL and self._taken() > self._max_queue
-        unlucky = self._queues.least_urgent(priority) if full else None
+        taken = self.queues.counted() + len(self.reservations)
+        full = priority >= NORMAL and taken > self.max_queue
+        unlucky = self.queues.least_urgent(priority) if full else None
         if unlucky is not None:
-            self._queues.remove(unlucky)
+            self.queues.remove(unlucky)
         return unlucky
 
     def reserve(self, deadline: float, now: float, instances: Instances) -> Reservation:
         """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
-        if self._queues or self.reservations or not instances.free:
+        if self.queues or self.reservations or not instances.free:
             caller = CALLER.get().name
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), instances)
-            self._check_time(wait, self._times.overall(), deadline - now)
+            self._check_time(wait, self.times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
         return Reservation(self.reservations)
 
     def _check_number(self, jobs: Sequence[Job]) -> None:
         """Raise TooManyInputs for more jobs than an empty queue holds."""
-        if len(jobs) > self._max_queue and jobs[0].priority >= NORMAL:
-            self._on_rejected(Rejection.QUEUE_FULL)
+        if len(jobs) > self.max_queue and jobs[0].priority >= NORMAL:
+            self.on_rejected(Rejection.QUEUE_FULL)
             raise TooManyInputs(
-                f"the request makes {len(jobs)} jobs; the limit is {self._max_queue}, all the "
+                f"the request makes {len(jobs)} jobs; the limit is {self.max_queue}, all the "
                 "places of the queue",
-                limit=self._max_queue,
+                limit=self.max_queue,
                 received=len(jobs),
             )
 
@@ -149,13 +143,10 @@ class Admission:
         if job.priority < NORMAL:
             return
         wait = 0.0
-        if self._queues or not instances.free:
+        if self.queues or not instances.free:
             wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, instances)
-            self._check_time(wait, self._times.expected(job.key), job.deadline - now)
+            self._check_time(wait, self.times.expected(job.key), job.deadline - now)
         self._check_room(job.priority, wait, job.caller)
-
-    def _taken(self) -> int:
-        return self._queues.counted() + len(self.reservations)
 
     def _reserving(self, caller: str) -> int:
         """Number of reservations ahead of the caller's next one.
@@ -168,7 +159,7 @@ class Admission:
 
     def _has_no_job(self, caller: str) -> bool:
         reserved = any(each is not None and each.caller == caller for each in self.reservations)
-        return not reserved and not self._queues.callers()[caller]
+        return not reserved and not self.queues.callers()[caller]
 
     def _wait(
         self,
@@ -180,13 +171,13 @@ class Admission:
         instances: Instances,
     ) -> float:
         """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
-        before = self._queues.seconds_before(priority, key, rows, caller, self._times)
-        before += reserving * self._times.overall()
+        before = self.queues.seconds_before(priority, key, rows, caller, self.times)
+        before += reserving * self.times.overall()
         return (instances.running + before) / max(1, instances.live)
 
     def _check_time(self, wait: float, run: float, left: float) -> None:
         if wait > 0 and wait + run > left:
-            self._on_rejected(Rejection.DEADLINE)
+            self.on_rejected(Rejection.DEADLINE)
             raise Overloaded(
                 f"the queue needs about {wait + run:.2f} s, the deadline leaves {left:.2f} s",
                 retry_after=wait,
@@ -199,20 +190,20 @@ class Admission:
 
         Jobs of lower priority do not count: the least urgent of them is shed.
         """
-        taken = self._queues.counted(priority) + len(self.reservations)
-        limit = self._max_queue
+        taken = self.queues.counted(priority) + len(self.reservations)
+        limit = self.max_queue
         if taken >= limit and self._has_no_job(caller):
             limit *= 2
         if taken >= limit:
-            self._on_rejected(Rejection.QUEUE_FULL)
+            self.on_rejected(Rejection.QUEUE_FULL)
             raise Overloaded(
                 f"the queue is full: {taken} jobs wait, limit {limit}",
-                retry_after=max(wait, self._times.overall()),
+                retry_after=max(wait, self.times.overall()),
                 limit=limit,
                 received=taken + 1,
             )
 
     def _check_deadline(self, job: Job, now: float) -> None:
         if job.deadline <= now:
-            self._on_rejected(Rejection.DEADLINE)
+            self.on_rejected(Rejection.DEADLINE)
             raise DeadlineExceeded("the deadline had passed before the job could be queued")

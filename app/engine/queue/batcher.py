@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -42,12 +42,12 @@ class Taker(Protocol):
         """Run the batch; must not raise."""
 
 
+@dataclass(slots=True, eq=False)
 class Running:
     """All batches under way; a batch that was given back still counts as running."""
 
-    def __init__(self) -> None:
-        self.batches: set[Batch] = set()
-        self.returned: deque[Batch] = deque()
+    batches: set[Batch] = field(default_factory=set)
+    returned: deque[Batch] = field(default_factory=deque)
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need, from their usual duration."""
@@ -88,6 +88,7 @@ class Running:
         return jobs
 
 
+@dataclass(eq=False, kw_only=True)
 class Batcher:
     """Queues jobs and hands them to instances in batches.
 
@@ -98,24 +99,17 @@ class Batcher:
     job of low priority that no instance has taken.
     """
 
-    def __init__(
-        self,
-        *,
-        max_rows: int,
-        max_delay: float,
-        max_queue: int,
-        clock: Clock,
-        on_rejected: Callable[[Rejection], None],
-    ) -> None:
-        self._clock = clock
-        self._on_rejected = on_rejected
-        self._max_rows = max_rows
-        self._queues = ShapeQueues(max_rows=max_rows, max_delay=max_delay)
+    max_rows: int
+    max_delay: float
+    max_queue: int
+    clock: Clock
+    on_rejected: Callable[[Rejection], None]
+
+    def __post_init__(self) -> None:
+        self._queues = ShapeQueues(max_rows=self.max_rows, max_delay=self.max_delay)
         self._running = Running()
         self._times = ServiceTime()
-        self._admission = Admission(
-            self._queues, self._times, max_queue=max_queue, on_rejected=on_rejected
-        )
+        self._admission = Admission(self._queues, self._times, self.max_queue, self.on_rejected)
         self._closed_with: PaddlepoolError | None = None
         self._takers: list[Taker] = []
         self._free: list[Taker] = []
@@ -129,7 +123,7 @@ class Batcher:
 
         Raises the errors of submit(), so a request is rejected before its picture is decoded.
         """
-        now = self._clock()
+        now = self.clock()
         self._check_open()
         return self._admission.reserve(deadline, now, self._instances(now))
 
@@ -139,21 +133,21 @@ class Batcher:
         The first job takes the place of the reservation, which ends. Raises TooManyInputs,
         Overloaded, DeadlineExceeded or ModelNotReady.
         """
-        now = self._clock()
+        now = self.clock()
         self._check_open()
         shed = self._admission.admit(jobs, now, self._instances(now), reservation)
         for job in jobs:
             job.future.add_done_callback(partial(self._drop_cancelled, job))
         self._arm_deadline(min(job.deadline for job in jobs))
         for unlucky in shed:
-            self._on_rejected(Rejection.SHED)
+            self.on_rejected(Rejection.SHED)
             wait = self._backlog()
             unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
         self.dispatch()
 
     def _check_open(self) -> None:
         if self._closed_with is not None:
-            self._on_rejected(Rejection.NOT_READY)
+            self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()
 
     def _instances(self, now: float) -> Instances:
@@ -196,7 +190,7 @@ class Batcher:
 
     def _dispatched(self) -> bool:
         """Hand over one batch; False if none may run now or no instance is free."""
-        now = self._clock()
+        now = self.clock()
         jobs, ask_again = self._queues.next_batch(now)
         if not jobs and not self._running.returned:
             self._schedule_dispatch(ask_again - now)
@@ -221,7 +215,7 @@ class Batcher:
 
     def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
         """Find a busy instance that may receive this batch early: small, full and short."""
-        if not jobs or sum(job.rows for job in jobs) < self._max_rows:
+        if not jobs or sum(job.rows for job in jobs) < self.max_rows:
             return None
         if sum(job.nbytes for job in jobs) > INLINE_BYTES:
             return None
@@ -241,7 +235,7 @@ class Batcher:
         for job in jobs:
             self._queues.take(job)
             if job.future.cancelled():
-                self._on_rejected(Rejection.CANCELLED)
+                self.on_rejected(Rejection.CANCELLED)
             elif job.deadline <= now:
                 self._expire(job)
             elif not job.future.done():
@@ -316,13 +310,13 @@ class Batcher:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = deadline
-        wait = max(0.0, deadline - self._clock())
+        wait = max(0.0, deadline - self.clock())
         self._alarm = asyncio.get_running_loop().call_later(wait, self._fail_due)
 
     def _fail_due(self) -> None:
         """Fail every job whose deadline has come, queued or running."""
         self._alarm, self._alarm_at = None, math.inf
-        now = self._clock()
+        now = self.clock()
         for job in self._queues.take_expired(now):
             self._expire(job)
         for job in self._running.overdue(now):
@@ -331,12 +325,12 @@ class Batcher:
 
     def _expire(self, job: Job) -> None:
         if not job.future.done():
-            self._on_rejected(Rejection.EXPIRED)
+            self.on_rejected(Rejection.EXPIRED)
             job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
 
     def _drop_cancelled(self, job: Job, future: asyncio.Future[object]) -> None:
         if future.cancelled() and self._queues.remove(job):
-            self._on_rejected(Rejection.CANCELLED)
+            self.on_rejected(Rejection.CANCELLED)
 
     def _backlog(self) -> float:
         seconds = sum(self._times.expected(job.key) for job in self._queues)

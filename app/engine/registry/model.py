@@ -101,7 +101,7 @@ class ServedModel:
         self._statistics: Statistics = Statistics() if before is None else before._statistics
         self._groups = {
             group.name: Group(
-                group,
+                config=group,
                 model=files.name,
                 version=files.version,
                 spec=files.spec(group),
@@ -190,7 +190,7 @@ class ServedModel:
             chosen.submit(*queued, reservation=reservation)
         except PaddlepoolError:
             for _ in queued:
-                self._statistics.failed(0.0)
+                self._statistics.failure.add(0.0)
             raise
         for job in queued:
             job.future.add_done_callback(partial(self._ended, now))
@@ -205,13 +205,13 @@ class ServedModel:
         try:
             return chosen.reserve(deadline=deadline)
         except PaddlepoolError:
-            self._statistics.failed(0.0)
+            self._statistics.failure.add(0.0)
             raise
 
     def _ended(self, enqueued: float, future: asyncio.Future[InferResult]) -> None:
         """Count a failed job; the group counts successful ones, with the times of their runs."""
         if future.cancelled() or future.exception() is not None:
-            self._statistics.failed(self._clock() - enqueued)
+            self._statistics.failure.add(self._clock() - enqueued)
 
     def statistics(self) -> Statistics:
         """Return the counters of this version since it was loaded."""

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,16 +25,10 @@ from app.contracts.errors import (
     ModelNotReady,
     PaddlepoolError,
 )
-from app.contracts.ports import (
-    AgreementOf,
-    Clock,
-    EngineObserver,
-    PredictorFactory,
-)
 from app.contracts.resources import available_cores, give_memory_back
 from app.contracts.status import Choice, ModelStatus
 from app.engine.awaiting import in_some_thread, in_thread
-from app.engine.pool.context import EngineContext, OnDemand, Yielding
+from app.engine.pool.context import EngineContext
 from app.engine.registry.load_history import UNSEALED, LoadHistory
 from app.engine.registry.model import BuildPipeline, KeptChoice, ServedModel, VersionOpener
 from app.models.repository.config import ModelConfig
@@ -167,41 +160,23 @@ class ModelRegistry:
     Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
     called in any thread.
 
-    `drain_timeout`, in seconds, limits the wait for requests on an old version. A predictor process
-    with more than `max_resident_bytes` is replaced by a fresh one. At most `max_on_demand` groups
-    that start on demand are live at a time; no further one starts while they hold
-    `max_on_demand_bytes` or more of resident memory.
+    `drain_timeout`, in seconds, limits the wait for requests on an old version.
     """
 
     def __init__(
         self,
         repository: ModelRepository,
         *,
-        open_predictor: PredictorFactory,
+        context: EngineContext,
         build_pipeline: BuildPipeline,
-        observer: EngineObserver,
         drain_timeout: float,
-        clock: Clock = time.monotonic,
         cores: float | None = None,
-        max_resident_bytes: int = 2 << 30,
-        max_on_demand: float = math.inf,
-        max_on_demand_bytes: float = math.inf,
-        agreement_of: AgreementOf = lambda _info: None,
         kept_choice: KeptChoice = lambda _files: None,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
-        self._context = EngineContext(
-            open_predictor=open_predictor,
-            observer=observer,
-            clock=clock,
-            max_resident_bytes=max_resident_bytes,
-            yielding=Yielding(self._cores),
-            on_demand=OnDemand(max_on_demand, max_on_demand_bytes),
-            agreement_of=agreement_of,
-        )
         self._opener = VersionOpener(
-            context=self._context, build_pipeline=build_pipeline, kept_choice=kept_choice
+            context=context, build_pipeline=build_pipeline, kept_choice=kept_choice
         )
         self._drain_timeout = drain_timeout
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -267,20 +242,18 @@ class ModelRegistry:
         """Return the versions to try, newest first, and how many of them to serve."""
         with self._history.attempt(name, None):
             try:
-                published, unsealed = await in_thread("repository", partial(self._on_disk, name))
+                read = self._repository
+                published = await in_thread("repository", partial(read.versions, name))
                 self._history.keep(name, published)
                 if not published:
+                    unsealed = await in_thread("repository", partial(read.unsealed, name))
                     hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
                     raise ManifestError(f"{name}: no version with a manifest is published{hint}")
-                config = await in_thread("repository", partial(self._repository.config, name))
+                config = await in_thread("repository", partial(read.config, name))
                 return config.version_policy.choose(published)
             except PaddlepoolError as error:
                 log.error("%s: no version is loaded: %s", name, error.message)
                 raise
-
-    def _on_disk(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the versions with a manifest and those without, newest first; blocks."""
-        return self._repository.versions(name), self._repository.unsealed(name)
 
     async def _replace(self, model: ServedModel) -> None:
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
+from pydantic import TypeAdapter
+
 from app.contracts.errors import BackendError
-from app.engine.process.child import Child, Limits
+from app.engine.process.child import Child
+from app.engine.process.environment import Limits
 from app.models.repository.layout import ModelFiles
 
 TARGET = "app.engine.backends.paddle_profile:open_profile"
@@ -94,27 +96,9 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
         group=group_name,
         threads=group.threads,
         before=found["before"],
-        operators=_linked(found["operators"]),
-        added=tuple((each["name"], each["milliseconds"]) for each in found["added"]),
+        operators=TypeAdapter(tuple[Operator, ...]).validate_python(found["operators"]),
+        added=tuple((name, milliseconds) for name, milliseconds in found["added"]),
     )
-
-
-def _linked(operators: list[Mapping[str, Any]]) -> tuple[Operator, ...]:
-    makers: dict[int, int] = {}
-    linked = []
-    for place, each in enumerate(operators):
-        linked.append(
-            Operator(
-                name=each["name"],
-                fused=tuple(each["fused"]),
-                sources=tuple(sorted({makers[v] for v in each["inputs"] if v in makers})),
-                shape=tuple(each["shape"]),
-                milliseconds=each["milliseconds"],
-            )
-        )
-        for value in each["outputs"]:
-            makers[value] = place
-    return tuple(linked)
 
 
 ROW, TOP = 18, 70

@@ -64,9 +64,6 @@ def choose_samples(
     return (task.default_samples() if task is not None else []) or [("self-test", selftest.inputs)]
 
 
-FIRST_RUN_SECONDS = 120.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     predictors: dict[str, list[Predictor]]
@@ -95,9 +92,7 @@ def open_groups(
             predictors = opened.predictors[group.name] = []
             try:
                 for _ in range(count(group)):
-                    predictors.append(
-                        test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
-                    )
+                    predictors.append(test.opened(open_predictor, files.spec(group)))
                     opened_one()
             except PaddlepoolError as error:
                 for predictor in opened.predictors.pop(group.name):

@@ -270,12 +270,6 @@ def columns(rows: Rows) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def markdown(rows: Rows) -> str:
-    head, *body = rows
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def comparison_rows(found: Comparison) -> list[list[str]]:
     concurrent = any(each.concurrent_per_second is not None for each in found.groups)
     head = ["group", "threads", "p50", "p95", "× default", "speed-up", "drift", "mean difference"]

@@ -22,7 +22,15 @@ from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
 from app.evidence.comparison.measure import ComparisonOf, Sample, choose_samples, golden_test
 from app.evidence.verdict.proof import fastest_of
-from app.models.repository.config import AUTO, DynamicBatching, ModelConfig, Warmup, load_config
+from app.models.repository.config import (
+    AUTO,
+    DynamicBatching,
+    ModelConfig,
+    Warmup,
+    load_config,
+    parse_config,
+)
+from app.models.repository.files import write_atomically
 from app.models.repository.layout import ModelFiles
 from app.observability.metrics import Metrics
 
@@ -194,10 +202,9 @@ def _parsed(path: Path) -> tomlkit.TOMLDocument:
 def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
     import tomlkit
 
-    staged = path.with_name(".config.toml.new")
-    staged.write_text(tomlkit.dumps(document), "utf-8")
-    load_config(staged)
-    staged.replace(path)
+    text = tomlkit.dumps(document).encode()
+    parse_config(text)
+    write_atomically(path, text)
 
 
 REQUEST_SECONDS = 120.0
@@ -267,9 +274,6 @@ class CandidateUnderLoad:
             resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
         )
 
-    async def close(self) -> None:
-        await self.model.close()
-
 
 async def open_candidate(
     files: ModelFiles,
@@ -286,7 +290,6 @@ async def open_candidate(
         context=EngineContext(
             open_predictor=open_predictor,
             observer=Metrics(build={}),
-            clock=time.monotonic,
             max_resident_bytes=1 << 40,
             agreement_of=lambda _info: agreement,
         ),
@@ -355,7 +358,7 @@ class Search:
             return [each.outcome() for each in loaded]
         finally:
             for each in loaded:
-                await each.close()
+                await each.model.close()
 
     def _fits_memory(
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from app.contracts.ports import AgreementOf, Clock, PredictorFactory
 from app.contracts.status import Choice
@@ -39,70 +40,59 @@ CLOSING_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Background:
     """A TrafficListener; began(), ended() and answered() are called from the event loop."""
 
-    def __init__(
-        self,
-        idle_gate: IdleGate,
-        *,
-        shadow: Shadow,
-        prover: Prover,
-        chooser: Chooser,
-        clock: Clock = time.monotonic,
-        start_seconds: float = START_SECONDS,
-        started: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._idle_gate = idle_gate
-        self._clock = clock
-        self._start_seconds = start_seconds
-        self._shadow = shadow
-        self._prover = prover
-        self._chooser = chooser
-        self._started = started
+    idle_gate: IdleGate
+    shadow: Shadow
+    prover: Prover
+    chooser: Chooser
+    clock: Clock = time.monotonic
+    start_seconds: float = START_SECONDS
+    started: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._live, name="background", daemon=True)
 
     def start(self) -> None:
-        self._started()
+        self.started()
         self._thread.start()
 
     def began(self) -> None:
-        self._idle_gate.began()
+        self.idle_gate.began()
 
     def ended(self) -> None:
-        self._idle_gate.ended()
+        self.idle_gate.ended()
 
     def answered(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> None:
-        if self._shadow.offer(served, group, jobs, outputs):
-            self._idle_gate.wake()
+        if self.shadow.offer(served, group, jobs, outputs):
+            self.idle_gate.wake()
 
     def _live(self) -> None:
-        prove_from = self._clock() + self._start_seconds
+        prove_from = self.clock() + self.start_seconds
         with contextlib.suppress(Closed):
             while True:
-                self._idle_gate.rest(POLL_SECONDS, unless=self._shadow.waiting)
-                self._idle_gate.wait()
+                self.idle_gate.rest(POLL_SECONDS, unless=self.shadow.waiting)
+                self.idle_gate.wait()
                 try:
-                    while self._shadow.replay_one() or (
-                        self._clock() >= prove_from
-                        and (self._chooser.choose_one() or self._prover.prove_one())
+                    while self.shadow.replay_one() or (
+                        self.clock() >= prove_from
+                        and (self.chooser.choose_one() or self.prover.prove_one())
                     ):
-                        self._idle_gate.wait()
+                        self.idle_gate.wait()
                 except Closed:
                     raise
                 except Exception:
                     log.exception("comparing groups beside the service failed")
-                    self._idle_gate.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
-        self._shadow.close()
-
-    def alive(self) -> bool:
-        return self._thread.is_alive()
+                    self.idle_gate.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
+        self.shadow.close()
 
     def close(self) -> None:
         """End the thread without waiting for a run in progress; that ends with the process."""
-        self._idle_gate.close()
+        self.idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)
 

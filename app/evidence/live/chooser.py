@@ -52,39 +52,29 @@ class _Search:
     process_bytes: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Chooser:
     """Chooses default groups; owned by one thread. `keep` stores each choice for the next start."""
 
-    def __init__(
-        self,
-        registry: FromThread,
-        shadow_predictors: ShadowPredictors,
-        *,
-        precision: Choosing,
-        keep: Callable[[ModelFiles, Choice], None],
-        clock: Clock = time.monotonic,
-        wall_clock: Clock = time.time,
-        free_bytes: Callable[[], int] = available_memory,
-    ) -> None:
-        self._registry = registry
-        self._free_bytes = free_bytes
-        self._wall_clock = wall_clock
-        self._shadow_predictors = shadow_predictors
-        self._precision = precision
-        self._keep = keep
-        self._clock = clock
-        self._refusals = Refusals()
-        self._searches: dict[ServedModel, _Search] = {}
-        self._crashed: dict[tuple[str, str, str], str] = {}
+    registry: FromThread
+    shadow_predictors: ShadowPredictors
+    precision: Choosing
+    keep: Callable[[ModelFiles, Choice], None]
+    clock: Clock = time.monotonic
+    wall_clock: Clock = time.time
+    free_bytes: Callable[[], int] = available_memory
+    _refusals: Refusals = field(default_factory=Refusals, init=False)
+    _searches: dict[ServedModel, _Search] = field(default_factory=dict, init=False)
+    _crashed: dict[tuple[str, str, str], str] = field(default_factory=dict, init=False)
 
     def choose_one(self) -> bool:
         """Try one candidate or settle one choice; False if there is nothing to do.
 
         Blocks. Raises Closed.
         """
-        if self._precision == "off":
+        if self.precision == "off":
             return False
-        models = self._registry.served()
+        models = self.registry.served()
         self._searches = {key: each for key, each in self._searches.items() if key in models}
         for served in models:
             if self._give_up_crashing(served):
@@ -98,7 +88,7 @@ class Chooser:
         search = self._searches.get(served)
         if search is None:
             search = self._searches[served] = _Search(waiting=self._candidates(served))
-        if search.not_before > self._clock():
+        if search.not_before > self.clock():
             return False
         if search.waiting:
             group = search.waiting[0]
@@ -129,14 +119,14 @@ class Chooser:
         if config.count_in_place(name) == 0:
             why = f"it takes {group.threads} threads, {first} has fewer"
             return replace(unfit, reason=why), True
-        if self._precision == "exact" and group.budget is not None:
+        if self.precision == "exact" and group.budget is not None:
             return replace(unfit, reason="a lower precision, which exact excludes"), True
         if crashed := self._crashed.get(_key(served, name)):
             return replace(unfit, reason=crashed), True
         if together == 0:
             return replace(unfit, reason="not enough memory is free to measure it"), False
         try:
-            with Race(self._shadow_predictors, served, name, together=together) as race:
+            with Race(self.shadow_predictors, served, name, together=together) as race:
                 try:
                     lap = race.run(most_difference=self._most_difference())
                 except PaddlepoolError as error:
@@ -160,7 +150,7 @@ class Chooser:
                 held = status.resident_bytes / status.live
                 search.process_bytes = max(search.process_bytes, held)
         counts = config.count_in_place(name), config.group(first).count
-        free = self._free_bytes()
+        free = self.free_bytes()
         for together in range(TOGETHER, 0, -1):
             processes = sum(min(together, count) for count in counts)
             if processes * ROOM * search.process_bytes <= free:
@@ -168,7 +158,7 @@ class Chooser:
         return 0
 
     def _most_difference(self) -> float:
-        return EXACT_DIFFERENCE if self._precision == "exact" else math.inf
+        return EXACT_DIFFERENCE if self.precision == "exact" else math.inf
 
     def _settle(self, served: ServedModel, search: _Search) -> None:
         """Put the best candidate in place; if it cannot start, it is no longer a candidate."""
@@ -186,18 +176,18 @@ class Chooser:
             self._measure_again(search)
             return
         choice = Choice(
-            group=chosen, by="measured", reason=reason, candidates=found, at=self._wall_clock()
+            group=chosen, by="measured", reason=reason, candidates=found, at=self.wall_clock()
         )
         if best is None or chosen == served.config.default_group:
             served.record_choice(choice)
         else:
             try:
                 needed = config.count_in_place(chosen) * (best.resident_bytes or 0)
-                if needed > (free := self._free_bytes()):
+                if needed > (free := self.free_bytes()):
                     raise BackendError(
                         f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
                     )
-                if not self._registry.adopt(served, choice):
+                if not self.registry.adopt(served, choice):
                     return  # a reload replaced the version; the new one is next
             except ModelNotReady:
                 return  # the server is shutting down
@@ -205,7 +195,7 @@ class Chooser:
                 why = f"cannot take over: {error.message}"
                 search.found[best.group] = replace(best, fit=False, reason=why)
                 return
-        self._keep(served.files, choice)
+        self.keep(served.files, choice)
         log.info(
             "%s@%d: %s answers by default: %s. Candidates: %s",
             served.name,
@@ -218,13 +208,13 @@ class Chooser:
         if again:
             self._measure_again(search)
             search.rounds -= 1
-            for model in self._registry.served():
+            for model in self.registry.served():
                 if model.files is served.files:  # the same version with its new default group
                     self._searches[model] = search
 
     def _measure_again(self, search: _Search) -> None:
         search.waiting, search.undecided = search.undecided, []
-        search.not_before = self._clock() + RETRY_SECONDS
+        search.not_before = self.clock() + RETRY_SECONDS
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
         """Return to the first group if the chosen one keeps crashing; True if that was done."""
@@ -236,7 +226,7 @@ class Chooser:
         self._crashed[_key(served, chosen)] = why
         log.error("%s@%d: %s; back to %s", served.name, served.version, why, first)
         try:
-            self._registry.adopt(served, first_choice(served.files.config, reason=why))
+            self.registry.adopt(served, first_choice(served.files.config, reason=why))
         except ModelNotReady:
             return False
         return True

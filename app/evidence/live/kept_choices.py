@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.contracts.status import Candidate, Choice
-from app.models.repository.files import staging_name
+from app.models.repository.files import write_atomically
 from app.models.repository.layout import ModelFiles
 
 MAX_CHOICES = 64
@@ -40,11 +40,8 @@ class _Kept(BaseModel):
     at: float | None = None
 
     def same_version(self, other: _Kept) -> bool:
-        return (self.model, self.version, self.sha256) == (
-            other.model,
-            other.version,
-            other.sha256,
-        )
+        names = ("model", "version", "sha256")
+        return all(vars(self)[name] == vars(other)[name] for name in names)
 
     def same_case(self, other: _Kept) -> bool:
         return self.same_version(other) and not self.differences(other)
@@ -158,10 +155,7 @@ class KeptChoices:
         text = _File(format=1, choices=tuple(self._choices)).model_dump_json(indent=1)
         try:
             _check_plain(self._path)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with staging_name(self._path.parent) as staged:
-                staged.write_text(text + "\n", "utf-8")
-                staged.replace(self._path)
+            write_atomically(self._path, f"{text}\n".encode())
         except OSError as error:
             self._warn(f"cannot be written: {error.strerror or error}")
 

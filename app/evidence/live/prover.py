@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Literal
 
 from app.contracts.errors import PaddlepoolError
@@ -32,23 +33,16 @@ NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and 
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Prover:
     """Proves one group at a time; `which` selects those that are started, or all of config.toml."""
 
-    def __init__(
-        self,
-        registry: FromThread,
-        shadow_predictors: ShadowPredictors,
-        *,
-        which: Which,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self._registry = registry
-        self._shadow_predictors = shadow_predictors
-        self._which = which
-        self._clock = clock
-        self._refusals = Refusals()
-        self._done: dict[tuple[ServedModel, str], float] = {}
+    registry: FromThread
+    shadow_predictors: ShadowPredictors
+    which: Which
+    clock: Clock = time.monotonic
+    _refusals: Refusals = field(default_factory=Refusals, init=False)
+    _done: dict[tuple[ServedModel, str], float] = field(default_factory=dict, init=False)
 
     def prove_one(self) -> bool:
         """Judge one group and record the effect; False if none is due. Raises Closed."""
@@ -58,7 +52,7 @@ class Prover:
         served, group = found
         effect, again = self._effect(served, group)
         served.record_effect(group, effect)
-        self._done[served, group] = self._clock() + RETRY_SECONDS if again else float("inf")
+        self._done[served, group] = self.clock() + RETRY_SECONDS if again else float("inf")
         log.info(
             "%s@%d %s: effective %s: %s",
             served.name,
@@ -70,13 +64,13 @@ class Prover:
         return True
 
     def _unproven(self) -> Iterator[tuple[ServedModel, str]]:
-        if self._which == "off":
+        if self.which == "off":
             return
-        now, models = self._clock(), self._registry.served()
+        now, models = self.clock(), self.registry.served()
         self._done = {key: when for key, when in self._done.items() if key[0] in models}
         for served in models:
             for status in served.groups():
-                wanted = status.started or self._which == "all"
+                wanted = status.started or self.which == "all"
                 if status.effect.effective is not None:
                     continue  # known, perhaps from the choice of the default group
                 if wanted and self._done.get((served, status.name), now) <= now:
@@ -91,7 +85,7 @@ class Prover:
         with ExitStack() as opened:
             for role, name in ((OWN, group), (BASE, base)):
                 try:
-                    shadow = self._shadow_predictors.open(served, name)
+                    shadow = self.shadow_predictors.open(served, name)
                 except PaddlepoolError as error:
                     who = "" if role == OWN else f"its base {name} "
                     again = not self._refusals.final(error, served, group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.contracts.errors import PaddlepoolError
 from app.contracts.ports import Agreement, AgreementOf
@@ -36,6 +36,7 @@ class AnsweredJob:
     outputs: Tensors
 
 
+@dataclass(slots=True, eq=False)
 class Shadow:
     """Samples answered jobs and replays them on other groups.
 
@@ -44,41 +45,29 @@ class Shadow:
     first.
     """
 
-    def __init__(
-        self,
-        registry: FromThread,
-        shadow_predictors: ShadowPredictors,
-        *,
-        fraction: float,
-        groups: Sequence[str],
-        max_predictors: int,
-        observer: LiveObserver,
-        agreement_of: AgreementOf,
-        draw: Callable[[], float] = random.random,
-    ) -> None:
-        self._registry = registry
-        self._shadow_predictors = shadow_predictors
-        self._fraction = fraction
-        self._groups = tuple(groups)
-        self._max_predictors = max_predictors
-        self._observer = observer
-        self._agreement_of = agreement_of
-        self._draw = draw
-        self._waiting: dict[str, AnsweredJob] = {}
-        self._open: dict[Key, ShadowPredictor] = {}
-        self._refusals = Refusals()
-        self._refused: set[Key] = set()
+    registry: FromThread
+    shadow_predictors: ShadowPredictors
+    fraction: float
+    groups: Sequence[str]
+    max_predictors: int
+    observer: LiveObserver
+    agreement_of: AgreementOf
+    draw: Callable[[], float] = random.random
+    _waiting: dict[str, AnsweredJob] = field(default_factory=dict, init=False)
+    _open: dict[Key, ShadowPredictor] = field(default_factory=dict, init=False)
+    _refusals: Refusals = field(default_factory=Refusals, init=False)
+    _refused: set[Key] = field(default_factory=set, init=False)
 
     def offer(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> bool:
         """Sample a share of the requests that the default group answered; True if taken."""
-        if group != served.config.default_group or self._draw() >= self._fraction:
+        if group != served.config.default_group or self.draw() >= self.fraction:
             return False
         if served.name in self._waiting:
-            self._observer.shadowed(model=served.name, outcome=ShadowOutcome.DROPPED)
+            self.observer.shadowed(model=served.name, outcome=ShadowOutcome.DROPPED)
             return False
-        chosen = int(self._draw() * len(jobs))
+        chosen = int(self.draw() * len(jobs))
         self._waiting[served.name] = AnsweredJob(served, jobs[chosen], outputs[chosen])
         return True
 
@@ -94,21 +83,21 @@ class Shadow:
         self._forget_gone()
         served, outcome = answered.served, ShadowOutcome.FAILED
         try:
-            if served not in self._registry.served() or not (groups := self._groups_of(served)):
+            if served not in self.registry.served() or not (groups := self._groups_of(served)):
                 outcome = ShadowOutcome.DROPPED
                 return True
-            agreement = self._agreement_of(served.info)
+            agreement = self.agreement_of(served.info)
             done = [self._replay(answered, group, agreement) for group in groups]
             if all(done):  # a failure does not stop the other groups' replays
                 outcome = ShadowOutcome.REPLAYED
         finally:
             del self._waiting[served.name]
-            self._observer.shadowed(model=served.name, outcome=outcome)
+            self.observer.shadowed(model=served.name, outcome=outcome)
         return True
 
     def _groups_of(self, served: ServedModel) -> list[str]:
         others = [g for g in served.groups() if g.name != served.config.default_group]
-        names = [g.name for g in others if g.name in self._groups or (not self._groups and g.ready)]
+        names = [g.name for g in others if g.name in self.groups or (not self.groups and g.ready)]
         return [name for name in names if (served, name) not in self._refused]
 
     def _replay(self, answered: AnsweredJob, group: str, agreement: Agreement | None) -> bool:
@@ -133,14 +122,14 @@ class Shadow:
         if timed.seconds is not None:
             # Without a batch axis, clients choose the first size: it must not become a label.
             rows = len(next(iter(answered.inputs.values()))) if served.batched else 1
-            self._observer.batch_done(
+            self.observer.batch_done(
                 model=served.name,
                 version=served.version,
                 group=group,
                 rows=rows,
                 seconds=timed.seconds,
             )
-        self._observer.drifted(
+        self.observer.drifted(
             model=served.name,
             group=group,
             drift=largest_difference(timed.outputs, answered.outputs),
@@ -149,9 +138,9 @@ class Shadow:
         return True
 
     def _opened(self, served: ServedModel, group: str) -> ShadowPredictor:
-        if len(self._open) == self._max_predictors:
+        if len(self._open) == self.max_predictors:
             self._open.pop(next(iter(self._open))).close()
-        return self._shadow_predictors.open(served, group)
+        return self.shadow_predictors.open(served, group)
 
     def _keep(self, key: Key, shadow: ShadowPredictor) -> None:
         if shadow.resident_bytes() > MAX_RESIDENT_BYTES:
@@ -160,7 +149,7 @@ class Shadow:
             self._open[key] = shadow
 
     def _forget_gone(self) -> None:
-        served = self._registry.served()
+        served = self.registry.served()
         for key in [key for key in self._open if key[0] not in served]:
             self._open.pop(key).close()
         self._refused = {key for key in self._refused if key[0] in served}

@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -135,16 +135,14 @@ RUN_SECONDS = 120.0
 """Timeout of a run, without the time that the process is stopped."""
 
 
+@dataclass(slots=True, eq=False)
 class ShadowPredictor:
     """A predictor owned by one thread. Each shape runs once untimed before it is timed."""
 
-    def __init__(
-        self, predictor: Predictor, *, suspension: Suspension, idle_gate: IdleGate
-    ) -> None:
-        self._predictor = predictor
-        self._suspension = suspension
-        self._idle_gate = idle_gate
-        self._warm: set[ShapeKey] = set()
+    predictor: Predictor
+    suspension: Suspension
+    idle_gate: IdleGate
+    _warm: set[ShapeKey] = field(default_factory=set, init=False)
 
     def run(self, inputs: Tensors) -> Timed:
         """Wait for an idle moment and run. Raises Closed, BackendError, WorkerCrashed."""
@@ -153,15 +151,15 @@ class ShadowPredictor:
     def _warm_up(self, inputs: Tensors) -> None:
         key = shape_key(inputs)
         if key not in self._warm:
-            self._idle_gate.wait()
-            self._predictor.run(inputs, timeout=RUN_SECONDS)
+            self.idle_gate.wait()
+            self.predictor.run(inputs, timeout=RUN_SECONDS)
             self._warm.add(key)
 
     def resident_bytes(self) -> int:
-        return self._predictor.resident_bytes()
+        return self.predictor.resident_bytes()
 
     def close(self) -> None:
-        self._predictor.close()
+        self.predictor.close()
 
 
 def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
@@ -169,17 +167,17 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
 
     Raises the errors of ShadowPredictor.run(); the other predictors' runs then continue.
     """
-    idle_gate, suspension = predictors[0]._idle_gate, predictors[0]._suspension
+    idle_gate, suspension = predictors[0].idle_gate, predictors[0].suspension
     try:
         for each in predictors:
             each._warm_up(inputs)
         idle_gate.wait()
         holds = suspension.holds
         for each in predictors:
-            each._predictor.put(inputs)
+            each.predictor.put(inputs)
         for each in predictors:
-            each._predictor.send(inputs)
-        ran = [each._predictor.receive(timeout=RUN_SECONDS) for each in predictors]
+            each.predictor.send(inputs)
+        ran = [each.predictor.receive(timeout=RUN_SECONDS) for each in predictors]
     except PaddlepoolError:
         idle_gate.check()
         raise

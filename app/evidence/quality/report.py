@@ -11,6 +11,7 @@ from typing import Any
 from app.contracts.errors import ConfigError
 from app.evidence.comparison.result import columns
 from app.evidence.quality.ports import Findings, Table, Value
+from app.models.repository.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +145,7 @@ def write_card(path: Path, report: Report) -> None:
         text = f"{text[: heading.end()].rstrip()}\n\n{block}\n" + (f"\n{after}" if after else "")
     else:
         text = f"{text.rstrip()}\n\n{HEADING}\n\n{block}\n"
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
+    write_atomically(path, text.encode())
 
 
 def compare_card(path: Path, report: Report) -> Difference | None:

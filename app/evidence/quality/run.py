@@ -90,8 +90,6 @@ def _idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
     return array
 
 
-FIRST_RUN_SECONDS = 120.0
-
 Measure = Callable[[ServedModelInfo, Source], TaskQuality]
 
 NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
@@ -148,7 +146,7 @@ def _findings(
     """The task's findings, and the outputs of every job in order."""
     group = files.config.group(name)
     test = files.selftest(agreement).judging(group)
-    predictor = test.opened(open_predictor, files.spec(group), timeout=FIRST_RUN_SECONDS)
+    predictor = test.opened(open_predictor, files.spec(group))
     try:
         bench = Bench(
             predictor,

@@ -18,7 +18,6 @@ from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
 from app.making.export.config_text import mnist_config, segment_config, sentiment_config
 from app.making.export.publish import (
-    ORIGINS,
     Origin,
     next_version,
     published_version,
@@ -238,8 +237,6 @@ def export_version(
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")
-    if origin.origin not in ORIGINS:
-        raise ExportError(f"origin {origin.origin!r} must be one of {', '.join(ORIGINS)}")
     model = repository / name
     network = build(recipe.network, recipe.options, static=True)
     expected = {key: tuple(value.shape) for key, value in network.state_dict().items()}

@@ -13,8 +13,8 @@ from typing import Any
 from app import __version__
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.models.repository.files import staging_name
-from app.models.repository.layout import VERSION
+from app.models.repository.files import staging_name, write_synced
+from app.models.repository.layout import VERSION, version_numbers
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX
 
 LAST_VERSION = 999_999_999
@@ -30,16 +30,8 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in packages}
 
 
-def versions(model: Path) -> list[int]:
-    """The numbers of the model's version directories, published or not, highest first."""
-    if not model.is_dir():
-        return []
-    names = [path.name for path in model.iterdir()]
-    return sorted((int(name) for name in names if VERSION.fullmatch(name)), reverse=True)
-
-
 def next_version(model: Path) -> int:
-    return max(versions(model), default=0) + 1
+    return max(version_numbers(model), default=0) + 1
 
 
 @contextmanager
@@ -83,7 +75,7 @@ def _sync(path: Path) -> None:
 
 def published_version(model: Path, sha256: str) -> Path | None:
     """The version of `model` built from the weights file with this digest, or None."""
-    for number in versions(model):
+    for number in version_numbers(model):
         try:
             manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
             if manifest["weights"]["sha256"] == sha256:
@@ -145,13 +137,6 @@ def write_manifest(
 def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest beside the version and rename it into place."""
     text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
-    staged = directory.parent / f".{directory.name}-{MANIFEST}"
-    write_synced(staged, text.encode())
-    staged.rename(directory / MANIFEST)
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with staging_name(directory.parent) as staged:
+        write_synced(staged, [text.encode()])
+        staged.rename(directory / MANIFEST)

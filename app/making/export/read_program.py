@@ -9,7 +9,8 @@ from typing import Any
 
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.engine.process.child import Child, ChildDied, Limits
+from app.engine.process.child import Child, ChildDied
+from app.engine.process.environment import Limits
 
 OPEN_SECONDS = 300.0
 Described = tuple[str, str, list[int]]

@@ -27,12 +27,12 @@ from app.making.export.publish import (
     sha256_of,
     staged_version,
     versions_of,
-    write_synced,
 )
 from app.making.programs.onnx_graph import Graph, simplified
 from app.making.programs.qdq import ShippedRanges, quantised, shipped_ranges
 from app.making.programs.smoothing import quantise_embeddings, smooth
 from app.models.repository.config import InstanceGroup
+from app.models.repository.files import staging_name, write_synced
 from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import (
     MANIFEST,
@@ -200,13 +200,16 @@ def add_program(directory: Path, derived: Derived) -> None:
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
     entry = derived.entry
-    program = directory.parent / f".{directory.name}-{entry.program}"
-    write_synced(program, derived.content)
     others = [each for each in manifest.programs if each.name != entry.name]
     text["format"] = 2
     text["programs"] = [asdict(each) for each in (*others, entry)]
-    text["files"][entry.program] = {"bytes": len(derived.content), "sha256": sha256_of(program)}
-    program.rename(directory / entry.program)
+    with staging_name(directory.parent) as program:
+        write_synced(program, [derived.content])
+        text["files"][entry.program] = {
+            "bytes": len(derived.content),
+            "sha256": sha256_of(program),
+        }
+        program.rename(directory / entry.program)
     replace_manifest(directory, text)
 
 

@@ -211,15 +211,14 @@ class ModelConfig(_Table):
             if group.name == first or (group.start == "always" and group.name != self.default_group)
         )
 
-    def served_by(self, name: str) -> ModelConfig:
+    def served_by(self, name: str, count: int | None = None) -> ModelConfig:
         """A copy in which `name` replaces the default group.
 
-        It has at least count_in_place() processes and, unless it names a base, is proven against
-        the group that it replaces. That group starts on demand from then on.
+        It has at least `count` processes, by default count_in_place(), and, unless it names a base,
+        is proven against the group that it replaces. That group starts on demand from then on.
         """
-        return self._served_by(name, self.count_in_place(name))
-
-    def _served_by(self, name: str, count: int) -> ModelConfig:
+        if count is None:
+            count = self.count_in_place(name)
         default = self.default_group
         if name == default:
             return self
@@ -247,16 +246,11 @@ class ModelConfig(_Table):
         names = [group.name for group in self.instance_group]
         for group in self.instance_group[names.index(self._first_group) + 1 :]:
             if group.candidate and group.budget is None:
-                groups = tuple(
-                    each.model_copy(update={"candidate": False})
-                    if each.name == self._first_group
-                    else each
-                    for each in self._served_by(
-                        group.name, self.count_of_threads(group.name)
-                    ).instance_group
-                )
-                changes = {"default_group": group.name, "instance_group": groups}
-                following = self.model_copy(update=changes)
+                following = self.served_by(group.name, self.count_of_threads(group.name))
+                groups = {each.name: each for each in following.instance_group}
+                first = groups[self._first_group]
+                groups[first.name] = first.model_copy(update={"candidate": False})
+                following = following.model_copy(update={"instance_group": tuple(groups.values())})
                 following._first_group = group.name
                 return following
         return None

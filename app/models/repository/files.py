@@ -9,7 +9,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -66,3 +66,19 @@ def _remove(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def write_synced(path: Path, blocks: Iterable[bytes]) -> None:
+    """Write a new file; it is on disk when this returns."""
+    with path.open("xb") as file:
+        file.writelines(blocks)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write or replace a file; a reader finds the old content or the new one. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with staging_name(path.parent) as staged:
+        write_synced(staged, [content])
+        staged.replace(path)

@@ -137,16 +137,10 @@ class ModelRepository:
     def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
         directory = self._model_directory(name)
         return tuple(
-            sorted(
-                (
-                    int(entry.name)
-                    for entry in directory.iterdir()
-                    if VERSION.fullmatch(entry.name)
-                    and _is_directory(entry)
-                    and _exists(entry / MANIFEST) == sealed
-                ),
-                reverse=True,
-            )
+            version
+            for version in version_numbers(directory)
+            if _is_directory(directory / str(version))
+            and _exists(directory / str(version) / MANIFEST) == sealed
         )
 
     def config(self, name: str) -> ModelConfig:
@@ -176,6 +170,12 @@ class ModelRepository:
         if directory is None or not _is_directory(directory):
             raise ModelNotFound("no model of this name is in the repository")
         return directory
+
+
+def version_numbers(model: Path) -> list[int]:
+    """The numbers of a model's version directories, published or not, highest first."""
+    names = [path.name for path in model.iterdir()] if model.is_dir() else []
+    return sorted((int(name) for name in names if VERSION.fullmatch(name)), reverse=True)
 
 
 def _is_directory(path: Path) -> bool:

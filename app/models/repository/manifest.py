@@ -75,26 +75,23 @@ class MeasuredLoss(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DerivedProgram(Strict):
-    """Another program for the same function as the reference, with the same inputs and outputs."""
-
-    name: ProgramName
-    format: Format
-    program: FileName
-    params: FileName | None = None
-    derivation: Derivation
-    calibration: Calibration | None = None
-    quality: tuple[MeasuredLoss, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """The files of one program, and what runs them; `name` is None for the reference."""
 
     name: str | None
     format: Format
-    program: str
-    params: str | None
+    program: FileName
+    params: FileName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedProgram(Program, Strict):
+    """Another program for the same function as the reference, with the same inputs and outputs."""
+
+    name: ProgramName
+    derivation: Derivation
+    calibration: Calibration | None = None
+    quality: tuple[MeasuredLoss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +122,7 @@ class Manifest(Strict):
         """The program of this name, or the reference for None; None if it does not exist."""
         if name is None:
             return self.reference
-        for each in self.programs:
-            if each.name == name:
-                return Program(
-                    name=name, format=each.format, program=each.program, params=each.params
-                )
-        return None
+        return next((each for each in self.programs if each.name == name), None)
 
     def sha256(self) -> str:
         """Fingerprint of the whole version, made from the names and hashes of its files."""
@@ -141,9 +133,12 @@ class Manifest(Strict):
 _PARSER = TypeAdapter(Manifest)
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Parse a version's manifest. Raises ManifestError with the version and every fault."""
-    label = f"{directory.parent.name}/{directory.name}"
+def read_manifest(directory: Path, *, label: str = "") -> Manifest:
+    """Parse a version's manifest. Raises ManifestError with every fault.
+
+    `label` is the version's name in errors; by default, it is made from the directory.
+    """
+    label = label or f"{directory.parent.name}/{directory.name}"
     path = directory / MANIFEST
     try:
         with open_plain_file(path) as file:
@@ -192,14 +187,16 @@ def _contradictions(manifest: Manifest) -> list[str]:
     return faults
 
 
-def verify_files(directory: Path, manifest: Manifest, *, gently: bool = False) -> None:
+def verify_files(
+    directory: Path, manifest: Manifest, *, label: str = "", gently: bool = False
+) -> None:
     """Compare every file of a version with its manifest; raises ManifestError at the first fault.
 
     A file that is missing, not listed, a link, or different in a single byte makes the version
     unusable: the framework itself would load it and return garbage. `gently` takes four times as
     long, and a quarter of a core.
     """
-    label = f"{directory.parent.name}/{directory.name}"
+    label = label or f"{directory.parent.name}/{directory.name}"
     present = {entry.name for entry in os.scandir(directory)} - {MANIFEST}
     if unlisted := sorted(present - set(manifest.files)):
         raise ManifestError(f"{label}: not listed in {MANIFEST}: {', '.join(unlisted)}")

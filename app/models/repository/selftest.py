@@ -65,7 +65,7 @@ class SelfTest:
         )
 
     def opened(
-        self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float
+        self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float = 120.0
     ) -> Predictor:
         """Open a predictor and check() it. Raises what opening and check() raise."""
         predictor = open_predictor(spec)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import IO
 
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
 from app.models.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
-from app.models.repository.files import staging_name
-from app.models.repository.layout import VERSION
+from app.models.repository.files import staging_name, write_atomically, write_synced
+from app.models.repository.layout import version_numbers
 from app.models.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
 from app.models.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
 
@@ -58,7 +57,7 @@ def sync(source: Source, root: Path) -> Changes:
                 _sync_model(source, root / name, model, refused, changes)
         listed = {f"{name}/{version}" for name in models for version in models[name].versions}
         kept = {label: looks for label, looks in refused.items() if label in listed}
-        _write_atomically(root / REFUSED, json.dumps(kept).encode())
+        write_atomically(root / REFUSED, json.dumps(kept).encode())
     except OSError as error:
         raise ConfigError(f"the model repository cannot be written: {error}") from error
     return changes
@@ -74,7 +73,7 @@ def _removed_if_unserved(directory: Path, changes: Changes) -> Iterator[None]:
     try:
         yield
     finally:
-        if not before and directory.exists() and not _local_versions(directory):
+        if not before and directory.exists() and not version_numbers(directory):
             shutil.rmtree(directory)
             del changes.taken[taken:]
 
@@ -124,7 +123,7 @@ def _sync_model(
             refused.pop(label, None)
             complete += 1
     if complete:  # not earlier: an older version may be the only one to serve
-        for version in sorted(_local_versions(directory) - set(model.versions)):
+        for version in sorted(set(version_numbers(directory)) - set(model.versions)):
             with staging_name(directory) as dropped:
                 (directory / str(version)).rename(dropped)
             changes.removed.append(f"{name}/{version}")
@@ -142,7 +141,7 @@ def _sync_config(
         changes.refused[label] = error.message
         return None
     if found is not None and _read(directory / CONFIG) != text:
-        _write_atomically(directory / CONFIG, text)
+        write_atomically(directory / CONFIG, text)
         changes.taken.append(label)
     return config
 
@@ -155,7 +154,7 @@ def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) ->
         changes.refused[label] = error.message
         return
     if _read(path) != text:
-        _write_atomically(path, text)
+        write_atomically(path, text)
         changes.taken.append(label)
 
 
@@ -174,10 +173,9 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
     text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
     with staging_name(model) as staging:
         staging.mkdir(parents=True)
-        _write(staging / MANIFEST, [text])
+        write_synced(staging / MANIFEST, [text])
         label = f"{model.name}/{version}"
-        with _labelled(label, staging):
-            manifest = read_manifest(staging)
+        manifest = read_manifest(staging, label=label)
         for name, entry in manifest.files.items():
             found = files.get(name)
             if found is None or found.bytes != entry.bytes:
@@ -187,9 +185,8 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
                 )
         _check_room(label, staging, sum(entry.bytes for entry in manifest.files.values()))
         for name in manifest.files:
-            _write(staging / name, source.blocks(files[name]))
-        with _labelled(label, staging):
-            verify_files(staging, manifest)
+            write_synced(staging / name, source.blocks(files[name]))
+        verify_files(staging, manifest, label=label)
         with staging_name(model) as replaced:
             if place.exists():
                 place.rename(replaced)
@@ -205,41 +202,11 @@ def _check_room(label: str, staging: Path, needed: int) -> None:
         )
 
 
-@contextmanager
-def _labelled(label: str, staging: Path) -> Iterator[None]:
-    """Make errors name the version, not the directory in which it is being built."""
-    try:
-        yield
-    except ManifestError as error:
-        built = f"{staging.parent.name}/{staging.name}"
-        raise ManifestError(error.message.replace(built, label)) from error
-
-
-def _local_versions(directory: Path) -> set[int]:
-    return {int(path.name) for path in directory.iterdir() if VERSION.fullmatch(path.name)}
-
-
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
-
-
-def _write(path: Path, blocks: Iterable[bytes]) -> None:
-    """Write a new file; it is on disk when this returns."""
-    with path.open("xb") as file:
-        for block in blocks:
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with staging_name(path.parent) as temporary:
-        _write(temporary, [content])
-        temporary.rename(path)
 
 
 def _read_refused(root: Path) -> dict[str, str]:

@@ -12,8 +12,9 @@ from typing import Any
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
-from app.engine.process.child import Child, ChildDied, ChildTimeout, ReceivedReply
-from app.engine.process.child import Reply as Reply  # pipelines take it from here
+from app.engine.process.answers import Reply
+from app.engine.process.child import Child, ChildDied, ChildTimeout
+from app.engine.process.child_worker import ChildWorker
 from app.engine.queue.job import Job
 from app.tasks.codecs.picture import PICTURE_LINK
 
@@ -47,22 +48,13 @@ class Call(Job):
             os.close(self.descriptors.pop())
 
 
-class CodecProcess:
+class CodecProcess(ChildWorker):
     """A child process that runs calls: an `app.contracts.ports.Worker`."""
 
     def __init__(self, child: Child) -> None:
-        self._child = child
+        super().__init__(child)
         self._call: Call | None = None
-        self._received: ReceivedReply | None = None
         self._wall = 0.0
-        self._failure: Restart | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def fileno(self) -> int:
-        return self._child.fileno()
 
     def put(self, call: Call, /) -> None:
         self._child.put(call.inputs)
@@ -83,12 +75,6 @@ class CodecProcess:
             self._wall = min(self._call.wall_seconds, timeout)
         self._child.expect(timeout=self._wall, patience=timeout - self._wall)
 
-    def check_timeout(self) -> float:
-        try:
-            return self._child.check_timeout()
-        except ChildDied as died:
-            raise self._blamed(died) from None
-
     def poll_reply(self) -> int | None:
         """Read the reply; return the bytes of request and reply, or None until it arrives.
 
@@ -99,7 +85,7 @@ class CodecProcess:
         then Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
         try:
-            self._received = self._child.poll_reply()
+            size = self._child.poll_reply()
         except ChildDied as died:
             raise self._blamed(died) from None
         except WorkerCrashed:  # the sandbox reports with it that memory ran out
@@ -110,17 +96,13 @@ class CodecProcess:
             self._done()
             self._check_descriptors()
             raise
-        if self._received is None:
-            return None
-        self._done()
-        self._check_descriptors()
-        return self._received.nbytes
+        if size is not None:
+            self._done()
+            self._check_descriptors()
+        return size
 
     def fetch(self) -> Reply:
-        received, self._received = self._received, None
-        if received is None:
-            raise RuntimeError("this is a bug: no answer was received")
-        return self._child.fetch(received)
+        return self._child.fetch()
 
     def _done(self) -> Call:
         call, self._call = self._call, None
@@ -180,15 +162,3 @@ class CodecProcess:
     def _crashed(self, error: ChildDied) -> WorkerCrashed:
         self._failure = error.reason
         return WorkerCrashed(f"the codec process ended ({error.reason})")
-
-    def failure(self) -> Restart | None:
-        return self._failure or self._child.failure()
-
-    def resident_bytes(self) -> int:
-        return self._child.resident_bytes()
-
-    def abort(self) -> None:
-        self._child.kill()
-
-    def close(self) -> None:
-        self._child.close()

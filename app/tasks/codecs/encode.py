@@ -65,8 +65,7 @@ def _jpg(pixels: Pixels) -> Pixels:
     done, file = cv2.imencode(".jpg", pixels, (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY))
     if not done:
         raise BackendError(f"OpenCV could not encode a JPEG of shape {pixels.shape}")
-    encoded: Pixels = file.reshape(-1)
-    return encoded
+    return file.reshape(-1)
 
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -27,9 +27,10 @@ from app.contracts.tensors import Tensors
 from app.engine.awaiting import in_thread
 from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.pool.restart_backoff import RestartBackoff
-from app.engine.process.answers import Check
-from app.engine.process.child import Child, ChildDied, Limits, Reply
+from app.engine.process.answers import Check, Reply
+from app.engine.process.child import Child, ChildDied
 from app.engine.process.confinement import MEASURES, Confinement
+from app.engine.process.environment import Limits, malloc_settings
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
@@ -41,18 +42,16 @@ TARGET = "app.tasks.codecs.sandbox:open_sandbox"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 
-ENVIRONMENT = {
-    # By default glibc returns a picture's memory to the system after each step, and gets zeroed
-    # pages for the next step. These settings make it keep blocks of up to 32 MiB.
-    "GLIBC_TUNABLES": ":".join(
-        f"glibc.malloc.{setting}"
-        for setting in ("mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216")
-    ),
-}
+# By default glibc returns a picture's memory to the system after each step, and gets zeroed pages
+# for the next step. These settings make it keep blocks of up to 32 MiB.
+ENVIRONMENT = malloc_settings(
+    "mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216"
+)
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class CodecPool:
     """A pool of `count` codec processes. It belongs to the event loop; start() opens the processes.
 
@@ -61,34 +60,26 @@ class CodecPool:
     when a process is replaced; it must not block or raise.
     """
 
-    def __init__(
-        self,
-        *,
-        count: int,
-        warm_ups: Sequence[str] = (),
-        queue_size: int = 32,
-        wall_seconds: float = 5.0,
-        memory_bytes: int = MEMORY_LIMIT,
-        on_restart: Callable[[Restart], None] = lambda _: None,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self._count = count
-        self._wall_seconds = wall_seconds
+    count: int
+    warm_ups: Sequence[str] = ()
+    queue_size: int = 32
+    wall_seconds: float = 5.0
+    memory_bytes: int = MEMORY_LIMIT
+    on_restart: Callable[[Restart], None] = lambda _: None
+    clock: Clock = time.monotonic
+
+    def __post_init__(self) -> None:
         self._limits = Limits(
-            address_space=memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
+            address_space=self.memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
         )
-        self._on_restart = on_restart
-        self._clock = clock
         self._held: tuple[str, ...] | None = None
-        self._backoff = RestartBackoff(clock)
-        self._warm_ups = tuple(warm_ups)
+        self._backoff = RestartBackoff(self.clock)
         self._checks: dict[str, Check] = {}
-        self._processes: set[CodecProcess] = set()
         self._batcher = Batcher(
             max_rows=1,
             max_delay=0.0,
-            max_queue=queue_size,
-            clock=clock,
+            max_queue=self.queue_size,
+            clock=self.clock,
             on_rejected=lambda _: None,
         )
         self._instances: list[Instance[Call, Reply]] = []
@@ -96,18 +87,18 @@ class CodecPool:
     def start(self) -> None:
         self._instances = [
             Instance(
-                f"codec {number}",
+                name=f"codec {number}",
                 open_worker=self._open,
                 batcher=self._batcher,
                 lost=self._lost,
                 request_of=_call_of,
                 deliver=_deliver,
                 serving=lambda _: None,
-                clock=self._clock,
+                clock=self.clock,
                 max_resident_bytes=sys.maxsize,
                 ahead=False,  # no call is queued behind a picture that may hang
             )
-            for number in range(self._count)
+            for number in range(self.count)
         ]
 
     async def opened(self) -> None:
@@ -149,8 +140,8 @@ class CodecPool:
             key=((function, "", ()),),
             priority=URGENT if urgent else NORMAL,
             deadline=deadline,
-            enqueued=self._clock(),
-            wall_seconds=math.inf if urgent else self._wall_seconds,
+            enqueued=self.clock(),
+            wall_seconds=math.inf if urgent else self.wall_seconds,
             blame=blame,
         )
         call.future.add_done_callback(lambda _: call.close())
@@ -181,20 +172,13 @@ class CodecPool:
         """The MEASURES that confine the processes."""
         return self._held or ()
 
-    def pids(self) -> tuple[int, ...]:
-        """Ids of the live processes."""
-        return tuple(each.pid for each in self._processes if each.failure() is None)
-
     async def close(self) -> None:
         """Fail the queued calls, and return when every process has ended."""
         self._batcher.close(Overloaded("the server is stopping", retry_after=1.0))
         await close_all(self._instances)
 
     async def _open(self, _: bool) -> CodecProcess:
-        process = await in_thread("codec opening", self._opened)
-        self._processes = {each for each in self._processes if each.failure() is None}
-        self._processes.add(process)
-        return process
+        return await in_thread("codec opening", self._opened)
 
     def _opened(self) -> CodecProcess:
         try:
@@ -208,7 +192,7 @@ class CodecPool:
             log.warning("codec processes are not confined by %s", " nor by ".join(missing))
         self._held = child.held
         try:
-            for failure in process.warm_up(self._warm_ups, timeout=START_SECONDS):
+            for failure in process.warm_up(self.warm_ups, timeout=START_SECONDS):
                 # Not fatal: the first real call reports the same error to its caller.
                 log.error("a warm-up failed in a codec process", exc_info=failure)
         except BaseException:
@@ -223,7 +207,7 @@ class CodecPool:
         """
         if reason in OPENING_FAILURES:
             return self._backoff.delay_after_loss()
-        self._on_restart(reason)
+        self.on_restart(reason)
         return 0.0
 
 

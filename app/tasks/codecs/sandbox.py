@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pkgutil
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.contracts.errors import WorkerCrashed
 from app.contracts.tensors import Tensors
 from app.engine.process.environment import lower_limit
-
-Function = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
+from app.engine.process.worker import Handler
 
 MAX_FILE_BYTES = 512 << 20
 """Largest shared-memory file that a codec process may write: a decoded picture, or a reply."""
 
 
-def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:
+def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Target of a codec Child; its calls carry {"function": "app.…:name", "meta": {…}}."""
     del init
     # A core file would hold a client's picture.
@@ -29,7 +28,7 @@ def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Function]:
     import app.tasks.codecs.encode  # noqa: F401  (imported now, so that no request pays for it)
 
     cv2.setNumThreads(1)
-    functions: dict[str, Function] = {}
+    functions: dict[str, Handler] = {}
     memory_errors = (MemoryError, cv2.error)
 
     def call(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.tasks.codecs.picture import Pixels, bands
-from app.tasks.segment.framing import Area, resize, resized_alpha, resized_colours
+from app.tasks.segment.framing import Area, resize, resized_alpha, resized_colours, sampled
 
 Floats = NDArray[np.float32]
 Bands = Callable[[slice], Pixels]
@@ -76,8 +76,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
     size = (max(1, round(width / step)), max(1, round(height / step)))
 
     def small(plane: Pixels) -> Floats:
-        result: Floats = cv2.resize(plane, size, interpolation=cv2.INTER_AREA).astype(np.float32)
-        return result
+        return cv2.resize(plane, size, interpolation=cv2.INTER_AREA).astype(np.float32)
 
     rest = np.uint8(255) - alpha
     weight = small(rest) / np.float32(255.0) + np.float32(SUBJECT_COUNTS)
@@ -88,22 +87,10 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
     ]
     filled = _filled(np.dstack(sums), weight, sigma / step)
     ground = (np.clip(filled, 0.0, 255.0) + 0.5).astype(np.uint8)
-    across, down = size[0] / width, size[1] / height
-
-    def band(rows: slice) -> Pixels:
-        # Centres of pixels: (x, y) of the canvas is (x + left, y + top) of the picture.
-        shift_x = (canvas.left + 0.5) * across - 0.5
-        shift_y = (canvas.top + rows.start + 0.5) * down - 0.5
-        result: Pixels = cv2.warpAffine(
-            ground,
-            np.array([[across, 0.0, shift_x], [0.0, down, shift_y]]),
-            (canvas.width, rows.stop - rows.start),
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_REPLICATE,
-        )
-        return result
-
-    return band
+    scale = size[0] / width, size[1] / height
+    return lambda rows: sampled(
+        ground, rows, canvas.width, scale=scale, left=canvas.left, top=canvas.top
+    )
 
 
 def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
@@ -125,8 +112,7 @@ def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
     near = cv2.GaussianBlur(sums, None, sigma).reshape(height, width, 3)
     share = cv2.GaussianBlur(weight, None, sigma)
     few = np.float32(DOUBT)
-    filled: Floats = (near + few * far.reshape(height, width, 3)) / (share + few)[..., None]
-    return filled
+    return (near + few * far.reshape(height, width, 3)) / (share + few)[..., None]
 
 
 def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
@@ -136,8 +122,7 @@ def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
         return resize(picture, height, width)
     cover = np.ascontiguousarray(picture[..., 3])
     colours = resized_colours(picture, cover, height, width)
-    result: Pixels = np.dstack((colours, resized_alpha(cover, height, width)))
-    return result
+    return np.dstack((colours, resized_alpha(cover, height, width)))
 
 
 def _least(area: Area) -> tuple[int, int]:
@@ -151,8 +136,7 @@ def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
     if back.shape[2] == 3:
         weight = alpha.astype(np.float32)
         under = np.ascontiguousarray(back)
-        blended: Pixels = cv2.blendLinear(colours, under, weight, np.float32(255.0) - weight)
-        return blended
+        return cv2.blendLinear(colours, under, weight, np.float32(255.0) - weight)
     cover = alpha[..., None].astype(np.float32) / 255.0
     rest = (1.0 - cover) * (back[..., 3:].astype(np.float32) / 255.0)
     total = cover + rest
@@ -203,20 +187,7 @@ def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Ba
     soft = cv2.GaussianBlur(small, None, max(sigma / step, 0.1)) * np.float32(opacity)
     patch = (soft + 0.5).astype(np.uint8)
     across, down = size[0] / place.width, size[1] / place.height
-    left, top = place.left + FALLS[0] * longer, place.top + FALLS[1] * longer
-
-    def band(rows: slice) -> Pixels:
-        # Centres of pixels; the patch begins `border` of its own pixels before the subject.
-        shift_x = (0.5 - left) * across - 0.5 + border
-        shift_y = (rows.start + 0.5 - top) * down - 0.5 + border
-        result: Pixels = cv2.warpAffine(
-            patch,
-            np.array([[across, 0.0, shift_x], [0.0, down, shift_y]]),
-            (width, rows.stop - rows.start),
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_CONSTANT,
-            borderValue=0,
-        )
-        return result
-
-    return band
+    # The patch begins `border` of its own pixels before the subject; its edges are 0.
+    left = border / across - place.left - FALLS[0] * longer
+    top = border / down - place.top - FALLS[1] * longer
+    return lambda rows: sampled(patch, rows, width, scale=(across, down), left=left, top=top)

@@ -75,8 +75,7 @@ def centred_ellipse(picture: Pixels) -> Map:
     y, x = np.mgrid[:height, :width].astype(np.float32)
     across = (x - (width - 1) / 2) / (0.3 * width)
     down = (y - (height - 1) / 2) / (0.3 * height)
-    inside: Map = (across**2 + down**2 <= 1).astype(np.float32)
-    return inside
+    return (across**2 + down**2 <= 1).astype(np.float32)
 
 
 def grabcut(picture: Pixels) -> Map:
@@ -229,8 +228,7 @@ def _picture(path: Path) -> Pixels:
 def _sized(array: Array) -> Array:
     if array.shape[:2] == (SIDE, SIDE):
         return array
-    resized: Array = cv2.resize(array, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
-    return resized
+    return cv2.resize(array, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
 
 
 class MaskComparison:
@@ -253,10 +251,7 @@ class MaskComparison:
         return []
 
     def _tensor(self, file: Path) -> matte.Floats:
-        try:
-            body = file.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        body = read_bytes(file)
         try:
             pixels = matte.over_white(decode(body, PictureLimits()))
         except InputError as error:

@@ -8,16 +8,16 @@ Foreground Colour Estimation", 2021).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import cv2
 import numpy as np
 
 from app.tasks.codecs.picture import Pixels
+from app.tasks.segment.framing import Tile, tiles
 from app.tasks.segment.matte import Floats
 
-Area = tuple[slice, slice]
 Plane = TypeVar("Plane", Pixels, Floats)
 
 RADIUS = 3
@@ -56,17 +56,12 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
         step *= 2
     while step > min(height, width):
         step //= 2
-    # Whole blocks of step x step pixels; the remainder at two edges belongs to the last block.
     rows, columns = height // step, width // step
     clear = None
     if pixels.shape[2] == 4:
         clear = cv2.inRange(np.ascontiguousarray(pixels[..., 3]), 0, 254)
     coarse = [_enlarged(plane, rows, columns) for plane in _coarse(result, alpha, clear, 2 * step)]
-    for blocks in _tiles(rows, columns):
-        place = (
-            slice(blocks[0].start * step, _end(blocks[0], rows, step, height)),
-            slice(blocks[1].start * step, _end(blocks[1], columns, step, width)),
-        )
+    for blocks, place in tiles(height, width, step=step, side=TILE):
         if cv2.countNonZero(partial[place]):
             blocks, place = _edge(alpha, blocks, place, step)
             # Tiles overlap: read from the picture, not from the unfinished result.
@@ -74,13 +69,7 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     return result
 
 
-def _tiles(rows: int, columns: int) -> Iterator[Area]:
-    for top in range(0, rows, TILE):
-        for left in range(0, columns, TILE):
-            yield slice(top, min(rows, top + TILE)), slice(left, min(columns, left + TILE))
-
-
-def _edge(alpha: Pixels, blocks: Area, place: Area, step: int) -> tuple[Area, Area]:
+def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Tile]:
     """The part of a tile, in blocks and in pixels, outside which alpha is 0 or 255."""
     left, top, width, height = cv2.boundingRect(cv2.inRange(alpha[place], 1, 254))
     sides = []
@@ -93,10 +82,6 @@ def _edge(alpha: Pixels, blocks: Area, place: Area, step: int) -> tuple[Area, Ar
         sides.append((slice(start, stop), slice(start * step, end)))
     (rows, tall), (columns, wide) = sides
     return (rows, columns), (tall, wide)
-
-
-def _end(blocks: slice, count: int, step: int, length: int) -> int:
-    return length if blocks.stop == count else blocks.stop * step
 
 
 def _coarse(
@@ -147,14 +132,12 @@ def _enlarged(plane: Floats, rows: int, columns: int) -> Floats:
     larger = cv2.resize(plane, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
     larger = larger[:rows, :columns]
     below, beside = rows - larger.shape[0], columns - larger.shape[1]
-    filled: Floats = cv2.copyMakeBorder(larger, 0, below, 0, beside, cv2.BORDER_REPLICATE)
-    return filled
+    return cv2.copyMakeBorder(larger, 0, below, 0, beside, cv2.BORDER_REPLICATE)
 
 
 def _halved(plane: Plane) -> Plane:
     size = (max(1, plane.shape[1] // 2), max(1, plane.shape[0] // 2))
-    smaller: Plane = cv2.resize(plane, size, interpolation=cv2.INTER_AREA)
-    return smaller
+    return cv2.resize(plane, size, interpolation=cv2.INTER_AREA)
 
 
 def _broad(share: Floats) -> Floats:
@@ -169,8 +152,7 @@ def _spread(marked: Pixels) -> Floats:
     window = _window(marked)
     near = cv2.dilate(marked, window)
     half = len(window) // 2
-    soft: Floats = cv2.blur(near.astype(np.float32) / 255, (half, half))
-    return soft
+    return cv2.blur(near.astype(np.float32) / 255, (half, half))
 
 
 def _window(plane: Plane) -> Pixels:
@@ -200,8 +182,8 @@ def _finished(
     picture: Pixels,
     alpha: Pixels,
     coarse: Sequence[Floats],
-    blocks: Area,
-    place: Area,
+    blocks: Tile,
+    place: Tile,
     step: int,
 ) -> Pixels:
     """The final colours of `place`, from the last level of its `blocks` and a margin around."""
@@ -230,5 +212,4 @@ def _finished(
     colours = in_place(front)
     detail = cv2.subtract(np.ascontiguousarray(picture[place][..., :3]), colours, dtype=cv2.CV_32F)
     cv2.multiply(detail, cv2.merge((own, own, own)), dst=detail)
-    mixed: Pixels = cv2.add(colours, detail, dtype=cv2.CV_8U)
-    return mixed
+    return cv2.add(colours, detail, dtype=cv2.CV_8U)

@@ -5,7 +5,7 @@ The canvas may extend beyond the picture on any side. All lengths are in whole p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,29 +94,17 @@ def on_canvas(plane: Pixels, canvas: Area) -> Pixels:
     return result
 
 
-def moved(plane: Pixels, *, subject: Area, canvas: Area, place: Area) -> Pixels:
-    """The subject's alpha (H, W) at its place on the canvas; 0 around it."""
-    there = np.zeros((canvas.height, canvas.width), np.uint8)
-    there[place.slices] = resized_alpha(plane[subject.slices], place.height, place.width)
-    return there
-
-
-def moved_colours(
-    pixels: Pixels, alpha: Pixels, *, subject: Area, canvas: Area, place: Area
-) -> Pixels:
-    """The subject's colours (H, W, 3) at its place on the canvas."""
-    there = np.zeros((canvas.height, canvas.width, 3), np.uint8)
-    there[place.slices] = resized_colours(
-        pixels[subject.slices], alpha[subject.slices], place.height, place.width
-    )
+def moved(subject: Pixels, *, canvas: Area, place: Area) -> Pixels:
+    """The subject, alpha (h, w) or colours (h, w, 3), at its place on the canvas; 0 around it."""
+    there = np.zeros((canvas.height, canvas.width, *subject.shape[2:]), np.uint8)
+    there[place.slices] = subject
     return there
 
 
 def resized_alpha(alpha: Pixels, height: int, width: int) -> Pixels:
     if alpha.shape == (height, width):
         return alpha
-    levels: Pixels = cv2.convertScaleAbs(_resized_cover(alpha, height, width), alpha=1 / 255.0)
-    return levels
+    return cv2.convertScaleAbs(_resized_cover(alpha, height, width), alpha=1 / 255.0)
 
 
 def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> Pixels:
@@ -136,8 +124,51 @@ def resize(plane: NDArray[Any], height: int, width: int) -> NDArray[Any]:
     """Resize a plane: average when it shrinks, interpolate when it grows."""
     smaller = height * width < plane.shape[0] * plane.shape[1]
     how = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
-    result: NDArray[Any] = cv2.resize(plane, (width, height), interpolation=how)
-    return result
+    return cv2.resize(plane, (width, height), interpolation=how)
+
+
+def sampled(
+    plane: NDArray[Any],
+    rows: slice,
+    width: int,
+    *,
+    scale: tuple[float, float],
+    left: float = 0.0,
+    top: float = 0.0,
+) -> NDArray[Any]:
+    """Rows of a reduced plane at full size, `width` pixels wide; its edges repeat beyond it.
+
+    `scale` is the size of a pixel in the plane, across and down. `left` and `top` are the place of
+    the first pixel, in pixels. Centres of pixels map to centres, as resizing the whole would.
+    """
+    across, down = scale
+    shift_x, shift_y = (left + 0.5) * across - 0.5, (top + rows.start + 0.5) * down - 0.5
+    return cv2.warpAffine(
+        plane,
+        np.array([[across, 0.0, shift_x], [0.0, down, shift_y]]),
+        (width, rows.stop - rows.start),
+        flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+
+
+Tile = tuple[slice, slice]
+
+
+def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Tile, Tile]]:
+    """Tiles of `side` x `side` blocks of step x step pixels; each in blocks, then in pixels.
+
+    The remainder at two edges belongs to the last block.
+    """
+    rows, columns = height // step, width // step
+
+    def pixels(blocks: slice, count: int, length: int) -> slice:
+        return slice(blocks.start * step, length if blocks.stop == count else blocks.stop * step)
+
+    for top in range(0, rows, side):
+        for left in range(0, columns, side):
+            tall, wide = slice(top, min(rows, top + side)), slice(left, min(columns, left + side))
+            yield (tall, wide), (pixels(tall, rows, height), pixels(wide, columns, width))
 
 
 def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:

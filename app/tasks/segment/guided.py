@@ -13,9 +13,8 @@ import cv2
 import numpy as np
 
 from app.tasks.codecs.picture import Pixels
+from app.tasks.segment.framing import Tile, tiles
 from app.tasks.segment.masks import Floats
-
-Area = tuple[slice, slice]
 
 WORKING_PIXELS = 120_000
 RADIUS = 0.01
@@ -43,7 +42,6 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     height, width = pixels.shape[:2]
     step = max(1, round((height * width / WORKING_PIXELS) ** 0.5))
     step = min(step, height, width)
-    # Whole blocks of step x step pixels; the remainder at two edges belongs to the last block.
     rows, columns = height // step, width // step
     target = cv2.resize(mask, (columns, rows), interpolation=cv2.INTER_LINEAR)
     stretched = _stretch(target)
@@ -59,8 +57,11 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     model[..., 3] = full * np.float32(1 / 255)
     area = _around(unsettled, 2 * radius + 2)
     if area is not None:
-        part = pixels[: rows * step, : columns * step, :3][_times(area, step)]
-        size = (area[1].stop - area[1].start, area[0].stop - area[0].start)
+        tall, wide = area
+        part = pixels[
+            tall.start * step : tall.stop * step, wide.start * step : wide.stop * step, :3
+        ]
+        size = (wide.stop - wide.start, tall.stop - tall.start)
         small = cv2.resize(part, size, interpolation=cv2.INTER_AREA)
         model[area] = _fit(small, stretched[area], radius)
     if share is not None:
@@ -70,31 +71,15 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     model *= scale
     model[..., 3] -= np.float32(LEVELS / 255) * scale
     padded = cv2.copyMakeBorder(model, 1, 2, 1, 2, cv2.BORDER_REPLICATE)
-    tile = max(1, TILE // step)
-    for top in range(0, rows, tile):
-        for left in range(0, columns, tile):
-            blocks = (slice(top, min(rows, top + tile)), slice(left, min(columns, left + tile)))
-            place = _times(blocks, step)
-            if blocks[0].stop == rows:
-                place = (slice(place[0].start, height), place[1])
-            if blocks[1].stop == columns:
-                place = (place[0], slice(place[1].start, width))
-            if unsettled[blocks].any():
-                _apply(padded, pixels, place, step, alpha)
-            elif full[top, left]:
-                alpha[place] = 255
+    for blocks, place in tiles(height, width, step=step, side=max(1, TILE // step)):
+        if unsettled[blocks].any():
+            _apply(padded, pixels, place, step, alpha)
+        elif full[blocks[0].start, blocks[1].start]:
+            alpha[place] = 255
     return alpha
 
 
-def _times(area: Area, step: int) -> Area:
-    rows, columns = area
-    return (
-        slice(rows.start * step, rows.stop * step),
-        slice(columns.start * step, columns.stop * step),
-    )
-
-
-def _apply(padded: Floats, pixels: Pixels, place: Area, step: int, alpha: Pixels) -> None:
+def _apply(padded: Floats, pixels: Pixels, place: Tile, step: int, alpha: Pixels) -> None:
     """Write the alpha of `place`; `padded` has one block before the first and two at the end."""
     rows, columns = place
     blocks = padded[
@@ -119,7 +104,7 @@ def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
     return full, empty
 
 
-def _around(marked: Pixels, margin: int) -> Area | None:
+def _around(marked: Pixels, margin: int) -> Tile | None:
     left, top, width, height = cv2.boundingRect(marked)
     if not width:
         return None
@@ -130,22 +115,24 @@ def _around(marked: Pixels, margin: int) -> Area | None:
 
 
 def _stretch(mask: Floats) -> Floats:
-    stretched: Floats = (mask - np.float32(LEVELS)) / np.float32(1.0 - 2 * LEVELS)
+    stretched = (mask - np.float32(LEVELS)) / np.float32(1.0 - 2 * LEVELS)
     return np.clip(stretched, np.float32(0.0), np.float32(1.0))
 
 
 def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
     """The weight of the mask's own value: 1 inside undecided regions; None if there is none."""
     radius = max(1, round(BROAD * max(mask.shape)))
-    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
-    region = cv2.morphologyEx(
-        cv2.inRange(mask, *UNDECIDED), cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE
-    )
+    region = opened(cv2.inRange(mask, *UNDECIDED), 2 * radius + 1)
     if not region.any():
         return None
     soft = cv2.GaussianBlur(region.astype(np.float32) / 255, (0, 0), radius / 2)
-    share: Floats = cv2.resize(soft, (columns, rows), interpolation=cv2.INTER_LINEAR)
-    return share
+    return cv2.resize(soft, (columns, rows), interpolation=cv2.INTER_LINEAR)
+
+
+def opened(marked: Pixels, side: int) -> Pixels:
+    """The marked pixels without the parts into which no disc of this diameter fits."""
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
+    return cv2.morphologyEx(marked, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
 
 
 def _keep(model: Floats, share: Floats, target: Floats) -> None:
@@ -201,8 +188,7 @@ class ColourModel:
         return [self._mean(slope) for slope in slopes], self._mean(middle)
 
     def _mean(self, plane: Floats) -> Floats:
-        result: Floats = cv2.blur(plane, self._window, borderType=cv2.BORDER_REFLECT)
-        return result
+        return cv2.blur(plane, self._window, borderType=cv2.BORDER_REFLECT)
 
 
 def _inverse(rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any) -> Inverse:
@@ -213,8 +199,7 @@ def _inverse(rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any) -> Inverse:
     share = 1 / (i_rr * rr + i_rg * rg + i_rb * rb)
 
     def scaled(cofactor: Any) -> Floats:
-        result: Floats = (cofactor * share).astype(np.float32, copy=False)
-        return result
+        return (cofactor * share).astype(np.float32, copy=False)
 
     rr_, rg_, rb_ = scaled(i_rr), scaled(i_rg), scaled(i_rb)
     gg_, gb_, bb_ = scaled(i_gg), scaled(i_gb), scaled(i_bb)

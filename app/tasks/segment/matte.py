@@ -51,8 +51,7 @@ def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
     if width < levels.shape[1] or height < levels.shape[0]:
         # OpenCV would skip pixels. Pillow, which made the official masks, weights all of them.
         return np.array(Image.fromarray(levels).resize((width, height), Image.Resampling.BILINEAR))
-    alpha: Pixels = cv2.resize(levels, (width, height), interpolation=cv2.INTER_LINEAR)
-    return alpha
+    return cv2.resize(levels, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
 def box_of(alpha: Pixels) -> tuple[int, int, int, int]:

@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 
 from app.tasks.codecs.picture import Pixels, bands
-from app.tasks.segment.guided import ColourModel, guided_alpha, undecided
+from app.tasks.segment.framing import sampled
+from app.tasks.segment.guided import ColourModel, guided_alpha, opened, undecided
 from app.tasks.segment.matte import Floats
 
 SOLVED_PIXELS = 250_000
@@ -65,8 +66,7 @@ def unsure(level: Floats) -> Pixels:
     # A hard edge of the mask has no pixels in doubt, so its gradient is added.
     rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))
     side = _reach(level)
-    band: Pixels = cv2.dilate(doubt | rises, np.ones((side, side), np.uint8))
-    return band
+    return cv2.dilate(doubt | rises, np.ones((side, side), np.uint8))
 
 
 def thin(level: Floats) -> Floats:
@@ -75,14 +75,12 @@ def thin(level: Floats) -> Floats:
     No pixel of such a part is fixed, so the solution would make it background.
     """
     side = _reach(level)
-    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
     whole = (level > 0.5).astype(np.uint8)
-    narrow = whole - cv2.morphologyEx(whole, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
+    narrow = whole - opened(whole, side)
     # Slivers are corners of wide parts.
     narrow = cv2.morphologyEx(narrow, cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
     near = cv2.dilate(narrow, np.ones((side, side), np.uint8))
-    share: Floats = cv2.GaussianBlur(near.astype(np.float32), (0, 0), side / 4)
-    return share
+    return cv2.GaussianBlur(near.astype(np.float32), (0, 0), side / 4)
 
 
 def _reach(level: Floats) -> int:
@@ -93,12 +91,10 @@ def _reach(level: Floats) -> int:
 def broad(start: Floats, band: Pixels) -> Floats:
     """The weight (h, w) of the solution: 0 outside the band and at sharp edges of `start`."""
     radius = max(1, round(NARROW * max(start.shape)))
-    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
-    partial = cv2.inRange(start, *SURE)
-    wide = cv2.morphologyEx(partial, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
-    near = cv2.dilate(wide // 255, np.ones((2 * radius + 1, 2 * radius + 1), np.uint8))
-    share: Floats = cv2.GaussianBlur(near.astype(np.float32), (0, 0), radius)
-    return share * band
+    side = 2 * radius + 1
+    wide = opened(cv2.inRange(start, *SURE), side)
+    near = cv2.dilate(wide // 255, np.ones((side, side), np.uint8))
+    return cv2.GaussianBlur(near.astype(np.float32), (0, 0), radius) * band
 
 
 class Laplacian:
@@ -132,22 +128,13 @@ def solved(
         rest -= length * image
         before, size = size, float((rest * rest).sum())
         step = rest + np.float32(size / before) * step
-    clipped: Floats = np.clip(alpha, 0, 1)
-    return clipped
+    return np.clip(alpha, 0, 1)
 
 
 def _add(alpha: Pixels, change: Floats) -> None:
     height, width = alpha.shape
-    down, right = change.shape[0] / height, change.shape[1] / width
+    scale = change.shape[1] / width, change.shape[0] / height
     levels = change * np.float32(255)
     for rows in bands(height, width):
-        # Map centres of pixels to centres of pixels, as resizing the whole would.
-        place = np.array([[right, 0, right / 2 - 0.5], [0, down, down * (rows.start + 0.5) - 0.5]])
-        more = cv2.warpAffine(
-            levels,
-            place,
-            (width, rows.stop - rows.start),
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_REPLICATE,
-        )
+        more = sampled(levels, rows, width, scale=scale)
         alpha[rows] = np.clip(np.rint(alpha[rows] + more), 0, 255)

@@ -17,7 +17,7 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import ImageUnreadable, InputError
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
-from app.tasks.codecs.call import Reply
+from app.engine.process.answers import Reply
 from app.tasks.codecs.picture import Picture
 from app.tasks.codecs.pool import Codecs
 from app.tasks.segment.parameters import mask_output, read_parameters

@@ -1,6 +1,6 @@
 """The calls that `/segment` makes into codec processes; the pictures stay in memory between them.
 
-All follow `app.tasks.codecs.sandbox.Function`. They return their times in seconds by stage.
+All follow `app.tasks.codecs.sandbox.Handler`. They return their times in seconds by stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from app.tasks.codecs.picture import Pixels, read_pixels, write_pixels
 from app.tasks.segment import matte
 from app.tasks.segment.backdrop import Bands, blurred, drop_shadow, fitted, flat, reduced, stacked
 from app.tasks.segment.foreground import foreground_colours
-from app.tasks.segment.framing import Area, canvas_of, moved, moved_colours, on_canvas, place_of
+from app.tasks.segment.framing import (
+    Area,
+    canvas_of,
+    moved,
+    on_canvas,
+    place_of,
+    resized_alpha,
+    resized_colours,
+)
 from app.tasks.segment.guided import guided_alpha
 from app.tasks.segment.matting import matted_alpha
 from app.tasks.segment.options import SIZE_PIXELS
@@ -139,8 +147,7 @@ def _shrink(pixels: Pixels, most: int) -> Pixels:
     if scale >= 1.0:
         return pixels
     size = (max(1, int(width * scale)), max(1, int(height * scale)))
-    small: Pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-    return small
+    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
 
 
 def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixels:
@@ -179,14 +186,17 @@ def _compose(
         place = place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
         is_moved = scene["scale"] is not None or scene["position"] is not None
     if place is not None and is_moved:
-        cover = moved(alpha, subject=subject, canvas=canvas, place=place)
+        own = alpha[subject.slices]
+        small = resized_alpha(own, place.height, place.width)
+        cover = moved(small, canvas=canvas, place=place)
     else:
         cover = on_canvas(alpha, canvas)
     if meta["output"] == "mask":
         return cover, box
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
     if place is not None and is_moved:
-        front = moved_colours(colours, alpha, subject=subject, canvas=canvas, place=place)
+        shown = resized_colours(colours[subject.slices], own, place.height, place.width)
+        front = moved(shown, canvas=canvas, place=place)
     else:
         front = on_canvas(colours, canvas)
     shade = None

@@ -269,7 +269,27 @@ class SentimentPipeline:
         deadline: float,  # noqa: ARG002 - of the port; this cannot take long enough to miss one
     ) -> Finished:
         """A tuple of TextScores, one per text; raises ModelOutputInvalid."""
-        return self._finish(prepared.state, outputs)
+        request: _Request = prepared.state
+        begin = time.perf_counter()
+        logits = np.concatenate([array for output in outputs for array in output.values()])
+        expected = (len(request.texts), len(self._parameters.labels))
+        if logits.shape != expected:
+            raise ModelOutputInvalid(
+                f"the model returned scores of shape {list(logits.shape)}, "
+                f"expected {list(expected)}"
+            )
+        rows = logits.tolist()
+        labels, labels_zh = self._parameters.labels, self._parameters.labels_zh
+        value = tuple(
+            TextScores(
+                scores=rank(softmax(rows[place]), labels=labels, labels_zh=labels_zh),
+                tokens=text.tokens,
+                truncated=text.truncated,
+                padding=text.padding,
+            )
+            for place, text in zip(request.places, request.texts, strict=True)
+        )
+        return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
 
     def close(self) -> None:
         """The executor belongs to the server."""
@@ -300,29 +320,6 @@ class SentimentPipeline:
             stages={"preprocess": time.perf_counter() - begin},
         )
 
-    def _finish(self, request: _Request, outputs: Sequence[Tensors]) -> Finished:
-        begin = time.perf_counter()
-        parts = [_logits(output) for output in outputs]
-        logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        expected = (len(request.texts), len(self._parameters.labels))
-        if logits.shape != expected:
-            raise ModelOutputInvalid(
-                f"the model returned scores of shape {list(logits.shape)}, "
-                f"expected {list(expected)}"
-            )
-        rows = logits.tolist()
-        labels, labels_zh = self._parameters.labels, self._parameters.labels_zh
-        value = tuple(
-            TextScores(
-                scores=rank(softmax(rows[place]), labels=labels, labels_zh=labels_zh),
-                tokens=text.tokens,
-                truncated=text.truncated,
-                padding=text.padding,
-            )
-            for place, text in zip(request.places, request.texts, strict=True)
-        )
-        return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
-
 
 def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
     """Positions of the texts in each job: at most `max_rows` texts, all of one bucket."""
@@ -334,11 +331,6 @@ def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
         for _, positions in sorted(buckets.items())
         for start in range(0, len(positions), max_rows)
     ]
-
-
-def _logits(output: Tensors) -> Array:
-    [logits] = output.values()
-    return logits
 
 
 INPUTS = (TensorSpec("text", STRINGS, (-1,)),)

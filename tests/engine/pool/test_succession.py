@@ -26,7 +26,7 @@ def test_short_runs_share_a_look_at_the_memory() -> None:
         raise AssertionError("its memory is within the cap")
 
     succession: Succession[object, object] = Succession(
-        "w", unopened, cap=1 << 30, clock=lambda: now
+        "w", unopened, smallest_cap=1 << 30, clock=lambda: now
     )
     succession.began(worker)  # type: ignore[arg-type]  # all that is asked of it
     began = worker.looks

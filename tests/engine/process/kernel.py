@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.engine.process.confinement import MEASURES
+from app.tasks.codecs.call import CodecProcess
+from app.tasks.codecs.pool import CodecPool
 
 LANDLOCK_CREATE_RULESET, ASK_VERSION = 444, 1
 
@@ -29,3 +31,8 @@ def check_held(measures: tuple[str, ...] | None) -> None:
     assert measures == available
     if available != MEASURES:
         pytest.skip(f"this kernel has only {', '.join(available)}")
+
+
+def live_pids(pool: CodecPool) -> list[int]:
+    workers = [each._worker for each in pool._instances if each._worker is not None]
+    return [each.pid for each in workers if isinstance(each, CodecProcess) and not each.failure()]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.contracts.errors import BackendError
-from app.engine.process.child import Child, Limits
+from app.engine.process.child import Child
+from app.engine.process.environment import Limits
 from tests.descriptors import open_descriptors
 
 pytestmark = pytest.mark.slow  # real processes

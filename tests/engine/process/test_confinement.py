@@ -19,7 +19,7 @@ from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.engine.process import confinement, landlock, seccomp
 from app.tasks.codecs.pool import CodecPool
 from tests.engine.fakes import PATIENCE, row
-from tests.engine.process.kernel import check_held
+from tests.engine.process.kernel import check_held, live_pids
 from tests.model_files import PAIRS
 
 pytestmark = pytest.mark.slow  # real processes
@@ -68,7 +68,7 @@ def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
                 await pool.submit("tests.engine.process.attempts:in_codec", made, deadline=until)
             ).meta
             check_held(pool.held)
-            check_outcomes(folder, pool.pids()[0], found, allowed={"read its code"})
+            check_outcomes(folder, live_pids(pool)[0], found, allowed={"read its code"})
         finally:
             await pool.close()
 

@@ -104,4 +104,4 @@ def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:
     background = build()
     background.began()
     background.close()
-    wait_until(lambda: not background.alive())
+    wait_until(lambda: not background._thread.is_alive())

@@ -32,13 +32,15 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.reasons import Restart
-from app.engine.process.child import Child, Reply
+from app.engine.process.answers import Reply
+from app.engine.process.child import Child
 from app.tasks.codecs.limits import HEIC_DECODER, PictureLimits, allow_pixels, time_limit
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
 from tests.descriptors import open_descriptors
 from tests.engine.driving import Loop
 from tests.engine.fakes import Sleeper, wait_until
+from tests.engine.process.kernel import live_pids
 from tests.tasks.codecs.heic_samples import PLAIN
 from tests.tasks.codecs.pictures import chunk, encoded, padded_png, photo
 
@@ -71,6 +73,9 @@ class Pool:
     def call(self, function: str, meta: object = None, **options: object) -> Future[Reply]:
         settings = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable} | options
         return self.pool.submit(f"{FAULTS}:{function}", meta or {}, **settings)  # type: ignore[no-any-return]
+
+    def pids(self) -> list[int]:
+        return self.loop(live_pids, self.pool.it)  # type: ignore[no-any-return]
 
     def echo(self) -> Reply:
         return self.call("echo").result(timeout=60)
@@ -269,7 +274,7 @@ def test_a_process_killed_over_a_picture_costs_it_nothing(
     gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         held = gate.hold(pool)
-        [pid] = pool.pool.pids()
+        [pid] = pool.pids()
         os.kill(pid, sent)
         gate.open()
         assert held.result(timeout=60).meta["pid"] != pid
@@ -347,7 +352,7 @@ def test_a_call_does_not_wait_for_a_dead_process_beside_an_idle_one(
             )
             return future
 
-        pool.loop(end_and_call, sorted(pool.pool.pids())[dead]).result(timeout=5)
+        pool.loop(end_and_call, sorted(pool.pids())[dead]).result(timeout=5)
 
 
 def test_a_process_that_died_while_idle_is_soon_not_counted(
@@ -357,11 +362,11 @@ def test_a_process_that_died_while_idle_is_soon_not_counted(
     openings = Openings(monkeypatch, at_once=2)
     with Pool(count=2) as pool, openings:
         pool.pool.opened()
-        end_idle(dead := min(pool.pool.pids()))
+        end_idle(dead := min(pool.pids()))
         sleeper = Sleeper(began := time.monotonic())
         wait_until(lambda: pool.pool.live == 1, patience=5.0)
         assert time.monotonic() - began < 1.0 + sleeper.late()
-        assert len(pool.pool.pids()) == 1
+        assert len(pool.pids()) == 1
         assert not Path(f"/proc/{dead}").exists(), "a zombie"
         openings.let()
         wait_until(lambda: pool.pool.live == 2)
@@ -389,7 +394,7 @@ def test_processes_that_die_at_their_start_are_tried_ever_less(
     """One that dies over a picture is replaced at once."""
     given: list[dict[str, Any]] = []
 
-    def instance(_name: str, **options: Any) -> None:
+    def instance(**options: Any) -> None:
         given.append(options)
 
     monkeypatch.setattr("app.tasks.codecs.pool.Instance", instance)
@@ -424,7 +429,7 @@ def test_a_process_stopped_under_a_call_costs_it_nothing(tmp_path: Path) -> None
     gate = Gate(tmp_path)
     with Pool(wall_seconds=30.0) as pool:
         held = gate.hold(pool)
-        [pid] = pool.pool.pids()
+        [pid] = pool.pids()
         os.kill(pid, signal.SIGSTOP)
         gate.open()
         assert held.result(timeout=20).meta["pid"] != pid
@@ -544,7 +549,7 @@ def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> Non
     with Pool(wall_seconds=60.0) as pool:
         running = gate.hold(pool)
         waiting = pool.call("echo", descriptors=(0,))
-        [pid] = pool.pool.pids()
+        [pid] = pool.pids()
         pool.pool.close()
         assert isinstance(waiting.exception(timeout=10), Overloaded)
         assert isinstance(running.exception(timeout=10), Overloaded)

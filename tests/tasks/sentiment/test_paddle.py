@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.engine.backends.process import ProcessBackend
+from app.engine.pool.context import EngineContext
 from app.engine.registry.registry import ModelRegistry
 from app.main import create_app
 from app.models.repository.layout import ModelRepository
@@ -85,9 +86,8 @@ def client(tmp_path_factory: pytest.TempPathFactory, batches: Batches) -> Iterat
 
         registry = ModelRegistry(
             repository,
-            open_predictor=ProcessBackend(),
+            context=EngineContext(open_predictor=ProcessBackend(), observer=batches),
             build_pipeline=build,
-            observer=batches,
             drain_timeout=60.0,
         )
         app = create_app(settings, registry=registry)
