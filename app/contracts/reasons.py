@@ -6,7 +6,7 @@ from enum import StrEnum
 
 START_UP = "start-up"
 STAGES = ("decode", "preprocess", START_UP, "queue", "infer", "postprocess", "encode")
-"""The stages of a request, in the order they run; few requests wait for a group to start up."""
+"""The stages of a request in running order. `start-up` occurs only if a group had to be started."""
 
 
 class Rejection(StrEnum):
@@ -17,7 +17,7 @@ class Rejection(StrEnum):
     """
 
     QUEUE_FULL = "queue_full"
-    DEADLINE = "deadline"  # it could not have ended in time
+    DEADLINE = "deadline"  # it could not finish before its deadline
     NOT_READY = "not_ready"
     SHED = "shed"  # dropped for a job of higher priority
     EXPIRED = "expired"  # its deadline passed while it waited
