@@ -56,8 +56,8 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
 async def in_some_thread(name: str, work: Callable[[], T]) -> T:
     """Like in_thread(), but run `work` on the event loop if no thread can be started.
 
-    For work that must not be skipped, since an instance or an answer would be lost. On the event
-    loop it delays every request for a moment.
+    Use it for work that must be done, because an instance or an answer would be lost otherwise. On
+    the event loop, the work delays every request for a moment.
     """
     try:
         return await in_thread(name, work)

@@ -50,12 +50,12 @@ class Opening:
         self._first_opened: float | None = None
 
     def start_up_seconds(self, since: float, until: float) -> float:
-        """Seconds between two clock values that passed before the first predictor was open."""
+        """Seconds of the interval `since` to `until` before the first predictor was open."""
         opened = until if self._first_opened is None else min(self._first_opened, until)
         return max(0.0, opened - since)
 
     def forget(self) -> None:
-        """Note that all predictors were closed: the next one is the first again."""
+        """Record that all predictors were closed: the next one is the first again."""
         self._first_opened = None
 
     async def open(self, *, timed: bool) -> tuple[Predictor, Usual]:
@@ -104,9 +104,9 @@ class Opening:
     def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:
         """Run every configured shape and measure its usual time.
 
-        A shape's first run takes up to eight times as long as later ones, so a short run is
-        repeated and the second one counts. If not `timed`, the self-test's shape is not run again:
-        a replacement is ready sooner, and a reload delays requests less.
+        A shape's first run takes up to eight times as long as later ones. A short run is therefore
+        repeated, and the second time counts. If not `timed`, the self-test's shape is not run
+        again: a replacement is ready sooner, and a reload delays requests less.
         """
         tested = [array.shape for array in self._selftest.inputs.values()]
         usual = []

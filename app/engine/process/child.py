@@ -40,7 +40,8 @@ from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes that no call causes by itself. Out of memory, systems send KILL, some TERM first."""
+"""Exit codes that no call causes by itself: a system out of memory sends KILL, or first TERM.
+"""
 
 
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF
@@ -318,7 +319,7 @@ class Child:
                 socket.send_fds(self._socket, [header], list(descriptors), socket.MSG_DONTWAIT)
             else:
                 self._socket.send(header, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # it has answered earlier requests without reading them
+        except BlockingIOError:  # it answered earlier requests without reading them
             raise self._kill_corrupt("it does not read requests") from None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
@@ -357,7 +358,7 @@ class Child:
             wait.deadline += now - wait.checked
             wait.stopped_since = None
         elif now >= wait.deadline and self._arrives(0.0):
-            return 0.001  # the reply came in time, only this thread was late
+            return 0.001  # the reply came in time; only this thread was late
         elif now >= wait.deadline:
             lacking = (
                 wait.timeout - (self._cpu_seconds() - wait.cpu_before) if wait.patient else 0.0

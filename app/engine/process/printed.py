@@ -1,7 +1,7 @@
 """Copies what a child process prints to the standard error of this process.
 
-A child never inherits this process's standard error: it could reopen a pipe and read what others
-write there, read what an operator types at a terminal, or truncate a file.
+A child never inherits this process's standard error. If that is a pipe, the child could reopen it
+and read what others write; at a terminal, what an operator types; and it could truncate a file.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ and another instance may be free first."""
 
 
 class Taker(Protocol):
-    """An instance, as the batcher sees it."""
+    """What the batcher needs of an instance."""
 
     def healthy(self) -> bool:
         """Whether it can run a batch now. If not, it has already left the batcher."""
@@ -182,8 +182,8 @@ class Batcher:
     def dispatch(self) -> None:
         """Hand over the batches that may run now, and set a timer for those that may run later.
 
-        take() may call this method again, for a batch that it could not send. The nested call
-        returns at once and the outer loop continues, which avoids deep recursion.
+        take() may call this method again for a batch that it could not send. Such a nested call
+        returns at once and the outer loop continues, so the recursion stays shallow.
         """
         if self._dispatching:
             return
@@ -220,7 +220,7 @@ class Batcher:
         return None
 
     def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
-        """Find a busy instance that may receive this batch early: small, full and short."""
+        """Find a busy instance for a batch that may be sent early: small, full and short."""
         if not jobs or sum(job.rows for job in jobs) < self._max_rows:
             return None
         if sum(job.nbytes for job in jobs) > INLINE_BYTES:
