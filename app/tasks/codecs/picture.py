@@ -26,7 +26,8 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 class PictureStore:
     """Limits the total bytes of the pictures held at one time, from decoding to the request's end.
 
-    A codec process may hold one longer: the true limit is `budget` plus one picture per process.
+    A codec process may hold a picture longer, so the real limit is `budget` plus one picture for
+    each process.
     """
 
     def __init__(self, *, budget: int) -> None:
@@ -40,8 +41,8 @@ class PictureStore:
     def open(self, size: int) -> Picture:
         """Open a picture of up to `size` bytes; only written pages take memory. Raises OSError.
 
-        It is sealed: a compromised process can neither truncate it under the next reader nor make
-        it grow.
+        The file is sealed: a compromised process can neither truncate it while others read it nor
+        make it grow.
         """
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:

@@ -182,7 +182,7 @@ class CodecPool:
         return self._held or ()
 
     def pids(self) -> tuple[int, ...]:
-        """Ids of the live processes."""
+        """Process ids of the live processes."""
         return tuple(each.pid for each in self._processes if each.failure() is None)
 
     async def close(self) -> None:
@@ -219,7 +219,8 @@ class CodecPool:
     def _lost(self, reason: Restart) -> float:
         """Seconds to wait before a lost process is replaced.
 
-        0 after its start: pictures that kill processes must not make others wait.
+        A process that was open is replaced at once: pictures that kill processes must not make
+        other pictures wait.
         """
         if reason in OPENING_FAILURES:
             return self._backoff.delay_after_loss()

@@ -70,7 +70,7 @@ def nothing(picture: Pixels) -> Map:
 
 
 def centred_ellipse(picture: Pixels) -> Map:
-    """Axes are 0.6 of the sides."""
+    """An ellipse whose axes are 0.6 of the picture's sides; foreground is 1."""
     height, width = picture.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
     across = (x - (width - 1) / 2) / (0.3 * width)
@@ -245,11 +245,11 @@ class MaskComparison:
         self.agreement = MaskAgreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample per picture. Raises ConfigError, or InputError as serving does."""
+        """One sample per picture. Raises ConfigError, and InputError for a wrong picture."""
         return [(file.name, {self._input: self._tensor(file)}) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """No samples: every picture costs the same, so the self-test's input is enough."""
+        """No samples: every picture takes the same time, so the self-test's input is enough."""
         return []
 
     def _tensor(self, file: Path) -> matte.Floats:

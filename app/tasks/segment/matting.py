@@ -24,8 +24,8 @@ EPSILON = 1e-5
 PRIOR = 0.003
 """How strongly the result of `guided` attracts the alpha."""
 NARROW = 0.002
-"""An edge is sharp, and keeps its value, where discs of this radius, a fraction of the longer side,
-do not fit into the partial alpha of `guided`."""
+"""Radius of a disc, as a fraction of the longer side. An edge is sharp, and keeps its value, where
+such a disc does not fit into the partial alpha of `guided`."""
 
 RADIUS = 1
 """Radius of the Laplacian's windows, in pixels of the reduced picture."""
@@ -78,7 +78,7 @@ def thin(level: Floats) -> Floats:
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
     whole = (level > 0.5).astype(np.uint8)
     narrow = whole - cv2.morphologyEx(whole, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
-    # Slivers are corners of wide parts.
+    # Slivers are not thin parts but corners of wide ones.
     narrow = cv2.morphologyEx(narrow, cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
     near = cv2.dilate(narrow, np.ones((side, side), np.uint8))
     share: Floats = cv2.GaussianBlur(near.astype(np.float32), (0, 0), side / 4)
@@ -108,7 +108,7 @@ class Laplacian:
         self._model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
 
     def __matmul__(self, alpha: Floats) -> Floats:
-        """The part of an alpha that the colours do not explain."""
+        """The matrix times an alpha: the part of the alpha that the colours do not explain."""
         slopes, rest = self._model.fit(alpha)
         for slope, plane in zip(slopes, self._model.colours, strict=True):
             rest += slope * plane
