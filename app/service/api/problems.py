@@ -93,7 +93,7 @@ class ErrorForm:
         return self.statuses.get(fault.code, self.statuses.get(fault.status, fault.status))
 
     def documented_statuses(self, statuses: Iterable[int]) -> set[int]:
-        """The statuses that this form uses for our `statuses`."""
+        """The statuses that this form has for our `statuses`, and those it has for single codes."""
         named = {status for code, status in self.statuses.items() if isinstance(code, str)}
         return {self.statuses.get(status, status) for status in statuses} | named
 
@@ -114,7 +114,7 @@ def reply(fault: Fault, scope: Scope) -> Response:
 
 
 def members(fault: Fault, *, request_id: str, instance: str) -> dict[str, Any]:
-    """The members of problem+json; those that do not apply are left out."""
+    """Build the members of problem+json; those that do not apply are left out."""
     problem: dict[str, Any] = {
         "type": f"/docs/errors#{fault.code}",
         "title": fault.title,

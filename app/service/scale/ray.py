@@ -34,7 +34,8 @@ MAX_ONGOING = 16
 
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4
-"""Two running requests and two in preparation keep two cores busy."""
+"""Requests per replica at which Ray scales: two running and two in preparation keep two cores busy.
+"""
 
 WAIT_SECONDS = 15.0
 """How long Ray waits for requests in flight, before the time that the server needs to drain."""
@@ -122,7 +123,7 @@ class Replica:
             await self._relay(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Drain when Ray ends the application, which is after its last request."""
+        """Drain the server when Ray ends the application, which Ray does after the last request."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()

@@ -27,7 +27,7 @@ log = logging.getLogger("paddlepool.server")
 
 
 class PoolServer(uvicorn.Server):
-    """uvicorn with a drain: the first signal starts the drain, the second ends the process.
+    """uvicorn with a drain: the first signal starts the drain, a second signal ends the process.
 
     Exit codes: 0 after a drain, 1 after a second signal.
     """
@@ -80,7 +80,7 @@ class PoolServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Like uvicorn's, but a drained server exits with 0 instead of re-raising the signal."""
+        """Like uvicorn's method, but exit with 0 after a drain instead of re-raising the signal."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -93,7 +93,7 @@ class PoolServer(uvicorn.Server):
 
 
 def _drain_signals() -> list[signal.Signals]:
-    """Signals that start the drain: also SIGHUP, from a closing terminal, unless under `nohup`."""
+    """Signals that start the drain, with SIGHUP (the terminal closed) unless `nohup` ignores it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 

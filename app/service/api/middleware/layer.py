@@ -68,7 +68,7 @@ class RequestLayer:
             await self._lifespan(scope, receive, send)
             return
         began, method = time.perf_counter(), scope["method"]
-        if method == "HEAD":  # handled like GET; the server omits the body
+        if method == "HEAD":  # handled like GET; the HTTP server omits the body
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
         route = self._routes.find(scope["path"], scope["method"])

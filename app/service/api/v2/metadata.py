@@ -63,7 +63,7 @@ def router() -> APIRouter:
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
     unready = documented(404, 503, protocol=True)
-    # First: the routes of one model would read `stats` as a name.
+    # Added first: else the routes of one model would match and read `stats` as a model's name.
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
     add_by_version(
         routes, "/stats", stats, version_stats, operation="Statistics", responses=unready
