@@ -119,7 +119,7 @@ def write_manifest(
 ) -> None:
     """Write a manifest of every file now in `directory`; nothing may be added afterwards.
 
-    Equal versions give equal bytes: it has no times and no paths.
+    Equal versions give equal bytes, because a manifest has no times and no paths.
     """
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
