@@ -111,7 +111,7 @@ class LiveObserver(Protocol):
 
 
 class FromThread:
-    """Adapter by which the background thread calls the registry."""
+    """Lets the background thread call the registry, which belongs to the event loop."""
 
     def __init__(self, registry: ModelRegistry) -> None:
         self._registry = registry
@@ -132,7 +132,7 @@ class FromThread:
 
 
 RUN_SECONDS = 120.0
-"""Timeout of a run, without the time that the process is stopped."""
+"""Timeout of a run; the time for which the process is stopped does not count."""
 
 
 class ShadowPredictor:
