@@ -21,8 +21,8 @@ COLLECTED_OBJECTS = 20_000
 which none is answered, and finds nothing: requests hold no cycles."""
 
 SWITCH_SECONDS = 0.0005
-"""Python's thread switch interval. A request crosses threads four times; with the default of 0.005
-seconds, it would wait that long each time for a thread that is busy."""
+"""Python's thread switch interval. A request changes threads four times. With the default of 0.005
+seconds, it would wait that long each time for a busy thread."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -108,8 +108,8 @@ def run(args: argparse.Namespace) -> int:
         app = create_app(settings, lifecycle=lifecycle)
     except ConfigError as error:
         return _refuse(error.message)
-    # Without this, a full garbage collection would scan everything imported so far and stop every
-    # request for 60 ms; a reload makes enough objects to trigger one.
+    # Exclude everything imported so far from garbage collection. A full collection, which a reload
+    # can trigger, would scan it all and stop every request for 60 ms.
     gc.freeze()
     gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
     sys.setswitchinterval(SWITCH_SECONDS)
