@@ -82,7 +82,7 @@ def create_app(
     """
     if settings.grpc_port is not None:
         require_extra("grpc", setting="PADDLEPOOL_GRPC_PORT")
-    keys = settings.keys()  # first: a wrong key file must stop the start before any process exists
+    keys = settings.keys()  # a wrong key file must stop the start before any process exists
     tasks = load_tasks(pipelines)
     repository = ModelRepository(settings.model_repository)
     configs = read_configs(repository)
