@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         # Bind the address first: no process is started if the port is taken.
         port = settings.port
         listener = passed or server.listen(settings.host, port, backlog=settings.backlog)
-        if settings.grpc_port:  # gRPC opens it itself, in the event loop
+        if settings.grpc_port:  # gRPC opens its port itself, in the event loop
             port = settings.grpc_port
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
@@ -148,7 +148,7 @@ def main() -> int:
 
 def _end_with_input() -> None:
     sys.stdin.read()
-    os._exit(0)  # its child processes end when their pipes close
+    os._exit(0)  # child processes end when their pipes close
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class Rejection(StrEnum):
     DEADLINE = "deadline"  # it could not finish before its deadline
     NOT_READY = "not_ready"
     SHED = "shed"  # dropped for a job of higher priority
-    EXPIRED = "expired"  # its deadline passed while it waited
+    EXPIRED = "expired"  # the job's deadline passed while it waited
     CANCELLED = "cancelled"  # the client went away
 
 
@@ -32,7 +32,7 @@ class Restart(StrEnum):
     STOPPED = "stopped"
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    CORRUPT = "corrupt"  # its answer was malformed
+    CORRUPT = "corrupt"  # an answer of the process was malformed
     FAILED = "failed"  # a new process could not be opened
     LACKING = "lacking"  # no process could be started: the system lacked resources
 
@@ -51,5 +51,5 @@ class ShadowOutcome(StrEnum):
     """Outcome of a sampled request."""
 
     REPLAYED = "replayed"  # run on every group
-    DROPPED = "dropped"  # an earlier one was still waiting, or there was no group to run it
+    DROPPED = "dropped"  # an earlier request still waited, or no group could run this one
     FAILED = "failed"  # a predictor failed

@@ -28,7 +28,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def wake() -> None:
-        if not ended.done():  # it may be cancelled
+        if not ended.done():  # the future may be cancelled
             ended.set_result(None)
 
     def run() -> None:

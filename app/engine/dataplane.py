@@ -222,7 +222,7 @@ class DataPlane:
         }
         if starting := max(result.start_up_seconds for result in results):
             measured[START_UP] = starting
-        order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
+        order = dict.fromkeys((*STAGES, *measured))  # a task may have other stages, too
         stages = {stage: measured[stage] for stage in order if stage in measured}
         self._observer.stages_done(stages, results)
         if (listener := self._traffic_listener) is not None:

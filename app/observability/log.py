@@ -63,7 +63,7 @@ class BackgroundHandler(logging.handlers.QueueHandler):
         self._listener.start()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # formatting it here would take the request's time
+        return record  # formatted later, so that no request waits for it
 
     def enqueue(self, record: logging.LogRecord) -> None:
         if self.lines.qsize() >= WAITING_LINES:
@@ -130,7 +130,7 @@ def configure(
     # Log lines do not show their place in the code: see "Optimization" in the logging manual.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Our own access line replaces uvicorn's; its warnings of malformed requests repeat our 400s.
+    # Our access line replaces uvicorn's, whose warnings of malformed requests repeat our 400s.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

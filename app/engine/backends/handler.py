@@ -84,6 +84,6 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
         ) from None
     if done.returncode != 0 or not done.stdout:
         said = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
-        last = said.strip().splitlines()[-1:] or ["no message"]  # clients can read it in /info
+        last = said.strip().splitlines()[-1:] or ["no message"]  # /info shows this line to clients
         raise BackendError(f"the program cannot be converted to ONNX: {last[0][:200]}")
     return done.stdout

@@ -54,7 +54,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             "NUM_STREAMS": "1",
             # By default, the threads of every process are pinned to the first cores.
             "ENABLE_CPU_PINNING": False,
-            # By default it computes in bfloat16 if the processor can, which gives other outputs.
+            # By default OpenVINO computes in bfloat16 if the processor can, which changes outputs.
             "INFERENCE_PRECISION_HINT": "f32",
         },
     )

@@ -170,5 +170,5 @@ def _end_with_parent(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it is closed already
+    if select.select([lifeline], [], [], 0)[0]:  # the parent's end is closed already
         os._exit(0)

@@ -421,7 +421,7 @@ class ModelRegistry:
         unsealed: dict[str, tuple[int, ...]] = {}
         with contextlib.suppress(PaddlepoolError):
             for name in self._repository.names():
-                with contextlib.suppress(PaddlepoolError, OSError):  # this one cannot be read
+                with contextlib.suppress(PaddlepoolError, OSError):  # this model cannot be read
                     published[name] = self._repository.versions(name)
                     unsealed[name] = self._repository.unsealed(name)
         return self._history.index(self.served(), published, unsealed)

@@ -45,7 +45,7 @@ class IdleGate:
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         # Separate from _changed: only threads with work to do wait here. A thread that wakes at the
-        # end of every request would take the interpreter from the next one.
+        # end of every request would hold the interpreter lock when the next one comes.
         self._idle = threading.Condition(lock)
 
     def began(self) -> None:

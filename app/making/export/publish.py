@@ -89,7 +89,7 @@ def published_version(model: Path, sha256: str) -> Path | None:
             if manifest["weights"]["sha256"] == sha256:
                 return model / str(number)
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a damaged version is not a match; the server reports it
+            continue  # a damaged version does not match; the server reports it
     return None
 
 

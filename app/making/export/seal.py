@@ -27,7 +27,7 @@ from app.models.repository.selftest import write_selftest
 
 RUN_SECONDS = 120.0
 FREE_SIZES = (1, 8, 32, 64, 224)
-"""Sizes for free axes, tried one after another."""
+"""Sizes of free axes, tried in this order."""
 
 TOLERANCE = 1e-3
 """Allowed difference as a share of the largest output or of 1: ten times that of two kernels."""

@@ -27,7 +27,7 @@ CORES = "cores"
 MAX_COUNT = 64
 BYTES_OF_A_PROCESS = 1 << 30
 """Memory assumed for a process, to limit processes on a machine with many cores and little memory.
-Predictors of the models in this package take a tenth to a half of it."""
+Predictors of the shipped models take a tenth to a half of this."""
 
 
 class _Table(BaseModel):

@@ -54,7 +54,7 @@ def fill(root: Path, models: Path) -> None:
         shutil.copytree(
             models,
             copy,
-            copy_function=shutil.copyfile,  # the user's own files, whatever the modes of the source
+            copy_function=shutil.copyfile,  # copies no modes: the user owns the files
             ignore=shutil.ignore_patterns(".*", "__pycache__"),
         )
         copy.rename(root)

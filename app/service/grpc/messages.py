@@ -209,7 +209,7 @@ MAX_PARTS = 4_096
 """Maximum parts of one message, including nested ones: inputs, parameters, strings, raw tensors."""
 
 Parts = Mapping[int, "Parts"]
-"""The fields of a message that are messages themselves: by number, the same for each of them."""
+"""The fields that are messages themselves, by number; each maps to its own such fields."""
 
 PARAMETER: Parts = {2: {}}
 INPUT: Parts = {4: PARAMETER, 5: {}}

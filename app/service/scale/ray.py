@@ -116,7 +116,7 @@ class Replica:
         elif scope["path"] == METRICS:
             await self._metrics(scope, receive, send)
         elif scope["path"].startswith(MODEL_CONTROL):
-            # It would change the models of only one replica.
+            # Model control would change the models of only one replica.
             fault = http_fault(404, "Model control is not available through Ray Serve.")
             await reply(fault, scope)(scope, receive, send)
         else:

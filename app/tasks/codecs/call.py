@@ -13,7 +13,7 @@ from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, 
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
 from app.engine.process.child import Child, ChildDied, ChildTimeout, ReceivedReply
-from app.engine.process.child import Reply as Reply  # pipelines take it from here
+from app.engine.process.child import Reply as Reply  # exported for pipelines
 from app.engine.queue.job import Job
 from app.tasks.codecs.picture import PICTURE_LINK
 
@@ -69,7 +69,7 @@ class CodecProcess:
 
     def send(self, call: Call, /) -> None:
         """Send the call. Raises WorkerCrashed, or DeadlineExceeded if the call is settled."""
-        if call.future.done():  # its descriptors are closed, or are about to be
+        if call.future.done():  # the call's descriptors are closed, or will be at once
             raise DeadlineExceeded("the deadline passed before a codec process was free")
         request = {"function": call.function, "meta": call.meta}
         try:

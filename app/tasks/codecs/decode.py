@@ -99,7 +99,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
         # Set the brand of a still picture. With the brand of a sequence, the decoder would return
         # a frame of the sequence's track.
         body = body[:8] + b"avif" + body[12:]
-    elif kind == "HEIC":  # its decoder is an extra; sniff() never returns HEIC without it
+    elif kind == "HEIC":  # sniff() returns HEIC only if the extra with its decoder is installed
         import pi_heif
 
         pi_heif.register_heif_opener(

@@ -80,7 +80,7 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
 
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
-    """Extend the time limit to what is allowed for `pixels` pixels."""
+    """Extend the time limit to the time that a picture of `pixels` pixels may take."""
     if limits.seconds is None:
         return
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds

@@ -55,7 +55,7 @@ class PictureStore:
         return Picture(self, descriptor)
 
     def _charge(self, size: int) -> None:
-        if size > self._budget:  # it would not fit into an empty store: waiting would not help
+        if size > self._budget:  # does not fit even into an empty store
             raise ResolutionTooHigh(
                 f"the decoded picture needs {-(-size >> 20)} MiB of memory; the limit, for all "
                 f"pictures together, is {self._budget >> 20} MiB",
