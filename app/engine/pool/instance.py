@@ -229,7 +229,7 @@ class Instance(Generic[Request, Answer]):
         self._batcher.give_back(*unbegun)
 
     def healthy(self) -> bool:
-        """Part of Taker. Finds a process that died while idle, so that it gets no request."""
+        """Whether the process can run a batch; checks one that has been idle. See Taker."""
         worker = self._worker
         if worker is None or self._loss.done():
             return False
@@ -239,12 +239,12 @@ class Instance(Generic[Request, Answer]):
         return True
 
     def has_room(self) -> bool:
-        """Part of Taker."""
+        """Whether a second batch may be sent behind the one that runs. See Taker."""
         usable = self._ahead and self._copying is None and not self._succession.ready()
         return usable and len(self._runs) == 1 and not self._closing.is_set()
 
     def take(self, batch: Batch) -> None:
-        """Part of Taker. Send the batch; one that cannot be sent goes back or fails."""
+        """Send the batch to the process; one that cannot be sent goes back or fails. See Taker."""
         worker = self._worker
         if worker is None:
             self._batcher.give_back(batch)

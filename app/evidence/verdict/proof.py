@@ -106,7 +106,7 @@ class Verdict:
 
     @property
     def effective(self) -> bool | None:
-        """None while unproven."""
+        """True or False once that is proven, else None."""
         return {"effective": True, "ineffective": False}.get(self.finding)
 
 

@@ -66,7 +66,7 @@ class ModelFiles:
         return replace(test, agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
-        """What a backend needs to open `group`; no format if its program is missing."""
+        """The specification with which a backend opens `group`; no format without its program."""
         found = self.manifest.find(group.program)
         return PredictorSpec(
             directory=self.directory,

@@ -1,4 +1,4 @@
-"""selftest.npz: the golden input and output that prove a predictor computes what it should."""
+"""selftest.npz: the golden input and output by which a predictor is tested before it serves."""
 
 from __future__ import annotations
 
