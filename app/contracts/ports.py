@@ -42,7 +42,7 @@ class PredictorSpec:
 
     @property
     def refusal(self) -> str:
-        """Why no backend can open this predictor; an empty string if one can."""
+        """The reason why no backend can open this predictor; an empty string if one can."""
         return "" if self.format else f"this version has no program {self.program_name!r}"
 
 

@@ -127,9 +127,10 @@ NARROW_SUMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """The processor, as far as frameworks choose their kernels by it.
+    """The properties of the processor by which frameworks choose their kernels.
 
-    `instruction_sets` are those it has, `missing` those it lacks; `remark` says what follows.
+    The processor has the `instruction_sets` and lacks those of `missing`; `remark` tells the
+    consequence for int8 programs, if any.
     """
 
     name: str

@@ -209,7 +209,7 @@ class Group:
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
     def _unusable_reason(self) -> str:
-        """Why the group accepts no job; an empty string if it does."""
+        """The reason why the group accepts no job; an empty string if it accepts jobs."""
         if self._failure is not None:
             return "cannot start"
         if self._batcher.live == 0 and self._backoff.in_crash_loop():
@@ -244,7 +244,7 @@ class Group:
         return sum(instance.resident_bytes() for instance in self._instances)
 
     def _reason(self, started: bool) -> str:
-        """Why the group is not ready, for operators; clients get less detail."""
+        """The reason why the group is not ready, for operators; clients get less detail."""
         if self._failure is not None:
             return f"{CANNOT_START}{self._failure}"
         return self._unusable_reason() or ("restarting" if started else "not started")

@@ -40,8 +40,7 @@ from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes that no call causes by itself: a system out of memory sends KILL, or first TERM.
-"""
+"""Exit codes that no call causes by itself: systems out of memory send KILL, or first TERM."""
 
 
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF

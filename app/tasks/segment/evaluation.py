@@ -106,7 +106,7 @@ BASELINES: dict[str, Callable[[Pixels], Map]] = {
 
 
 SIDE = 320
-"""All masks are resized to this size before they are compared."""
+"""Masks are resized to this size before they are compared with the expected ones."""
 VALIDATION_EVERY = 10
 """Every tenth pair by sorted name, from the first, is for validation. Training never sees it."""
 PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
