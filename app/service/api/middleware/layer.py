@@ -117,7 +117,7 @@ class RequestLayer:
         path, client = scope["path"], scope["client"]
         try:
             if (refusal := self._sites.refusal(scope)) is not None:
-                state["route"] = None  # the request names another server
+                state["route"] = None  # counted as unmatched: no route may answer it
                 raise refusal
             if scope["method"] == "TRACE" and state["route"] is not None:
                 self._routes.check_method(state["route"], path, "TRACE")  # 405 even without a key
