@@ -163,7 +163,7 @@ def _layers(
 ) -> ASGIApp:
     """Wrap the routes in RequestLayer and in the layers that the settings enable.
 
-    All layers are plain ASGI: a layer that buffers would hide a disconnect.
+    All layers are plain ASGI, because a layer that buffers would hide a disconnect.
     """
     settings = services.settings
 

@@ -239,7 +239,7 @@ async def _load(
         _log_served(served, routes)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
-    if background is not None:  # only now: it must not delay the start
+    if background is not None:  # last: comparing must not delay the start
         background.start()
     if poll := settings.repository_poll_seconds:
         source, directory = settings.model_source, settings.model_repository

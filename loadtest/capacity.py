@@ -46,27 +46,29 @@ USED = 0.7
 """Planned share of a replica's capacity: the rest is for bursts and for replacing a replica."""
 LOADS = (0.5, 0.7, 0.9)
 LINK_BITS = 10e9
-WORDS = {"balancer": "one core of the balancer", "network": "its link"}
+WORDS = {"balancer": "one core of the balancer", "network": "the balancer's link"}
 
 INTRODUCTION = """\
 # Capacity
 
-`.venv/bin/python loadtest/capacity.py --write docs/capacity.md` measured and wrote this page, on
+`.venv/bin/python loadtest/capacity.py --write docs/capacity.md` measured and wrote this page on
 
 > {machine}
 
-with the clients on the same cores. Read how figures compare and how the sums go; the seconds belong
-to the machine, so run it on yours. A replica is one container: one API process with its predictors.
+The clients ran on the same cores. The ratios and the calculations apply elsewhere; the times belong
+to this machine, so run the command on yours. A replica is one container: one API process with its
+predictors.
 
 ## What one replica answers
 
-Requests a second with a few clients that always wait for an answer: two for each core, four for
-texts. A mask is `/segment?output=mask` of a JPEG, texts are of 41 characters. `float32` is oneDNN's
-group; `chosen` is what the server's own measurements make the default, in brackets.
+The table shows requests a second. A few clients (two for each core, four for texts) each send the
+next request when the last one is answered. A mask is `/segment?output=mask` of a JPEG; a text has
+41 characters. `float32` is the group `onednn`; `chosen` is the default group that the server chose
+by its own measurements, in brackets.
 """
 
 OTHERS = """\
-The same on
+The same measured on
 
 > {machine}
 """
@@ -74,45 +76,46 @@ The same on
 LATENCY = """\
 ## How long a request takes
 
-The 95th and the 99th percentile in milliseconds, of requests that arrive as those of many users
-do, at so much of the rate above, with {cores} cores and the chosen groups. One that is refused
-counts as 30 s.
+The table shows the 95th and the 99th percentile in milliseconds, with {cores} cores and the chosen
+groups. Requests arrive at random times, like those of many users, at the given share of the rate
+above. A rejected request counts as 30 s.
 """
 
 START = """\
 ## How long a start takes
 
-Ready after {seconds:.1f} s, with these processor seconds: {api:.1f} of the API process, which
-imports first, then {children} of its children, which open their
-models, check them and run each shape of `warmup`.
+A server is ready after {seconds:.1f} s. The API process, which imports first, uses {api:.1f} s of
+processor time. Its children open their models, check them and run each shape of `warmup`. They use
+{children} s.
 """
 
 COSTS = """\
 ## What one request costs
 
-With {cores} cores and the chosen groups. Processor time is that of all processes of the replica,
-and of its API process alone; the balancer's is HAProxy's, measured before one replica. Bytes are
-those of the request and its reply.
+The figures are for {cores} cores and the chosen groups. The table shows the processor time of all
+processes of the replica, of its API process alone, and of the balancer (HAProxy before one
+replica), and the bytes of a request with its reply.
 """
 
 CEILINGS = """\
-## Where each part ends
+## The limit of each part
 
-- **API process**: it computes on one core at a time, so it ends at 1 / its time for a request. More
-  cores for one replica than the number in brackets would find it full.
-- **Balancer**: 1 / its time for a request, for each core that it has.
-- **Network**: {link:g} Gbit/s / (8 × bytes of a request), of the balancer's link, which sees every
-  request.
+- **API process**: it computes on one core at a time, so its limit is 1 / its time for a request. A
+  replica with more cores than the number in brackets reaches this limit before its predictors are
+  busy.
+- **Balancer**: its limit is 1 / its time for a request, for each core that it has.
+- **Network**: the limit is {link:g} Gbit/s / (8 × bytes of a request) for the balancer's link,
+  which carries every request.
 """
 
 REPLICAS = """\
 ## How many replicas
 
-Replicas = requests a second / ({used} × what one answers), rounded up, of {cores} cores each and
-with the chosen groups; {spare:.0%} are left for bursts and for a replica that is being replaced.
-Memory is replicas × {memory:.2f} GB. A million requests cost
-1,000,000 / 3,600 × {cores} cores × {price:g} / ({used} × what one answers), where a core costs
-{price:g} an hour (`--price`).
+The number of replicas is the requests a second / ({used} × the requests a second of one replica),
+rounded up. Each replica has {cores} cores and the chosen groups; {spare:.0%} of its capacity remain
+for bursts and for a replica that is being replaced. Memory is replicas × {memory:.2f} GB. A million
+requests cost 1,000,000 / 3,600 × {cores} cores × {price:g} / ({used} × the requests a second of one
+replica), if a core costs {price:g} an hour (`--price`).
 """
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)
@@ -273,13 +276,13 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
         CEILINGS.format(link=LINK_BITS / 1e9),
         _ceilings(costs, proxy),
         _api_check(as_shown(report["api"][0])),
-        "`loadtest/with_without.py haproxy` measures what the way through the balancer adds.\n",
+        "`loadtest/with_without.py haproxy` measures the time that a balancer adds to requests.\n",
         REPLICAS.format(used=USED, cores=cores, spare=1 - USED, memory=memory / 1e9, price=price),
         _replicas(planned, proxy, memory, price),
         "## What breaks first\n",
         "".join(_first(row, proxy) for row in planned)
-        + f"- `deploy/haproxy/haproxy.cfg` takes {report['balanced']} replicas; beyond that, raise "
-        "the number in its\n  `server-template`.\n",
+        + f"- `deploy/haproxy/haproxy.cfg` has room for {report['balanced']} replicas; for more, "
+        "raise the number in its\n  `server-template`.\n",
     ]
     return "\n".join(parts)
 
@@ -362,7 +365,7 @@ def _rate(row: Row) -> str:
 
 def _costs(rows: Iterable[Row], proxy: Mapping[str, Row]) -> str:
     return _table(
-        ["", "processor, ms", "of it the API process", "balancer, ms", "kB"],
+        ["", "all processes, ms", "API process, ms", "balancer, ms", "kB"],
         [
             [
                 row["request"],
@@ -381,17 +384,18 @@ def _ceilings(rows: Iterable[Row], proxy: Mapping[str, Row]) -> str:
     for row in rows:
         ends = ceilings(row, proxy[row["request"]])
         largest = ends["API process"] / (row["per_second"] / row["cores"])
-        api = f"{_number(ends['API process'])} (a replica of {largest:.0f} cores)"
+        api = f"{_number(ends['API process'])} ({largest:.0f} cores)"
         lines.append([row["request"], api, _number(ends["balancer"]), _number(ends["network"])])
-    return _table(["a second", "API process", "balancer, a core", "network"], lines)
+    return _table(["requests a second", "API process", "balancer, one core", "network"], lines)
 
 
 def _api_check(probe: Row) -> str:
     seconds = probe["api_cpu_seconds"]
     return (
-        f"How far that sum holds: `{probe['request']}`, which computes nothing, takes "
-        f"{1e3 * seconds:.2f} ms of the API\nprocess, which makes {_number(1 / seconds)} a second; "
-        f"{_number(probe['per_second'])} were answered, beside their clients.\n"
+        f"A check of this calculation: `{probe['request']}`, which computes nothing, takes "
+        f"{1e3 * seconds:.2f} ms of\nthe API process. That gives {_number(1 / seconds)} requests "
+        f"a second; {_number(probe['per_second'])} were answered, with the clients on\n"
+        "the same cores.\n"
     )
 
 
@@ -431,10 +435,11 @@ def _first(row: Row, proxy: Mapping[str, Row]) -> str:
     (first, name), (second, other) = shared
     rate = row["per_second"]
     return (
-        f"- **{row['request']}**: the predictors, at {_number(rate)} a second for a replica of "
-        f"{row['cores']} cores, whose API process\n  is {load:.0%} busy then. With replicas enough "
-        f"{WORDS[name]} is next, at {_number(first)} a second,\n  which are "
-        f"{_number(first / rate)} replicas; then {WORDS[other]}, at {_number(second)}.\n"
+        f"- **{row['request']}**: the predictors of a replica of {row['cores']} cores reach their "
+        f"limit first, at {_number(rate)} a\n  second; its API process is then {load:.0%} busy. "
+        f"With {_number(first / rate)} replicas, {WORDS[name]} reaches its\n  limit, at "
+        f"{_number(first)} a second; the next limit is that of {WORDS[other]}, "
+        f"at {_number(second)}.\n"
     )
 
 

@@ -25,7 +25,7 @@ SAMPLES = {
     "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
     "sentiment": ("training/emotion/*.jsonl",),
 }
-"""Files of a checkout; elsewhere, the task's own samples are used."""
+"""Files of a checkout by task. Without a checkout, the task's own samples are used."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

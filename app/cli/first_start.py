@@ -21,9 +21,9 @@ logger = logging.getLogger("paddlepool.server")
 def repository(settings: Settings) -> Path:
     """Return the model repository to serve.
 
-    If none was chosen and there is no ./model_repo, this is the user's own. The first call fills it
-    with the shipped models. While its U²-Netp is unchanged, each call tries to add the official
-    weights. Files that the user has changed are not written. Raises ConfigError.
+    If none was chosen and there is no ./model_repo, this is the user's own repository. The first
+    call fills it with the shipped models. While its U²-Netp is unchanged, each call tries to add
+    the official weights. Files that the user has changed are never overwritten. Raises ConfigError.
     """
     configured = settings.model_repository
     if settings.repository_is_chosen or configured.exists():

@@ -38,7 +38,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""Factor from the loss budget to the group's budget, which is judged on a single sample."""
+"""The group's budget divided by the loss budget: the group is judged on a single sample."""
 
 GROUP = """
 [[instance_group]]

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises ConfigError without Ray, and for invalid options."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read by Ray's import, and by its processes
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read by the import of Ray and by its processes
     try:
         import ray
         from ray import serve

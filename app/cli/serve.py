@@ -24,8 +24,8 @@ COLLECTED_OBJECTS = 20_000
 which none is answered, and finds nothing: requests hold no cycles."""
 
 SWITCH_SECONDS = 0.0005
-"""Python's thread switch interval. A request crosses threads four times; with the default of 0.005
-seconds, it would wait that long each time for a thread that is busy."""
+"""Python's thread switch interval. A request changes threads four times. With the default of 0.005
+seconds, it would wait that long each time for a busy thread."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
         # Bind the address first: no process is started if the port is taken.
         port = settings.port
         listener = passed or server.listen(settings.host, port, backlog=settings.backlog)
-        if settings.grpc_port:  # gRPC opens it itself, in the event loop
+        if settings.grpc_port:  # gRPC opens its port itself, in the event loop
             port = settings.grpc_port
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
@@ -129,7 +129,7 @@ def main() -> int:
 
 def _end_with_input() -> None:
     sys.stdin.read()
-    os._exit(0)  # its child processes end when their pipes close
+    os._exit(0)  # child processes end when their pipes close
 
 
 if __name__ == "__main__":

@@ -12,20 +12,21 @@ from typing import Protocol
 
 
 class Quota(Protocol):
-    """Remaining quota of a caller; for one event loop."""
+    """The quota that one caller has left; used from one event loop only."""
 
     def spend(self, what: str, amount: int) -> None:
         """Take `amount` of `what` ("pixels", "texts").
 
-        Raises QuotaExceeded if nothing is left. An amount larger than the rest is accepted.
+        Raises QuotaExceeded if nothing is left. While anything is left, any amount is accepted.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """One caller. `name` is a key's position or an address; empty if callers are not distinguished.
+    """One caller.
 
-    `may_start` is whether the caller may start an instance group by naming it in a request.
+    `name` is the position of its API key or its address; it is empty if callers are not told apart.
+    `may_start`: whether the caller may start an instance group by naming it in a request.
     """
 
     name: str = ""

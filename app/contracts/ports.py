@@ -42,7 +42,7 @@ class PredictorSpec:
 
     @property
     def refusal(self) -> str:
-        """The reason why no backend can open it, or an empty string."""
+        """The reason why no backend can open this predictor; an empty string if one can."""
         return "" if self.format else f"this version has no program {self.program_name!r}"
 
 
@@ -68,7 +68,7 @@ Agreement = Callable[[Tensors, Tensors], float]
 """How closely two sets of outputs agree for a task's users: from 0 to 1."""
 
 AgreementOf = Callable[[ServedModelInfo], Agreement | None]
-"""Returns the agreement of a model's task; None if there is no task, or it defines none."""
+"""Finds the measure of agreement of a model's task; None without a task or a measure."""
 
 
 class Ran(NamedTuple):
@@ -116,8 +116,8 @@ class Worker(Protocol[Request, Answer]):
     def poll_reply(self) -> int | None:
         """Return the size in bytes of the oldest request's answer, or None before it arrives.
 
-        If it raises and failure() returns a reason, the process is gone and the next request never
-        began. Raises Interrupted if the request may be run again.
+        If this raises an error and failure() then returns a reason, the process is gone and the
+        next request never began. Raises Interrupted if the request may be run again.
         """
 
     def fetch(self) -> Answer:
@@ -138,9 +138,9 @@ class Worker(Protocol[Request, Answer]):
 class Predictor(Worker[Tensors, Ran], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
-    check_timeout() and poll_reply() raise DeadlineExceeded after the timeout (the predictor is then
-    dead), WorkerCrashed if the process died or was killed because its outputs do not match the
-    model's specification, and RunRefused if the framework rejected the batch.
+    check_timeout() and poll_reply() raise DeadlineExceeded after the timeout; the predictor is then
+    dead. They raise WorkerCrashed if the process died, or was killed because its outputs do not
+    match the model's specification. They raise RunRefused if the framework rejected the batch.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
@@ -150,7 +150,7 @@ class Predictor(Worker[Tensors, Ran], Protocol):
         """Block until the oldest request is answered, for at most `timeout` seconds."""
 
     def settle(self) -> None:
-        """Leave the suspension it was opened with and begin to serve."""
+        """Leave the suspension that was passed when it was opened, and begin to serve."""
 
 
 class Suspended(Protocol):

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 START_UP = "start-up"
 STAGES = ("decode", "preprocess", START_UP, "queue", "infer", "postprocess", "encode")
-"""The stages of a request, in the order they run; few requests wait for a group to start up."""
+"""The stages of a request in running order. `start-up` occurs only if a group had to be started."""
 
 
 class Rejection(StrEnum):
@@ -17,10 +17,10 @@ class Rejection(StrEnum):
     """
 
     QUEUE_FULL = "queue_full"
-    DEADLINE = "deadline"  # it could not have ended in time
+    DEADLINE = "deadline"  # it could not finish before its deadline
     NOT_READY = "not_ready"
     SHED = "shed"  # dropped for a job of higher priority
-    EXPIRED = "expired"  # its deadline passed while it waited
+    EXPIRED = "expired"  # the job's deadline passed while it waited
     CANCELLED = "cancelled"  # the client went away
 
 
@@ -32,7 +32,7 @@ class Restart(StrEnum):
     STOPPED = "stopped"
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    CORRUPT = "corrupt"  # its answer was malformed
+    CORRUPT = "corrupt"  # an answer of the process was malformed
     FAILED = "failed"  # a new process could not be opened
     LACKING = "lacking"  # no process could be started: the system lacked resources
 
@@ -51,5 +51,5 @@ class ShadowOutcome(StrEnum):
     """Outcome of a sampled request."""
 
     REPLAYED = "replayed"  # run on every group
-    DROPPED = "dropped"  # an earlier one was still waiting, or there was no group to run it
+    DROPPED = "dropped"  # an earlier request still waited, or no group could run this one
     FAILED = "failed"  # a predictor failed

@@ -74,8 +74,8 @@ def use_one_heap() -> None:
 def give_memory_back() -> None:
     """Return unused memory to the system, including objects in reference cycles.
 
-    Takes a few milliseconds. By itself, the garbage collector examines old objects only when their
-    number has grown by a quarter, and the allocator keeps free pages between those in use.
+    Takes a few milliseconds. Without this call, the garbage collector examines old objects only
+    when their number has grown by a quarter, and the allocator keeps free pages between used ones.
     """
     gc.collect()
     with contextlib.suppress(AttributeError):  # another C library than glibc
@@ -127,7 +127,11 @@ NARROW_SUMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """The instruction sets by which frameworks choose their kernels, and their consequences."""
+    """The properties of the processor by which frameworks choose their kernels.
+
+    The processor has the `instruction_sets` and lacks those of `missing`; `remark` tells the
+    consequence for int8 programs, if any.
+    """
 
     name: str
     instruction_sets: tuple[str, ...]

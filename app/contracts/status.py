@@ -43,7 +43,7 @@ class Candidate:
 
 ChosenBy = Literal["config", "start", "measured", "kept"]
 """How the default group was chosen. "config": config.toml names it. "start": it serves until the
-candidates are measured. "measured": they were measured. "kept": measured before this start."""
+candidates are measured. "measured": it was the best of them. "kept": measured before this start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

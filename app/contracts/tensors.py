@@ -60,7 +60,7 @@ def largest_difference(found: Tensors, expected: Tensors) -> float:
 
 
 def mean_difference(found: Tensors, expected: Tensors) -> float:
-    """Return the largest mean absolute difference of an output, which is what budgets limit."""
+    """Return the mean absolute difference of the worst output; budgets limit this value."""
     return _worst(found, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
 
 
@@ -83,7 +83,7 @@ STRINGS = "object"
 
 
 def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Return an array of these objects as they are; NumPy might convert them."""
+    """Return an array that holds these objects unconverted; np.array() could convert them."""
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
@@ -110,4 +110,4 @@ class TaskTensors:
     opaque: frozenset[str] = frozenset()
     """Outputs whose strings are binary data, which JSON cannot represent."""
     padding: Callable[[Any], int] = lambda _value: 0
-    """Padding tokens that were needed for the value, for /metrics."""
+    """Number of padding tokens behind a pipeline's value, for /metrics."""

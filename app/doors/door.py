@@ -35,7 +35,7 @@ def task_route(
     reply: Mapping[str, Any],
     body: Mapping[str, Any] | None = None,
 ) -> APIRouter:
-    """Build a router with one POST route. Pass `body` only if the endpoint reads it itself."""
+    """Build a router with one POST route. Pass `body` if the endpoint reads the body itself."""
     router = APIRouter(tags=[TAG], route_class=TaskRoute)
     router.add_api_route(
         path,
@@ -52,7 +52,7 @@ def task_route(
 
 
 def add_health(router: APIRouter) -> None:
-    """Add `GET /health`. The reply has PaddleX's format; TEI's clients read only the status."""
+    """Add `GET /health`. The reply has PaddleX's format, as TEI's clients read only the status."""
     router.add_api_route("/health", health, include_in_schema=False)
 
 
@@ -96,8 +96,8 @@ ADDRESSES = ("http://", "https://", "ftp://", "file://")
 
 
 MAX_MARKS = 4_096
-"""Maximum brackets, colons and commas in a body. A picture in base64 has none of them, and for
-each one the parser needs far more memory and time than for other bytes."""
+"""Maximum brackets, colons and commas in a body. A picture in base64 has none of them. The parser
+needs far more memory and time for each of them than for another byte."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:

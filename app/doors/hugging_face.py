@@ -1,9 +1,9 @@
 """`/hf/sentiment`, `/hf/segment` and `/hf`: the API of Hugging Face's inference clients.
 
-The clients are recognized by their User-Agent, so they may also use the address of `/sentiment`, of
+The clients are recognised by their User-Agent, so they may also use the address of `/sentiment`, of
 `/segment` or of the server. Requests and replies follow `huggingface_hub/inference/_client.py` and
-`_providers/hf_inference.py` of huggingface_hub 2.4. That client reads a flat list of labels as one
-label, and sends pictures without a Content-Type.
+`_providers/hf_inference.py` of huggingface_hub 2.4. The client there takes a flat list of labels
+for one label, and sends pictures without a Content-Type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.tasks.sentiment.router import Text, Texts, classify
 from app.tasks.sentiment.texts import SentimentSettings
 
 AGENTS = (b"hf_hub/", b"@huggingface/")
-"""The Python client and the JavaScript client."""
+"""Parts of the User-Agent of the Python client and of the JavaScript client."""
 LABEL = "foreground"
 JSON = "application/json"
 PICTURE = re.compile(rb'"inputs"\s*:\s*"(?:data:image|\\?/9j\\?/|iVBORw0KGgo|UklGR|R0lGOD|Qk[0-3])')
@@ -210,7 +210,10 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """Return the request and a segment's least score. Raises FileMissing and InvalidParameter."""
+    """Return the request and the minimum score of a segment.
+
+    Raises FileMissing and InvalidParameter.
+    """
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     asked = document.get("parameters")

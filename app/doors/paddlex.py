@@ -37,9 +37,9 @@ from app.tasks.segment.request import (
 
 JSON = "application/json"
 PART_LABELS = 256 * 1024
-"""Labels written in one call."""
+"""Number of labels that are written in one call."""
 ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
-"""The label 0 and its comma, two bytes as one number. Adding 1 to it gives the label 1."""
+"""The label 0 and its comma: two bytes as one number. This number plus 1 is the label 1."""
 
 
 class PaddleXError(BaseModel):

@@ -41,7 +41,7 @@ URLENCODED = "application/x-www-form-urlencoded"
 DETECTED = "other"
 """remove.bg's X-Type for a picture of no specific kind. This server detects no kinds."""
 UNLIMITED_CALLS = 1_000_000
-"""Free calls in /v1.0/account if there is no quota. Clients compare them with their need."""
+"""Free calls in /v1.0/account if there is no quota. Clients compare the number with their need."""
 FIELD_TEXT_BYTES = 1024
 QUOTED = {
     b"%2B": b"+",

@@ -28,7 +28,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def wake() -> None:
-        if not ended.done():  # it may be cancelled
+        if not ended.done():  # the future may be cancelled
             ended.set_result(None)
 
     def run() -> None:
@@ -56,8 +56,8 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
 async def in_some_thread(name: str, work: Callable[[], T]) -> T:
     """Like in_thread(), but run `work` on the event loop if no thread can be started.
 
-    For work that must not be skipped, since an instance or an answer would be lost. On the event
-    loop it delays every request for a moment.
+    Use it for work that must be done, because an instance or an answer would be lost otherwise. On
+    the event loop, the work delays every request for a moment.
     """
     try:
         return await in_thread(name, work)

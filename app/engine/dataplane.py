@@ -8,9 +8,9 @@ postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which 
 the body. Both hold one model version from the first step to the last.
 
 Rejections come early. `reserve` (app.engine.queue.admission) rejects a request for lack of room or
-time before any work; `infer` reserves only for a large body, else submission decides. What one
-client's bytes can break fails in `prepare`, `read` or the check of tensors, before the queue. A
-request always releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
+time before any work; `infer` reserves only for a large body, else submission decides. Faults in a
+client's data are found in `prepare`, `read` or the check of tensors, before the queue. A request
+always releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class DataPlane:
                         )
                     )
             except RunRefused:
-                # The model has passed its self-test, and these tensors were alone in their run.
+                # The tensors are at fault: they ran alone, and the model passed its self-test.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
                 raise InvalidTensor(
                     "the model cannot be run on these tensors; each fits by itself, but their "
@@ -214,7 +214,7 @@ class DataPlane:
         }
         if starting := max(result.start_up_seconds for result in results):
             measured[START_UP] = starting
-        order = dict.fromkeys((*STAGES, *measured))  # a task may have stages of its own
+        order = dict.fromkeys((*STAGES, *measured))  # a task may have other stages, too
         stages = {stage: measured[stage] for stage in order if stage in measured}
         self.observer.stages_done(stages, results)
         if (listener := self.traffic_listener) is not None:

@@ -28,9 +28,9 @@ def build_info(cpuinfo: Path = CPUINFO) -> dict[str, str]:
 def machine(
     *, environment: Mapping[str, str] = os.environ, cpuinfo: Path = CPUINFO
 ) -> dict[str, str]:
-    """Return everything besides the model on which a choice among configurations depends.
+    """Return the facts about this machine that can change which instance group is the best.
 
-    This includes the environment variables of predictors: one of them can mask instructions.
+    They include the environment variables of predictors, which can disable instruction sets.
     """
     switches = sorted(
         f"{name}={value}"

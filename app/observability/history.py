@@ -75,9 +75,9 @@ def _at(
 class WindowedHistogram:
     """A histogram that can return the observations since an interval; not thread-safe.
 
-    It keeps the cumulative counts at the end of each interval with observations: a window is one
-    subtraction, however many observations it has. It keeps at most `INTERVALS` + 2 sets of counts,
-    here of 34 each.
+    It keeps the cumulative counts at the end of each interval with observations, so a window is one
+    subtraction, however many observations it has. At most `INTERVALS` + 2 sets of counts are kept;
+    a set has one count for each bucket, here 34.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -128,7 +128,7 @@ class Window:
 
 
 class History:
-    """The last hour of all groups; thread-safe. Metrics adds the same values as to its histograms.
+    """The last hour of all groups; thread-safe. Metrics records each value here and in /metrics.
 
     **Invariant**: memory is bounded by the series that ran in the last hour, which come from closed
     sets: three histograms of at most 362 intervals each, about 0.1 MB for the runs of one group.

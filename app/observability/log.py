@@ -26,7 +26,7 @@ class JsonLines(logging.Formatter):
     """Formats time, level, event and the caller's `extra` as one line of JSON, ASCII only."""
 
     def __init__(self, *, replica: str = "") -> None:
-        """Every line names the `replica` unless it is empty."""
+        """Add the name of the `replica` to every line, unless it is empty."""
         super().__init__()
         self._always = {"replica": replica} if replica else {}
 
@@ -63,7 +63,7 @@ class BackgroundHandler(logging.handlers.QueueHandler):
         self._listener.start()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # formatting it here would take the request's time
+        return record  # formatted later, so that no request waits for it
 
     def enqueue(self, record: logging.LogRecord) -> None:
         if self.lines.qsize() >= WAITING_LINES:
@@ -89,9 +89,10 @@ class BackgroundHandler(logging.handlers.QueueHandler):
 
 
 class _PacedListener(logging.handlers.QueueListener):
-    """Looks for lines every `INTERVAL_SECONDS`.
+    """Looks for lines every `INTERVAL_SECONDS` instead of being woken by each line.
 
-    A line written right after its request would take the interpreter from the client's next one.
+    A line written right after its request would hold the interpreter lock when the client's next
+    request arrives.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ def configure(
     # Log lines do not show their place in the code: see "Optimization" in the logging manual.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Our own access line replaces uvicorn's; its warnings of malformed requests repeat our 400s.
+    # Our access line replaces uvicorn's, whose warnings of malformed requests repeat our 400s.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
@@ -140,8 +141,8 @@ def configure(
 def _is_wanted(record: logging.LogRecord) -> bool:
     """Return whether to keep uvicorn's line.
 
-    Our own line `connection refused` says more about a malformed request. A request that the end of
-    a drain cancels is already counted in a line before its traceback.
+    Our own line `connection refused` says more about a malformed request. When the end of a drain
+    cancels requests, uvicorn logs their number first, so their tracebacks add nothing.
     """
     cancelled = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
     return not cancelled and record.msg != "Invalid HTTP request received."

@@ -53,7 +53,7 @@ class Metrics:
     """
 
     def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:
-        # Only OpenMetrics has a use for the library's second series of each counter.
+        # The library adds a series `_created` to each counter, which only OpenMetrics readers use.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
         self._known: dict[tuple[Histogram | Counter, tuple[str, ...]], Histogram | Counter] = {}
         self.registry = CollectorRegistry(auto_describe=True)  # lets name[] select gauges

@@ -55,7 +55,7 @@ Values = Callable[[str], Sequence[str]]
 """All values of a header."""
 
 Place = tuple[str, float, float, Mapping[str, int]]
-"""A stage: its name, its start and end by the clock, and its own attributes."""
+"""A stage: name, start and end on the jobs' clock, and its own attributes."""
 
 
 class _Headers(Getter[Values]):
@@ -103,8 +103,8 @@ class RequestSpan:
     ) -> None:
         """End the span, and make the spans of its stages.
 
-        `error` is the kind of error for programs, or empty. `failed` means that the server caused
-        it; `why` is the reason for people.
+        `error` is the error's code, or empty; `why` is its text for people. `failed` means that
+        the server caused the error, not the client.
         """
         CURRENT.set(None)
         span = self._span

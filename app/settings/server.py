@@ -382,14 +382,14 @@ class Settings(BaseSettings):
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
-        """Return these settings with the type of a task's own settings model."""
+        """Return this object, typed as the settings class that a task declares."""
         if not isinstance(self, part):
             raise TypeError(f"this is a bug: settings without {part.__name__}")
         return self
 
     @property
     def repository_is_chosen(self) -> bool:
-        """Whether an operator set the repository, or a source that fills it."""
+        """Whether an operator set the repository, or a model source that fills it."""
         return "model_repository" in self.model_fields_set or bool(self.model_source)
 
     def keys(self) -> tuple[bytes, ...]:

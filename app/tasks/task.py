@@ -67,14 +67,14 @@ class Task:
 
 
 def first_route(task: Task, settings: Settings) -> str:
-    """The path of the task's first endpoint, which the log names."""
+    """The path of the task's first endpoint, for the log."""
     return str(vars(task.endpoints(settings).routes[0])["path"])
 
 
 def offline(name: str) -> Callable[..., Any]:
-    """A function for commands that imports `module:attribute` and calls it.
+    """Build a function that imports `module:attribute` when it is called, and calls that.
 
-    The server process must not load picture decoders.
+    Only commands call it: the server process must not load picture decoders.
     """
 
     def call(*arguments: Any) -> Any:
@@ -116,12 +116,12 @@ def build_pipeline(
 def agreement_of(
     info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors, Tensors], float] | None:
-    """The measure of the model's task, if there are both."""
+    """The agreement measure of the model's task; None without a task or a measure."""
     task = task_of(info, tasks)
     return None if task is None or task.agreement is None else task.agreement(info)
 
 
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
-    """The comparison of the model's task, if there are both."""
+    """The comparison of the model's task; None without a task or a comparison."""
     task = task_of(info)
     return None if task is None or task.comparison is None else task.comparison(info)

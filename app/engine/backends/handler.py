@@ -1,8 +1,8 @@
 """The child's side of a backend: its handler, its options, and the ONNX form of its program.
 
-An ONNX program is read; any other is converted. The conversion is not trusted: before an instance
-serves, the engine runs the version's golden self-test on it, whose expected outputs come from the
-reference program.
+An ONNX program is read as it is; a Paddle program is converted. The conversion is not trusted:
+before an instance serves, the engine runs the version's golden self-test on the converted program.
+The self-test's expected outputs come from the reference program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from app.engine.process.worker import Handler as Handler
 
 CONVERSION_SECONDS = 120.0
 CONVERTER = Path(__file__).with_name("onnx_program.py")
-"""Run as a file: a confined process cannot search for modules in the directory above `app`."""
+"""The converter is run as a file, not as a module: a confined process cannot search for modules in
+the directory above `app`."""
 
 Run = Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]
 
@@ -81,6 +82,6 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
         ) from None
     if done.returncode != 0 or not done.stdout:
         said = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
-        last = said.strip().splitlines()[-1:] or ["no message"]  # clients can read it in /info
+        last = said.strip().splitlines()[-1:] or ["no message"]  # /info shows this line to clients
         raise BackendError(f"the program cannot be converted to ONNX: {last[0][:200]}")
     return done.stdout

@@ -21,7 +21,7 @@ OPSET = 17
 def convert(directory: Path, program: str, params: str) -> bytes:
     """Return the program as ONNX. Raises the converter's errors; ImportError without the extra."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # from Paddle and the converter, about each other
+        warnings.simplefilter("ignore")  # Paddle and the converter warn about each other
         import paddle2onnx
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "model.onnx"

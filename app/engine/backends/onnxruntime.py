@@ -21,7 +21,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         raise BackendUnavailable(
             "the backend onnxruntime needs the package onnxruntime (extra onnx)"
         ) from error
-    onnxruntime.set_default_logger_severity(4)  # no log lines: it raises its errors, too
+    onnxruntime.set_default_logger_severity(4)  # no log lines: errors are raised as well
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = opening["threads"]
     options.inter_op_num_threads = 1

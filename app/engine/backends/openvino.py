@@ -18,10 +18,10 @@ from app.engine.backends.handler import Handler, checked_options, onnx_bytes, se
 
 
 def imported_openvino() -> Any:
-    """Return the package `openvino`, without its telemetry. Raises ImportError without the package.
+    """Import `openvino` without its telemetry. Raises ImportError without the package.
 
     OpenVINO and NNCF report their use to their makers and store an identifier in the home
-    directory. If the reporting package cannot be imported, both use stubs instead.
+    directory. If the package that reports cannot be imported, both use stubs instead.
     """
     sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))
     import openvino
@@ -54,7 +54,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             "NUM_STREAMS": "1",
             # By default, the threads of every process are pinned to the first cores.
             "ENABLE_CPU_PINNING": False,
-            # By default it computes in bfloat16 if the processor can: not the same model.
+            # By default OpenVINO computes in bfloat16 if the processor can, which changes outputs.
             "INFERENCE_PRECISION_HINT": "f32",
         },
     )

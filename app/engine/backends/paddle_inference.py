@@ -37,7 +37,7 @@ shape with its own packed weights; with 0, all shapes share one set of weights, 
 are kept. `bfloat16` is for oneDNN, on a processor that supports it; `float16` is for a GPU."""
 
 SHAPES = 128
-"""With `cache_capacity = 0`, oneDNN never drops a shape, which costs 1 MB each. The predictor is
+"""With `cache_capacity = 0`, oneDNN never drops a shape, and each one takes 1 MB. The predictor is
 therefore created again after this many shapes. Eight rows by seven length buckets are 56."""
 
 GATHERED_BYTES = 4 * 2**20

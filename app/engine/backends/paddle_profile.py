@@ -115,7 +115,7 @@ def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
         name = _name(operator["#"])
         taken = [value["%"] for value in operator.get("I", []) if value["%"] != 0]
         if name in CONSTANT or (taken and constants.issuperset(taken)):
-            made = operator["O"]  # a parameter's is one value, not a list
+            made = operator["O"]  # a parameter has one value here, not a list
             constants.update(value["%"] for value in (made if isinstance(made, list) else [made]))
             continue
         if name in ("pd_op.data", "pd_op.fetch"):

@@ -46,20 +46,20 @@ TUNED_ALLOCATOR = malloc_settings(
     "hugetlb=1", "mmap_threshold=4294967296", "trim_threshold=4294967296", "top_pad=67108864"
 )
 CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
-"""Without it, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file beside them."""
+"""Without this flag, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file beside
+them."""
 
 BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "paddle_inference": TUNED_ALLOCATOR,
-    # Without the first flag, its executor uses a thread pool for operators: more threads than its
-    # budget, and for U²-Netp a third slower with a third more memory.
+    # Without the first flag, Paddle's executor runs operators in a thread pool. It then uses more
+    # threads than its budget; U²-Netp becomes a third slower and takes a third more memory.
     "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
     "paddle_dygraph": CURRENT_PROGRAMS,
-    # It would report its use to its makers and store an identifier in the home directory.
+    # OpenVINO would report its use to its makers and store an identifier in the home directory.
     "onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"},
 }
-"""Environment by backend; the tuning is part of how static programs are served. The dynamic graph
-and the other frameworks run untuned, as in any process of their users, because they are compared in
-that form: docs/decisions/0006."""
+"""Environment by backend; static programs are served with this tuning. The dynamic graph and the
+other frameworks are compared as their users run them, without tuning: docs/decisions/0006."""
 
 
 CONVERTING = ("onnxruntime", "openvino")
@@ -197,7 +197,7 @@ class ProcessBackend:
 
 
 def _starts_programs(spec: PredictorSpec) -> bool:
-    """Whether opening needs system calls that are rejected later; CUDA may need some, too."""
+    """Whether opening needs system calls that are rejected later; CUDA may also need some."""
     return _converts(spec) or spec.options.get("device") == "gpu"
 
 

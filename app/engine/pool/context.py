@@ -80,16 +80,16 @@ class OnDemand:
 
 
 SLICE_SECONDS = 0.01
-"""Minimum run time, in every tenth of a second, of a predictor that is being opened: a server that
-is never idle can still reload its models."""
+"""Run time that a predictor being opened gets at least in every tenth of a second, so that a server
+that is never idle can still reload its models."""
 
 
 class Yielding:
     """Suspends predictors that are being opened while those that serve need the cores.
 
-    Predictors are opened with its `suspension`. Priorities would not be enough: a process that has
-    lowered its priority cannot raise it again, and oneDNN prepares a shape separately for each
-    thread, so another thread of lower priority cannot do the warm-up.
+    Predictors are opened with its `suspension`. A lower priority would not be enough: a process
+    that has lowered its priority cannot raise it again, and a separate thread of lower priority
+    cannot do the warm-up, because oneDNN prepares a shape for each thread.
     """
 
     def __init__(self, cores: float | None = None) -> None:

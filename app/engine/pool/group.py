@@ -80,9 +80,10 @@ class Group:
     def start(self, *, gently: bool = False) -> list[asyncio.Future[None]]:
         """Open every instance; a second call returns the same futures.
 
-        `gently` opens one after another, each with the processor time that serving predictors
-        leave. If an instance rejects the model, the group accepts no job until the model is loaded
-        again. If processes die while they are opened, the futures fail only in a crash loop.
+        With `gently`, instances are opened one after another, each with the processor time that
+        serving predictors leave. If an instance rejects the model, the group accepts no job until
+        the model is loaded again. If processes die while they are opened, the futures fail only in
+        a crash loop.
         """
         if self._failure is not None and not self.has_program:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -196,7 +197,7 @@ class Group:
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
     def _unusable_reason(self) -> str:
-        """The reason why no job is accepted, or an empty string."""
+        """The reason why the group accepts no job; an empty string if it accepts jobs."""
         if self._failure is not None:
             return "cannot start"
         if self._batcher.live == 0 and self._backoff.in_crash_loop():
@@ -231,7 +232,7 @@ class Group:
         return sum(instance.resident_bytes() for instance in self._instances)
 
     def _reason(self, started: bool) -> str:
-        """The reason why it is not ready, for operators; clients get less detail."""
+        """The reason why the group is not ready, for operators; clients get less detail."""
         if self._failure is not None:
             return f"{CANNOT_START}{self._failure}"
         return self._unusable_reason() or ("restarting" if started else "not started")

@@ -30,11 +30,11 @@ from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import INLINE_BYTES, Batch
 
 GRACE_SECONDS = 2.0
-"""How long a run may exceed the latest deadline in its batch before its process is killed: clients
-with short deadlines must not be able to cause restarts."""
+"""How long a run may exceed the latest deadline in its batch before its process is killed. Without
+this time, clients with short deadlines could cause restarts."""
 PATIENCE = 10.0
 """A run may take this many times its usual seconds, however short the deadlines in its batch are:
-a client with a short deadline must not cost a predictor."""
+a client with a short deadline must not cause the loss of a predictor."""
 IDLE_CHECK_SECONDS = 0.5
 """How often an idle process is checked, unless it was used within that time."""
 ABORT_SECONDS = 0.2
@@ -59,8 +59,8 @@ Answer = TypeVar("Answer", bound=Timed)
 class Run:
     """A batch that a worker runs.
 
-    `joining` is the seconds that joining its inputs took, `began` the time when it was sent or the
-    run before it ended, whichever is later, and `ended` the time when its answer came.
+    `joining` is the seconds that joining its inputs took. `began` is the time when it was sent, or
+    when the run before it ended if that is later; `ended` is the time when its answer came.
     """
 
     batch: Batch
@@ -71,7 +71,7 @@ class Run:
 
 @dataclass(eq=False, kw_only=True)
 class Instance(Generic[Request, Answer]):
-    """Owner of one worker. Opening starts at once; `opened` is settled when the first is ready.
+    """Owner of one worker at a time. Opens the first at once; `opened` is settled when it is ready.
 
     `open_worker(first)` returns a worker that is tested and warm. If the first one is rejected
     (ConfigError, BackendError), the instance ends and `opened` fails; after any other error,
@@ -174,7 +174,7 @@ class Instance(Generic[Request, Answer]):
                 successor, reason = None, opening_failure(error)
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; returns True as soon as this instance is closing, else False."""
+        """Wait for these seconds; return True at once if the instance is closing, else False."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._closing.wait()
@@ -182,7 +182,7 @@ class Instance(Generic[Request, Answer]):
             return False
 
     async def _serve(self, worker: Worker[Request, Answer]) -> Restart | None:
-        """Run batches until the worker is lost (returns why) or the instance closes (None)."""
+        """Run batches; return why the worker was lost, or None when the instance closes."""
         self._loss = self._loop.create_future()
         self._worker = worker
         self._used = self.clock()
@@ -219,7 +219,7 @@ class Instance(Generic[Request, Answer]):
         self.batcher.give_back(*unbegun)
 
     def healthy(self) -> bool:
-        """Part of Taker. Notices a process that died while idle before it gets a request."""
+        """Whether the process can run a batch; checks one that has been idle. See Taker."""
         worker = self._worker
         if worker is None or self._loss.done():
             return False
@@ -234,7 +234,7 @@ class Instance(Generic[Request, Answer]):
         return usable and len(self._runs) == 1 and not self._closing.is_set()
 
     def take(self, batch: Batch) -> None:
-        """Part of Taker. Send the batch; one that cannot be sent goes back or fails."""
+        """Send the batch to the process; one that cannot be sent goes back or fails. See Taker."""
         worker = self._worker
         if worker is None:
             self.batcher.give_back(batch)
@@ -384,7 +384,7 @@ class Instance(Generic[Request, Answer]):
         lost = None if worker is None else worker.failure()
         about_run = isinstance(error, PaddlepoolError | Interrupted)
         if lost is None and worker is not None and not about_run:
-            worker.abort()  # its unread answer would be taken for that of the next request
+            worker.abort()  # its unread answer would be mistaken for the next one
             lost = Restart.CORRUPT
         if lost is None and run is not None:
             self._refused(run.batch, error)

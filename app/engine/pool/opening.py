@@ -40,12 +40,12 @@ class Opening:
     _first_opened: float | None = field(default=None, init=False)
 
     def start_up_seconds(self, since: float, until: float) -> float:
-        """Seconds between two clock values that passed before the first predictor was open."""
+        """Seconds of the interval `since` to `until` before the first predictor was open."""
         opened = until if self._first_opened is None else min(self._first_opened, until)
         return max(0.0, opened - since)
 
     def forget(self) -> None:
-        """Note that all predictors were closed: the next one is the first again."""
+        """Record that all predictors were closed: the next one is the first again."""
         self._first_opened = None
 
     async def open(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
@@ -88,9 +88,9 @@ class Opening:
     def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:
         """Run every configured shape and measure its usual time.
 
-        A shape's first run takes up to eight times as long as later ones, so a short run is
-        repeated and the second one counts. If not `timed`, the self-test's shape is not run again:
-        a replacement is ready sooner, and a reload delays requests less.
+        A shape's first run takes up to eight times as long as later ones. A short run is therefore
+        repeated, and the second time counts. If not `timed`, the self-test's shape is not run
+        again: a replacement is ready sooner, and a reload delays requests less.
         """
         tested = [array.shape for array in self.selftest.inputs.values()]
         usual = []

@@ -36,7 +36,7 @@ class RestartBackoff:
         return LACKING_DELAYS[min(self._lacked, len(LACKING_DELAYS)) - 1]
 
     def opened(self) -> None:
-        """Note that a worker was opened: the system no longer lacks resources."""
+        """Record that a worker was opened: the system no longer lacks resources."""
         self._lacked = 0
 
     def in_crash_loop(self) -> bool:

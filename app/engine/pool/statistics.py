@@ -45,9 +45,9 @@ class Stages:
 class Statistics:
     """Counts requests and runs. Times are in seconds; `ended` is a value of the engine's clock.
 
-    `rows` are inferences, `executions` are predictor runs. `success`, `failure` and `queue` count
-    requests. `requests` adds the times of a run once for each request in it; `batches` adds them
-    once for each run, keyed by its number of rows.
+    `rows` counts inferences, `executions` predictor runs; `success`, `failure` and `queue` count
+    requests. `requests` contains the times of a run once for each request in the run. `batches`
+    contains them once for each run, keyed by the run's number of rows.
     """
 
     rows: int = 0

@@ -16,8 +16,8 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.05
-"""Interval between two checks of a worker's memory: the system sums it over all processors, which
-takes a tenth of the time of a short run."""
+"""Interval between two checks of a worker's memory. A check takes a tenth of the time of a short
+run, because the system sums the memory over all processors."""
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Succession(Generic[Request, Answer]):
     """The successor of one instance's worker.
 
     The effective cap is at least 1.5 times the worker's initial size. If no successor can be
-    opened, the worker serves on and the cap grows by half.
+    opened, the worker continues to serve and the cap grows by half.
     """
 
     name: str

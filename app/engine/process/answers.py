@@ -23,9 +23,9 @@ RAISED_BY_CHILDREN = {
 """Errors by name. A child cannot raise errors about keys, other models or this server."""
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
-"""Takes a call's values, and the values and arrays of its answer. Raises ValueError for an answer
-that the genuine target never gives. The arrays are in memory that the child can still write: their
-dtypes and shapes are fixed, their values may change."""
+"""A function of a call's values and of the values and arrays of its answer. Raises ValueError for
+an answer that the genuine target never gives. The child can still write to the memory of the
+arrays: their dtypes and shapes are fixed, their values may change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes that no call causes by itself. Out of memory, systems send KILL, some TERM first."""
+"""Exit codes that no call causes by itself: systems out of memory send KILL, or first TERM."""
 
 
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF
@@ -260,8 +260,8 @@ class Child:
             os.set_blocking(self._printed.fileno(), False)
             self._events.register(self._printed, PRINTED)
         if limits.idle:
-            # Set before it has a second thread, as threads inherit the policy. If a sandbox forbids
-            # it, niceness alone must be enough.
+            # Set before the child has a second thread, as threads inherit the policy. If a sandbox
+            # forbids the policy, niceness alone must be enough.
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
         if self._suspension is not None:
@@ -317,7 +317,7 @@ class Child:
                 socket.send_fds(self._socket, [header], list(descriptors), socket.MSG_DONTWAIT)
             else:
                 self._socket.send(header, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # it has answered earlier requests without reading them
+        except BlockingIOError:  # the child answered earlier requests without reading them
             raise self._kill_corrupt("it does not read requests") from None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
@@ -356,7 +356,7 @@ class Child:
             wait.deadline += now - wait.checked
             wait.stopped_since = None
         elif now >= wait.deadline and self._arrives(0.0):
-            return 0.001  # the reply came in time, only this thread was late
+            return 0.001  # the reply came in time; only this thread was late
         elif now >= wait.deadline:
             lacking = 0.0
             if wait.patient:
@@ -387,7 +387,7 @@ class Child:
         """
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # it has printed something
+        except BlockingIOError:  # the child has printed something
             self._events.poll(0)  # further output gives no event until the next _watch_output()
             self._forward_output()
             return None
@@ -450,7 +450,7 @@ class Child:
     def _died(self) -> ChildDied:
         try:
             code = self._process.wait(timeout=DYING_SECONDS)
-        except subprocess.TimeoutExpired:  # it has closed its socket but still runs
+        except subprocess.TimeoutExpired:  # the child has closed its socket but still runs
             self.kill()
             return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
         return ChildDied(ended(code), code)

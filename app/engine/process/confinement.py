@@ -23,13 +23,13 @@ from app.engine.process import landlock, seccomp
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION = 0x20080522
 _KEPT = 1 << 1 | 1 << 2
-"""Root's capabilities to access files of other users, who may own the code or a model. The others
-would let it inspect processes and change the system despite the measures below."""
+"""Root's capabilities to access files of other users, who may own the code or a model. Root's other
+capabilities would let it inspect processes and change the system despite the measures below."""
 _SYSTEM = ("/usr", "/lib", "/lib64", "/sys", "/etc/ld.so.cache", "/etc/localtime")
 _PROC = ("self", "cpuinfo", "meminfo", "stat", "version", "filesystems", "sys", "driver", "devices")
 """Entries of /proc that are not about other processes."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-"""Other devices are disks, terminals and shared memory."""
+"""The allowed devices. The others are disks, terminals and shared memory."""
 _PACKAGE = Path(__file__).parents[2]
 
 

@@ -1,7 +1,7 @@
 """Landlock rules for this thread and the threads it starts: which files they may access.
 
-See landlock(7). A process under such rules can read neither the memory nor the environment of a
-process that is not under them, regardless of their users.
+See landlock(7). A process under Landlock rules can read neither the memory nor the environment of a
+process that is not under them, even if both belong to the same user.
 """
 
 from __future__ import annotations

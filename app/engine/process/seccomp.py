@@ -20,7 +20,7 @@ _NONE = 0xFFFFFFFF
 _REFUSED = {
     "execve": (59, 221), "execveat": (322, 281), "fork": (57, _NONE), "vfork": (58, _NONE),
     "socket": (41, 198), "socketpair": (53, 199),
-    "io_uring_setup": (425, 425),  # its requests bypass filters
+    "io_uring_setup": (425, 425),  # requests of io_uring bypass filters
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
     "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438),

@@ -74,5 +74,5 @@ class Suspension:
 
     def _send(self, number: signal.Signals, *processes: subprocess.Popen[bytes]) -> None:
         for process in processes:
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the process has just ended
                 process.send_signal(number)

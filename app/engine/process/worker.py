@@ -37,7 +37,7 @@ processes could read files there."""
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
 SLOTS = 2
-"""Maximum calls under way: one runs, and the next is ready when it ends."""
+"""Maximum calls under way: one runs, the other is ready when it ends."""
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
@@ -124,7 +124,7 @@ def _resource_errno(failure: Exception) -> int | None:
 def _log(error: BaseException, *, opening: bool) -> None:
     """Write one line of the server's log.
 
-    The error's text is left out except while opening: it may quote a client's input.
+    The error's text may quote a client's input, so it is left out, except while opening.
     """
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     line = {
@@ -170,5 +170,5 @@ def _end_with_parent(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it is closed already
+    if select.select([lifeline], [], [], 0)[0]:  # the parent's end is closed already
         os._exit(0)

@@ -1,8 +1,8 @@
 """Admission control: rejects a job at once if it could not be served in time.
 
-A job is admitted only if it can finish before its deadline, by the moving average of service times.
-The one exception is a job that would run immediately: it is always admitted, so that its run can
-correct an estimate that is too high.
+A job is admitted only if, by the moving average of service times, it can finish before its
+deadline. The one exception is a job that would run immediately: it is always admitted, so that its
+run can correct an estimate that is too high.
 
 The estimated wait counts only jobs that are scheduled ahead of this one, for every caller.
 """
@@ -24,8 +24,8 @@ from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 class Instances:
     """State of the instances at one moment.
 
-    `live` of them accept batches, and `free` is whether one would take a job at once. If a job has
-    to wait, the runs under way still need `running` seconds in total.
+    `live` is the number of instances that accept batches; `free` is whether one of them would take
+    a job at once. If none would, the runs under way still need `running` seconds in total.
     """
 
     live: int
@@ -136,8 +136,8 @@ class Admission:
     def _check(self, job: Job, now: float, instances: Instances, *, reserving: int) -> None:
         """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.
 
-        `reserving` is the number of reservations ahead of the job. It is 0 if the request had its
-        own: any earlier one has become a job by now, or is scheduled after it.
+        `reserving` is the number of reservations ahead of the job. It is 0 if the job's request had
+        a reservation: each earlier one has become a job by now, or is scheduled after this job.
         """
         self._check_deadline(job, now)
         if job.priority < NORMAL:
@@ -149,9 +149,9 @@ class Admission:
         self._check_room(job.priority, wait, job.caller)
 
     def _reserving(self, caller: str) -> int:
-        """Number of reservations ahead of the caller's next one.
+        """Number of reservations ahead of the caller's next one, because callers take turns.
 
-        These are all its own, and from each other caller at most one more than that.
+        If the caller holds n reservations, all n are ahead, and up to n + 1 of every other caller.
         """
         held = Counter(each.caller for each in self.reservations if each is not None)
         own = held.pop(caller, 0)

@@ -30,7 +30,7 @@ and another instance may be free first."""
 
 
 class Taker(Protocol):
-    """An instance, as the batcher sees it."""
+    """What the batcher needs of an instance."""
 
     def healthy(self) -> bool:
         """Whether it can run a batch now. If not, it has already left the batcher."""
@@ -176,8 +176,8 @@ class Batcher:
     def dispatch(self) -> None:
         """Hand over the batches that may run now, and set a timer for those that may run later.
 
-        take() may call this method again, for a batch that it could not send. The nested call
-        returns at once and the outer loop continues, which avoids deep recursion.
+        take() may call this method again for a batch that it could not send. Such a nested call
+        returns at once and the outer loop continues, so the recursion stays shallow.
         """
         if self._dispatching:
             return

@@ -14,8 +14,8 @@ from app.engine.queue.job import Job, ShapeKey
 WEIGHT = 0.25
 MAX_SHAPES = 256
 MOST_AT_ONCE = 4.0
-"""A run counts as at most this many averages. A delayed run (a stopped process, a frozen machine)
-says little about the next one, and admission would reject requests because of it."""
+"""A run counts as at most this many times the average. A delayed run (a stopped process, a frozen
+machine) says little about the next one, but admission would reject requests because of it."""
 
 
 class ServiceTime:
@@ -52,7 +52,7 @@ def _moved(average: float | None, value: float) -> float:
 QueueKey = tuple[int, ShapeKey]
 
 REMEMBERED = 1024
-"""Callers whose next turns are kept, or twice the number of waiting callers if that is more."""
+"""Maximum callers whose next turn is kept; twice the number of waiting callers if that is more."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
@@ -160,7 +160,7 @@ class ShapeQueues:
     def next_batch(self, now: float) -> tuple[list[Job], float]:
         """Return the jobs that may run now, still queued; or none, and when to ask again.
 
-        A queue is ready if its next batch is full or its head has waited for the delay.
+        A queue is ready if its next batch is full or its first job has waited for the delay.
         """
         ask_again = math.inf
         if not self._queues:

@@ -88,7 +88,7 @@ class LoadHistory:
         on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
         rows = {*served, *loading, *failures, *on_disk, *without}
         numbered = {name for name, version in rows if version is not None}
-        # The model's failure is newer than those of its versions: none has been tried since.
+        # A failure of the whole model is newer than those of its versions: none was tried since.
         reasons = {key: failures.get((key[0], None)) or failures.get(key) for key in rows}
         reasons |= dict.fromkeys(without, UNSEALED)
         return tuple(

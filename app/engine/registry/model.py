@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
-    """Return the default group before anything is measured."""
+    """Return the default group of a version whose candidates are not measured yet."""
     if config.first_group is None:
         return Choice(group=config.default_group, by="config", reason=PINNED)
     return Choice(group=config.default_group, by="start", reason=reason)

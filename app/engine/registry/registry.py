@@ -61,9 +61,9 @@ class ThreadBudget:
 def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudget:
     """Return the largest number of threads that the groups of one model use together.
 
-    Models are not added up because each one is sized for the whole machine: models with requests
-    share the cores. Groups that start on demand do not count: they exist for comparison, not to
-    serve beside the others.
+    Threads of different models are not added up: each model is sized for the whole machine, and
+    models with requests share the cores. Groups that start on demand do not count: they exist for
+    comparison, not to serve beside the others.
     """
     return ThreadBudget(threads=max((each.threads() for each in configs), default=0), cores=cores)
 
@@ -121,7 +121,7 @@ class ServedVersions:
     def acquire(self, name: str, version: int | None) -> ServedModel | None:
         """Lease the named version, or the newest that is ready; the caller must release it.
 
-        If no version is ready, it is the newest, which gives the reason when a job is submitted.
+        If no version is ready, leases the newest, which gives the reason when a job is submitted.
         Returns None if there is no such version.
         """
         versions = self._models.get(name, {})
@@ -233,7 +233,7 @@ class ModelRegistry:
             self._history.keep(name, looked_at)
             await self._retire(*self._serving.remove(name, keep=keep or held))
             if keep:
-                # Only now: a new model must not make the server unready while it loads.
+                # Not earlier: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
         if failures and (held or not keep):
             raise failures[0]
@@ -394,7 +394,7 @@ class ModelRegistry:
         unsealed: dict[str, tuple[int, ...]] = {}
         with contextlib.suppress(PaddlepoolError):
             for name in self._repository.names():
-                with contextlib.suppress(PaddlepoolError, OSError):  # this one cannot be read
+                with contextlib.suppress(PaddlepoolError, OSError):  # this model cannot be read
                     published[name] = self._repository.versions(name)
                     unsealed[name] = self._repository.unsealed(name)
         return self._history.index(self.served(), published, unsealed)

@@ -30,11 +30,11 @@ class _Seen:
 
 
 class RepositoryWatcher:
-    """Acts on each change once; a change that failed to load is retried only if it changes again.
+    """Acts on each change once; what failed to load is tried again only after another change.
 
-    It reads only names, sizes and times of files: the registry verifies every byte. A change counts
-    when two polls in a row have found the same state: a file that is written in place is empty for
-    a moment, and an empty config.toml is valid.
+    The watcher reads only names, sizes and times of files: the registry verifies every byte. It
+    acts when two polls in a row have found the same state: a file that is written in place is empty
+    for a moment, and an empty config.toml is valid.
 
     **Invariant**: the state at the time when the watcher is built counts as seen.
     """

@@ -21,7 +21,7 @@ PROFILE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator; `sources` are the places of the operators whose results it reads."""
+    """One operator; `sources` are the indices of the operators whose results it reads."""
 
     name: str
     fused: tuple[str, ...]
@@ -40,7 +40,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A profiled graph: `before` counts exported operators, `added` are those of the executor."""
+    """A profiled graph. `before` is the number of exported operators; the executor `added` some."""
 
     model: str
     group: str

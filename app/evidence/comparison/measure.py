@@ -39,7 +39,7 @@ class TaskComparison(Protocol):
 
 
 ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
-"""Finds the comparison of a model's task; None for a model without one."""
+"""A function that returns the comparison of a model's task, or None if it has none."""
 
 
 def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
@@ -84,7 +84,7 @@ def open_groups(
     count: Callable[[InstanceGroup], int] = lambda _: 1,
     opened_one: Callable[[], None] = lambda: None,
 ) -> Opened:
-    """Open `count(group)` predictors of each group; refusals are in the result, not raised."""
+    """Open `count(group)` predictors of each group. The result lists refusals; none is raised."""
     opened = Opened(predictors={}, refused={})
     try:
         for group in groups:

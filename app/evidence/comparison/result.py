@@ -53,8 +53,8 @@ class Comparison:
     """All results of one `paddlepool compare`.
 
     `refused` and `not_busy` (not measured on all cores) map groups to reasons. `weights_sha256` is
-    the digest of the params file, or of the program: a version number can be reused.
-    `default_group` is the baseline of all ratios.
+    the digest of the params file, or of the program; it identifies the weights even if a version
+    number is used again. `default_group` is the baseline of all ratios.
     """
 
     model: str
@@ -156,7 +156,7 @@ def _quantile(seconds: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """A recommended group: the default group if no change is worthwhile or nothing is `fit`."""
+    """A recommended group; the default group if no change is worthwhile or no group is fit."""
 
     group: str
     reason: str
@@ -168,8 +168,9 @@ def recommend(
 ) -> Recommendation:
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
-    Without a rate of all cores, throughput is the inverse of one request's median time. Rejects
-    groups beyond their budget, groups that are no candidates, and those above `p95_seconds`.
+    Groups that were not measured on all cores are compared by the inverse of one request's median
+    time. Rejects groups beyond their budget, groups that are no candidates, and groups whose 95th
+    percentile is above `p95_seconds`.
     """
     results = {each.group: each for each in found.groups}
     default = results[found.default_group]
@@ -203,7 +204,7 @@ def recommend(
 def _candidate(
     each: GroupResult, default: GroupResult, together: bool, why: str, *, unless_faster: bool
 ) -> Candidate:
-    """With `unless_faster`, a fit candidate must be clearly faster than the default group."""
+    """Turn a result into a candidate. With `unless_faster`, it is unfit unless clearly faster."""
     gain = _rate(each, together) / _rate(default, together)
     return Candidate(
         group=each.group,

@@ -131,7 +131,7 @@ def _open_for_all_cores(
     open_predictor: PredictorFactory,
     selftest: SelfTest,
 ) -> Opened:
-    """Open more predictors until every core has a thread, within half of the free memory."""
+    """Open more predictors until every core has a thread; they may take half of the free memory."""
     groups = [files.config.group(name) for name in opened.predictors]
     more = {group.name: max(1, int(cores) // group.threads) - 1 for group in groups}
     room = available_memory() // 2

@@ -69,7 +69,7 @@ class Outcome:
 
 
 def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
-    """Splits of the cores into equal predictors, by powers of two; some leave cores idle."""
+    """Ways to divide the cores among equal predictors, by powers of two; some leave cores idle."""
     powers = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
     sizes = sorted({*powers, cores})
     return [
@@ -218,7 +218,7 @@ def _parameters(config: ModelConfig, candidate: Candidate) -> dict[str, Any]:
 def candidate_files(
     files: ModelFiles, candidate: Candidate, samples: Sequence[Sample]
 ) -> ModelFiles:
-    """The version as `candidate` would serve it, with the default group only."""
+    """The version with the configuration of `candidate`, and with the default group only."""
     config = files.config
     group = config.group(config.default_group).model_copy(
         update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
@@ -363,7 +363,7 @@ class Search:
     def _fits_memory(
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]
     ) -> bool:
-        """Estimate from the largest predictor so far; leave half of the free memory to others."""
+        """Estimate memory from the largest predictor so far; half of the free memory must stay."""
         seen = [*known, *(one.outcome() for one in loaded if one.seconds)]
         each = max((one.resident_bytes // one.candidate.count for one in seen), default=0)
         if not each and loaded:

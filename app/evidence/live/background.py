@@ -30,7 +30,7 @@ from app.models.repository.layout import ModelFiles
 POLL_SECONDS = 1.0
 
 START_SECONDS = 10.0
-"""No group is measured in the first seconds of the server: its first requests need them."""
+"""No group is measured in the server's first seconds, which belong to its first requests."""
 
 AFTER_FAILURE_SECONDS = 60.0
 """Pause after a failure, such as a system that cannot start another process."""

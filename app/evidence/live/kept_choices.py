@@ -1,4 +1,4 @@
-"""Keeps the chosen default groups in a file; the next start on this machine begins with them."""
+"""Keeps the chosen default groups in a file, so that the next start on this machine uses them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _File(BaseModel):
 
 
 def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Below $XDG_STATE_HOME or ~/.local/state; None without a home."""
+    """Return the default file, below $XDG_STATE_HOME or ~/.local/state; None without a home."""
     state = environment.get("XDG_STATE_HOME", "")
     if state.startswith("/"):
         return Path(state) / "paddlepool" / "choices.json"
@@ -75,7 +75,7 @@ def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
 class KeptChoices:
     """Choices kept in a file; thread-safe.
 
-    Without a usable file they last as long as the process. The first problem is logged.
+    Without a usable file, choices are kept in memory only. The first problem is logged.
     """
 
     def __init__(self, path: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:

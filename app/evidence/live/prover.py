@@ -1,4 +1,4 @@
-"""Proves whether groups have an effect: interleaves runs with the base's until that is known."""
+"""Proves whether groups have an effect by runs that alternate with runs of the base."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Race:
         return statistics.median(seconds) if seconds else None
 
     def _runner(self, group: str) -> Runner:
-        """Runs all predictors at once; seconds are the cost of one run to the machine."""
+        """Build a function that runs all predictors at once and reports the time per run."""
         predictors = self._own if group == self._group else self._theirs
 
         def run(inputs: Tensors) -> Timed:

@@ -41,8 +41,8 @@ class Shadow:
     """Samples answered jobs and replays them on other groups.
 
     offer() is called from the event loop, replay_one() from the thread that owns the predictors. At
-    most one job per model waits; at most `max_predictors` are open, least recently used ones closed
-    first.
+    most one job per model waits. At most `max_predictors` predictors are open; the least recently
+    used one is closed for the next.
     """
 
     registry: FromThread
@@ -75,7 +75,7 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Run the job that waits longest on its groups; False if none waits. Raises Closed."""
+        """Run the longest-waiting job on its model's groups; False if none waits. Raises Closed."""
         waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
             return False

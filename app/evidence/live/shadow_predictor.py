@@ -45,7 +45,7 @@ class IdleGate:
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         # Separate from _changed: only threads with work to do wait here. A thread that wakes at the
-        # end of every request would take the interpreter from the next one.
+        # end of every request would hold the interpreter lock when the next one comes.
         self._idle = threading.Condition(lock)
 
     def began(self) -> None:
@@ -111,7 +111,7 @@ class LiveObserver(Protocol):
 
 
 class FromThread:
-    """Adapter by which the background thread calls the registry."""
+    """Lets the background thread call the registry, which belongs to the event loop."""
 
     def __init__(self, registry: ModelRegistry) -> None:
         self._registry = registry
@@ -132,7 +132,7 @@ class FromThread:
 
 
 RUN_SECONDS = 120.0
-"""Timeout of a run, without the time that the process is stopped."""
+"""Timeout of a run; the time for which the process is stopped does not count."""
 
 
 @dataclass(slots=True, eq=False)

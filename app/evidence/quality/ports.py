@@ -1,4 +1,4 @@
-"""What the measurement of quality and a task share, and readers of data files."""
+"""Types that a task and the measurement of quality share, and readers of data files."""
 
 from __future__ import annotations
 

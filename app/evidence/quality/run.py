@@ -159,16 +159,16 @@ def _findings(
 
 
 def _fingerprint(manifest: Manifest) -> str:
-    """The version's sha256, or that of the released file.
+    """The sha256 of the version or, for an official release, of the released file.
 
-    Each machine exports an official release itself.
+    Each machine exports an official release itself, so versions of one release differ.
     """
     official = manifest.weights.get("origin") == "official release"
     return str(manifest.weights["sha256"]) if official else manifest.sha256()
 
 
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
-    """One table of differences per table of figures; equal counts stay as they are."""
+    """Build a table of differences for each table of figures. Equal counts stay as they are."""
     known = {table.key: dict(table.rows) for table in before.tables}
     return [
         Table(

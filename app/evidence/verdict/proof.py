@@ -78,7 +78,7 @@ def interleave(
 Finding = Literal["effective", "ineffective", "unproven"]
 
 MIN_PAIRS = 8
-"""Fewer pairs cannot prove an effect at 99 %: 8 equal signs have a chance of 2 / 2**8 = 0.8 %."""
+"""Fewer pairs cannot prove an effect at 99 %: 8 equal signs occur by chance in 2 / 2**8 = 0.8 %."""
 
 MINIMAL_EFFECT = 1.05
 """Smallest ratio of times that matters, however significant."""
@@ -106,12 +106,12 @@ class Verdict:
 
     @property
     def effective(self) -> bool | None:
-        """None while unproven."""
+        """True or False once that is proven, else None."""
         return {"effective": True, "ineffective": False}.get(self.finding)
 
 
 def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
-    """The verdict on a group, from its runs and the interleaved runs of its base."""
+    """Judge a group by its runs and the interleaved runs of its base."""
     pairs = len(own.seconds)
     if pairs != len(base_runs.seconds):
         raise ValueError(f"{pairs} times of the group, {len(base_runs.seconds)} of its base")
@@ -206,8 +206,8 @@ def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: flo
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
     """The best candidate that is fit, or None if none is worth a change.
 
-    The highest throughput wins, or slightly less with a much sooner answer (SOONER). Ties go to
-    full precision, then to the sooner answer, then to the least memory.
+    The highest throughput wins, unless a candidate with slightly less answers much sooner (SOONER).
+    Ties go to full precision, then to the sooner answer, then to the least memory.
     """
     fit = [each for each in candidates if each.fit]
     equal = fastest_of(fit, rate=_gain, within=EQUAL)

@@ -7,8 +7,8 @@ from string import Template
 TEMPLATES = Path(__file__).parent / "templates"
 
 _ONE_SHAPE = "cache_capacity = 1          # every input has one shape"
-# Every pair of batch size and bucket is a shape. In a cache for only some of them, each shape would
-# hold its own packed weights, and be dropped and packed again.
+# Every pair of batch size and bucket is a shape. With a cache for only some shapes, each would hold
+# its own packed weights, which would be dropped and packed again.
 _ALL_SHAPES = "cache_capacity = 0          # all shapes are kept and share their packed weights"
 
 _MASKS = "{ mean_difference = 0.015, agreement = 0.95 }"

@@ -137,7 +137,7 @@ def _mnist(weights: Path) -> Recipe:
     )
 
 
-TOLERANCE = 1e-3  # ten times the difference of oneDNN and native; a damaged weight far exceeds it
+TOLERANCE = 1e-3  # ten times the difference of oneDNN and native; a damaged weight causes far more
 GRID = 4096.0  # golden outputs are rounded to 1/4096 to compress well; far below the tolerance
 
 
@@ -194,7 +194,7 @@ LIMIT = 1e-4
 
 
 def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
-    """Raise ExportError if the outputs differ by more than 1e-4; nothing without ONNX Runtime."""
+    """Raise ExportError if outputs differ by more than 1e-4. Does nothing without ONNX Runtime."""
     if find_spec("onnxruntime") is None:
         return
     import onnxruntime
@@ -232,8 +232,8 @@ def export_version(
 ) -> Path:
     """Build and publish a version (the next one unless given) and return its directory.
 
-    A model without a config.toml gets the measured default for its network. Raises ExportError; no
-    failure leaves a half-built version where the server looks.
+    A model without a config.toml gets the measured default for its network. Raises ExportError. A
+    failure leaves no incomplete version that a server could find.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")
@@ -321,7 +321,7 @@ def save_program(
 
 
 def _drop_labels(path: Path) -> None:
-    """Remove each operator's label, a running number, so that equal networks give equal bytes."""
+    """Remove each operator's label, a serial number, so that equal networks give equal bytes."""
     program = json.loads(path.read_text("utf-8"))
     for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
         if operator["#"] != "p":  # parameters have another kind of attribute list
@@ -345,7 +345,7 @@ def _halve(layer: nn.Layer, name: str) -> Any:
 def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
     """Cast all half-precision parameters to float32 before the first layer runs.
 
-    A network may read another layer's weights.
+    All at once, because a layer may read the weights of another one.
     """
     for layer in network.sublayers(include_self=True):
         for name, parameter in layer._parameters.items():

@@ -81,7 +81,7 @@ def published_version(model: Path, sha256: str) -> Path | None:
             if manifest["weights"]["sha256"] == sha256:
                 return model / str(number)
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a damaged version is not a match; the server reports it
+            continue  # a damaged version does not match; the server reports it
     return None
 
 
@@ -111,7 +111,7 @@ def write_manifest(
 ) -> None:
     """Write a manifest of every file now in `directory`; nothing may be added afterwards.
 
-    Equal versions give equal bytes: it has no times and no paths.
+    Equal versions give equal bytes, because a manifest has no times and no paths.
     """
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

@@ -22,7 +22,7 @@ def read_specs(
     """The inputs and outputs that `program` (.json or .pdmodel) declares. Raises ExportError.
 
     `params` is the .pdiparams of the same name, if any. A child process loads the program, because
-    one that Paddle cannot load may end the process.
+    a program that Paddle cannot load may end the process.
     """
     legacy = program.endswith(".pdmodel")
     environment = {

@@ -27,10 +27,10 @@ from app.models.repository.selftest import SelfTest, write_selftest
 
 RUN_SECONDS = 120.0
 FREE_SIZES = (1, 8, 32, 64, 224)
-"""Sizes for free axes, tried one after another."""
+"""Sizes of free axes, tried in this order."""
 
 TOLERANCE = 1e-3
-"""Share of the largest output, or of 1: ten times the difference of kernels."""
+"""Allowed difference as a share of the largest output or of 1: ten times that of two kernels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ def _is_concatenation(first: Array, second: Array, joined: Array) -> bool:
 
 
 def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
-    """Correct a declared output by the arrays received: Paddle infers some shapes wrongly."""
+    """Correct a declared output by the arrays of the trial: Paddle infers some shapes wrongly."""
     arrays = [tensors[spec.name] for tensors in seen]
     declared = spec.shape if len(spec.shape) == arrays[0].ndim else arrays[0].shape
     shape = tuple(
@@ -310,7 +310,7 @@ def _program_of(directory: Path) -> tuple[str, str | None]:
 
 
 def _is_program(path: Path) -> bool:
-    """A .json file may also be a tokenizer, for example."""
+    """Whether the file is a program; a .json file may also be a tokenizer, for example."""
     if path.suffix != ".json":
         return path.is_file()
     try:
@@ -321,7 +321,7 @@ def _is_program(path: Path) -> bool:
 
 
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
-    """Check the declared dtypes: bfloat16 is received as float32 with wrong values."""
+    """Check the declared dtypes: Paddle returns bfloat16 as float32 with wrong values."""
     if not (inputs and outputs):
         raise ExportError(
             f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "

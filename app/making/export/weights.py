@@ -1,7 +1,7 @@
 """Reads published weights and converts them to the state of the served networks.
 
-Nothing is unpickled. The names and the meaning of U²-Net's arrays depend on the exporter of an ONNX
-file, so they are identified by the graph: the n-th convolution of the file is the n-th that the
+Nothing is unpickled. The names of U²-Net's arrays depend on the exporter of an ONNX file, so the
+graph identifies the arrays: the n-th convolution of the file is the n-th convolution that the
 upstream network runs. A file is accepted only if every convolution also reads exactly the
 convolutions that it reads upstream.
 """

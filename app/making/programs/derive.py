@@ -131,7 +131,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
 
 
 def folded(files: ModelFiles) -> Graph:
-    """The version's named graph as ONNX Runtime prepares it: constants are computed."""
+    """The version's named graph after ONNX Runtime has computed its constants."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -193,9 +193,9 @@ def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
 def add_program(directory: Path, derived: Derived) -> None:
     """Publish `derived` in a version; it replaces a program of the same name.
 
-    Both files are written beside the version and renamed into it, the manifest last: a server in
-    between finds an unlisted file, and reads the version again. After a power failure in between,
-    remove_unlisted() repairs it.
+    Both files are written beside the version and renamed into it, the manifest last. A server that
+    reads the version in between finds an unlisted file, and reads the version again later. After a
+    power failure in between, remove_unlisted() repairs the version.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
@@ -244,11 +244,11 @@ def checked(
     least_agreement: float = 0.0,
     open_predictor: PredictorFactory,
 ) -> Derived:
-    """`derived` with its loss on `samples` added to its quality.
+    """Measure the loss of `derived` on `samples`; return a copy with the loss in its quality.
 
     `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
-    if the loss is too large: this machine computes differently from the one that measured the
-    ranges.
+    if the loss is too large. This machine then computes differently from the one on which the
+    ranges were measured.
     """
     reference = files.spec(files.config.group(_reference_group(files)))
     with tempfile.TemporaryDirectory() as scratch:
@@ -294,7 +294,7 @@ def _outputs(
 
 
 def _drift(found: Tensors, expected: Tensors) -> float:
-    """The drift of the output that differs most."""
+    """The largest drift() of any output."""
     return max((drift(found[name], array) for name, array in expected.items()), default=0.0)
 
 
@@ -317,7 +317,7 @@ class Differences:
 
 
 def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArray[np.float64]]]:
-    """Run a model with OpenVINO, which computes int8 as in service."""
+    """Run a model with OpenVINO, which computes int8 here exactly as it does when serving."""
     try:
         openvino = imported_openvino()
     except ImportError as error:

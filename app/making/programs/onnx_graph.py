@@ -1,6 +1,7 @@
 """Simplifies an ONNX graph: removes an exporter's leftovers and names each node after its layer.
 
-A quantiser would quantise a bias that is written as an addition after its convolution.
+A bias that is written as an addition after its convolution is moved into the convolution, because a
+quantiser would quantise the addition.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 
 LEVELS = 127
 FIRST_LEVELS = 64
-"""Levels of the first layer's weights: a processor without VNNI adds pairs of products in 16 bits,
-which overflows if an input uses its whole range."""
+"""Levels of the first layer's weights. A processor without VNNI adds pairs of products in 16 bits;
+with more levels, the sum would overflow if an input uses its whole range."""
 
 SMALLEST = 1e-3
 """Share of the layer's largest weight below which a channel gets no scale of its own."""
@@ -31,7 +31,7 @@ SMALLEST = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """A value's scale and zero point, int8 or uint8; `readers` read it quantised."""
+    """A value's scale and zero point (int8 or uint8), and the `readers` that read it quantised."""
 
     value: str
     scale: float
@@ -42,7 +42,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """Everything that was measured on data."""
+    """The ranges of activations that were measured on data, and the layers that stay float."""
 
     activations: tuple[Activation, ...]
     float_layers: tuple[str, ...]

@@ -74,8 +74,8 @@ Loss = Callable[[onnx.ModelProto], float]
 Show = Callable[[str, float], None]
 
 SHARE = 0.1
-"""Share of the budget or of the worst stage's loss, whichever is larger, that a stage or layer
-alone must lose to be looked at."""
+"""A stage or layer is examined only if it alone loses more than this share of the budget, or of the
+worst stage's loss if that is larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Search:
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """The ranges with more layers float; those read their inputs unquantised, too."""
+    """The ranges with these layers float as well; they also read their inputs unquantised."""
     activations = []
     for each in ranges.activations:
         readers = tuple(name for name in each.readers if name not in floats)
@@ -99,7 +99,7 @@ def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
 
 
 class FloatLayers:
-    """Finds the layers that must stay float; `loss` judges a program, `show` reports each one."""
+    """Finds the layers that must stay float. `loss` measures a program, `show` reports its loss."""
 
     def __init__(self, model: onnx.ModelProto, ranges: Ranges, *, loss: Loss, show: Show) -> None:
         self._content = model.SerializeToString()
@@ -125,7 +125,7 @@ class FloatLayers:
         return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)
 
     def _worst(self, budget: float) -> list[str]:
-        """The layers by the loss of each alone, the worst first."""
+        """The layers by the loss with only this layer in int8, the worst first."""
         stages: dict[str, list[str]] = {}
         for layer in self._layers:
             stages.setdefault(layer.partition(".")[0], []).append(layer)

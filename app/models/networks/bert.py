@@ -4,9 +4,9 @@ Post-layer-norm encoder, absolute positions, exact (erf) GELU, tanh pooler. The 
 type 0 is added to the position embeddings once, at import, because serving sends one segment.
 The last layer computes only its first position, because the pooler reads no other.
 
-`BertClassifier` is the network in the form for training. `StaticBertClassifier` is the same
-function of the same parameters with fewer operators per run: expressions of parameters alone are
-computed when Paddle Inference loads the program. docs/decisions/0029 lists the gain of each step.
+`BertClassifier` is the network in the form for training. `StaticBertClassifier` computes the same
+function of the same parameters with fewer operators per run, because Paddle Inference computes
+expressions of parameters when it loads the program. docs/decisions/0029 lists each step's gain.
 """
 
 from dataclasses import dataclass

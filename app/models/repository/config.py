@@ -27,7 +27,7 @@ CORES = "cores"
 MAX_COUNT = 64
 BYTES_OF_A_PROCESS = 1 << 30
 """Memory assumed for a process, to limit processes on a machine with many cores and little memory.
-Predictors of the models in this package take a tenth to a half of it."""
+Predictors of the shipped models take a tenth to a half of this."""
 
 
 class _Table(BaseModel):
@@ -49,7 +49,7 @@ class DynamicBatching(_Table):
 
 
 class Budget(_Table):
-    """What a lower precision may cost on the golden input, by difference or by agreement."""
+    """The loss that a lower precision may have on the golden input: as difference or agreement."""
 
     mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
     agreement: float | None = Field(default=None, gt=0, le=1)
@@ -62,7 +62,7 @@ class Budget(_Table):
 
 
 TOGETHER = 4
-"""Most processes of a group that a comparison runs at a time."""
+"""Maximum processes of one group that a comparison runs at the same time."""
 
 
 class InstanceGroup(_Table):
@@ -186,11 +186,12 @@ class ModelConfig(_Table):
         return resolved
 
     def count_in_place(self, name: str) -> int:
-        """Number of processes of a group that replace the processes of the default group.
+        """Number of processes with which a group takes the place of the default group.
 
-        It is 0 if one process has more threads than all that it would replace. If each process has
-        more threads than before, up to TOGETHER processes keep their number: a single request then
-        uses several cores, and many requests share them no worse (decision 55).
+        They use no more threads than the default group; 0 if not even one process fits. There is
+        one exception: up to TOGETHER processes keep their number if each gets more threads. A
+        single request then uses several cores, and many requests are answered as fast as before
+        (decision 55).
         """
         default, count = self.group(self.default_group), self.count_of_threads(name)
         if 0 < count < default.count <= TOGETHER:
@@ -203,7 +204,10 @@ class ModelConfig(_Table):
         return default.count * default.threads // self.group(name).threads
 
     def threads(self) -> int:
-        """Total threads of the groups that always run; a chosen one counts as its predecessor."""
+        """Total threads of the groups that always run.
+
+        A default group that was chosen by measuring counts with the threads of the first group.
+        """
         first = self.first_group or self.default_group
         return sum(
             group.count * group.threads
@@ -236,10 +240,10 @@ class ModelConfig(_Table):
         return self.model_copy(update={"default_group": name, "instance_group": groups})
 
     def after_first_group(self) -> ModelConfig | None:
-        """A copy with the next group as the first, for a machine that cannot run this one.
+        """A copy with another first group, for a machine that cannot run the present one.
 
-        The next candidate of full precision, in the order of the file, takes over its threads. None
-        if config.toml names the default group or no candidate is left.
+        The next candidate of full precision, in the order of the file, takes over the threads of
+        the first group. None if config.toml names the default group or no candidate is left.
         """
         if self._first_group is None:
             return None
@@ -275,7 +279,7 @@ def load_config(path: Path) -> ModelConfig:
         with open_plain_file(found) as file:
             text = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
-        if path.is_symlink():  # a link was not meant to give the defaults
+        if path.is_symlink():  # a broken link does not mean the defaults
             raise ConfigError(f"{label} is a link to a missing file") from error
         return ModelConfig()
     except OSError as error:
@@ -299,12 +303,12 @@ def parse_config(text: bytes) -> ModelConfig:
         raise ConfigError(faults_of(error)) from error
     except RecursionError as error:
         raise ConfigError("it is not TOML: nested too deep") from error
-    except ValueError as error:  # from the encoding, TOML, or a number that is too long
+    except ValueError as error:  # wrong encoding, wrong TOML, or a number with too many digits
         raise ConfigError(f"it is not TOML: {error}") from error
 
 
 def faults_of(error: ValidationError, *within: str) -> str:
-    """One line with each wrong key, below the table `within`, and what is wrong with it."""
+    """Describe in one line each wrong key of the table `within`."""
     return "; ".join(
         f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
         for fault in error.errors()

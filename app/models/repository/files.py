@@ -44,12 +44,12 @@ LEFTOVER_SECONDS = 86_400.0
 
 @contextmanager
 def staging_name(directory: Path) -> Iterator[Path]:
-    """An unused name in `directory`; a file or directory of that name is removed at the end.
+    """Provide an unused name in `directory`; remove whatever has that name at the end of the block.
 
-    Leftovers of a power failure do no harm, and are removed here a day later.
+    Also removes leftovers of a power failure that are older than a day.
     """
     for leftover in directory.glob(f"{STAGING}*"):
-        with contextlib.suppress(OSError):  # its writer has removed it meanwhile
+        with contextlib.suppress(OSError):  # its writer may have removed it
             if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
                 _remove(leftover)
     path = directory / f"{STAGING}{secrets.token_hex(6)}"

@@ -57,7 +57,7 @@ class ModelFiles:
 
     @property
     def max_rows(self) -> int:
-        """Most rows of a job and of a batch; 1 if the version is not batched."""
+        """Maximum rows of a job and of a batch; 1 if the version is not batched."""
         return self.config.dynamic_batching.max_batch_size if self.batched else 1
 
     def selftest(self, agreement: Agreement | None = None) -> SelfTest:
@@ -66,7 +66,7 @@ class ModelFiles:
         return replace(test, agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
-        """What a backend needs to open `group`; no format if its program is missing."""
+        """The specification with which a backend opens `group`; no format without its program."""
         found = self.manifest.find(group.program)
         return PredictorSpec(
             directory=self.directory,
@@ -210,8 +210,8 @@ def find_default_models(
 ) -> dict[str, str]:
     """The default model of each task: `chosen`, or with `default = true`, or the first by name.
 
-    It need not load: a damaged model must not pass its task to another one. Raises ConfigError if
-    `chosen` names an unknown task. An unknown model may be published later.
+    A default model may be damaged: its task is not passed to another model. Raises ConfigError if
+    `chosen` names an unknown task; an unknown model is accepted, as it may be published later.
     """
     known = sorted(tasks)
     for task, model in chosen.items():

@@ -58,7 +58,7 @@ class Derivation(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(Strict):
-    """The data for measuring activations; `sha256` is of its files' digests, or of its texts."""
+    """The data for measuring activations; `sha256` covers the digests of the files, or texts."""
 
     data: str
     count: Annotated[int, Field(ge=1)]
@@ -193,8 +193,8 @@ def verify_files(
     """Compare every file of a version with its manifest; raises ManifestError at the first fault.
 
     A file that is missing, not listed, a link, or different in a single byte makes the version
-    unusable: the framework itself would load it and return garbage. `gently` takes four times as
-    long, and a quarter of a core.
+    unusable: the framework itself would load it and return garbage. With `gently`, this takes four
+    times as long and uses a quarter of a core.
     """
     label = label or f"{directory.parent.name}/{directory.name}"
     present = {entry.name for entry in os.scandir(directory)} - {MANIFEST}

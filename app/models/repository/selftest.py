@@ -1,4 +1,4 @@
-"""selftest.npz: the golden input and output that prove a predictor computes what it should."""
+"""selftest.npz: the golden input and output by which a predictor is tested before it serves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Distance of outputs from the golden ones: of the worst output, and agreement 0 to 1."""
+    """Differences of the worst output from its golden output, and the agreement from 0 to 1."""
 
     largest_difference: float
     mean_difference: float
@@ -90,7 +90,7 @@ class SelfTest:
             self._check_budget(self.budget, self.quality(found))
 
     def quality(self, found: Tensors) -> Quality:
-        """The quality of outputs that have the shapes of the golden ones."""
+        """Compare outputs, which must have the shapes of the golden ones, with those."""
         return Quality(
             largest_difference=largest_difference(found, self.outputs),
             mean_difference=mean_difference(found, self.outputs),

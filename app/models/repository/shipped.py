@@ -32,7 +32,7 @@ def user_repository() -> Path | None:
 
 
 def located(configured: Path, *, chosen: bool) -> Path:
-    """Return the user's repository if it exists and nothing else is there, else `configured`.
+    """Return `configured`, or the user's own repository where `configured` is a missing default.
 
     `chosen` tells whether an operator chose `configured`; otherwise it is the default.
     """
@@ -45,8 +45,8 @@ def located(configured: Path, *, chosen: bool) -> Path:
 def fill(root: Path, models: Path) -> None:
     """Copy the shipped `models` to `root`, which must not exist. Raises OSError.
 
-    The repository appears complete or not at all; a copy that was interrupted leaves it to the next
-    start.
+    The repository appears complete or not at all; after an interrupted copy, the next start copies
+    again.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".staging-", dir=root.parent) as staging:
@@ -54,7 +54,7 @@ def fill(root: Path, models: Path) -> None:
         shutil.copytree(
             models,
             copy,
-            copy_function=shutil.copyfile,  # the user's own files, whatever the modes of the source
+            copy_function=shutil.copyfile,  # copies no modes: the user owns the files
             ignore=shutil.ignore_patterns(".*", "__pycache__"),
         )
         copy.rename(root)

@@ -62,7 +62,7 @@ class Source:
         """All models that the source holds now, in one listing.
 
         Raises DownloadError if the source does not answer or holds no version at all: an empty
-        listing is more often a wrong address than a wish to serve nothing.
+        listing is more likely a wrong address than an intention to serve nothing.
         """
         with self._translated("cannot be listed"):
             found = dict(self._files.find(self._root, detail=True))

@@ -24,7 +24,7 @@ from app.models.sources.remote import RemoteFile, RemoteModel, Source, fingerpri
 
 CONFIG = "config.toml"
 REFUSED = ".refused.json"
-"""File in the local repository with the fingerprints of refused versions: each is read once."""
+"""File in the local repository with the fingerprints of refused versions, each read only once."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def sync(source: Source, root: Path) -> Changes:
 
 @contextmanager
 def _removed_if_unserved(directory: Path, changes: Changes) -> Iterator[None]:
-    """Remove a model's directory that the block made, unless it holds a version at the end.
+    """Remove the model's directory if the block created it and published no version in it.
 
     A source may list thousands of models without a single valid one.
     """
@@ -228,15 +228,15 @@ def lines_of(changes: Changes) -> Iterator[str]:
 POLL_SECONDS = 0.2
 END_SECONDS = 5.0
 TIMEOUT_SECONDS = 600.0
-"""Time limit for copying everything new; versions that are complete by then stay."""
+"""Time limit for copying everything new; versions that were copied by then are kept."""
 START_SECONDS = 30.0
-"""The same limit at startup, if there is a version to serve and the source is polled again."""
+"""This limit at startup, if there is a version to serve and the source is polled again later."""
 
 log = logging.getLogger(__name__)
 
 
 def first_refresh(address: str, root: Path, *, polled: bool) -> bool:
-    """Run refresh() at startup, for a short time if there are versions and later looks."""
+    """Run refresh() at startup; the limit is short if there are versions and polls will follow."""
     short = polled and any(root.glob(f"*/*/{MANIFEST}"))
     timeout = START_SECONDS if short else TIMEOUT_SECONDS
     return refresh(address, root, until=threading.Event(), timeout=timeout)
@@ -248,8 +248,8 @@ def refresh(
     """Synchronise `root` with the source, log what happened, and return whether it succeeded.
 
     Runs sync() in a process of its own, because the server loads no cloud library. Ends within
-    `timeout` seconds, and soon after the event is set. Never raises: serving does not depend on a
-    source that is gone.
+    `timeout` seconds, and soon after `until` is set. Never raises an error: the server serves its
+    local repository even if the source is gone.
     """
     command = [sys.executable, "-m", "app.cli", "models", "sync", address, "--end-with-input"]
     try:

@@ -160,7 +160,7 @@ def groups_of(
     groups: Sequence[Mapping[str, Any]],
     intervals: int,
 ) -> list[ComparedGroup]:
-    """The groups of one model version, with their numbers in the last `intervals` intervals."""
+    """The groups of one model version, with their figures for the last `intervals` intervals."""
     seconds = window_seconds(history, intervals)
     found = []
     for group in groups:
@@ -186,7 +186,7 @@ def window_seconds(history: History, intervals: int) -> float:
 
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
-    """Every group's intervals after number `after`, for a chart of the last hour."""
+    """Every group's intervals with a number above `after`, for a chart of the last hour."""
     found = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [quantiles(history.seconds, each.buckets, SHARES) or () for _, each in intervals]
@@ -221,7 +221,7 @@ class EngineState:
         self.processor = processor_info()
 
     def read(self, services: Services) -> list[Mapping[str, Any]]:
-        """The members of ComparedModel; `groups` lack the numbers of the window."""
+        """Read the members of ComparedModel, without the figures of a window in `groups`."""
         now = time.monotonic()
         if now - self._read_at >= FRESH_SECONDS:
             self._state = [_model(services, each) for each in shown(services.registry.index())]

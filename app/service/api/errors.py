@@ -77,7 +77,7 @@ log = logging.getLogger("paddlepool.error")
 
 
 def fault_of(error: errors.PaddlepoolError) -> Fault:
-    """The reply to a domain error. Details about the installation go only to the log."""
+    """Build the reply to a domain error. Details about the installation go only to the log."""
     if isinstance(error, errors.OperatorError) or type(error) is errors.PaddlepoolError:
         return http_fault(500, INTERNAL)
     return Fault(
@@ -93,7 +93,7 @@ def fault_of(error: errors.PaddlepoolError) -> Fault:
 
 
 def http_fault(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Fault:
-    """The reply to an error of HTTP itself."""
+    """Build the reply to an error of HTTP itself, such as an unknown path."""
     return Fault(
         status=status,
         code=HTTP_CODES.get(status, "invalid_request"),
@@ -127,7 +127,7 @@ def log_failure(error: BaseException, request_id: str) -> None:
 
 
 def fault_from(error: Exception, request_id: str) -> Fault:
-    """The reply to an exception that a request raised. Logs errors that no client caused."""
+    """Build the reply to an exception of a request. Logs errors that no client caused."""
     if isinstance(error, HTTPException):
         cause = error.__cause__
         if isinstance(cause, errors.PaddlepoolError | Refused):
@@ -182,7 +182,7 @@ def _limit(fault: Mapping[str, Any]) -> int | float | None:
 
 
 def _number(value: object) -> int | float | None:
-    """The value if it is a number, else None: a word may be part of a client's text."""
+    """Return the value if it is a number, else None: a word may come from a client's text."""
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}", value):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -191,7 +191,7 @@ def _number(value: object) -> int | float | None:
 
 
 def _place(fault: Mapping[str, Any]) -> str:
-    """The path of the wrong field. Unknown keys are the client's own and are not repeated."""
+    """Return the path of the wrong field. An unknown key is a client's word and is left out."""
     if fault["type"] == "extra_forbidden":
         return ".".join(str(part) for part in fault["loc"][:-1])
     return ".".join(str(part) for part in fault["loc"])

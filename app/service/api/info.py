@@ -170,7 +170,7 @@ class Info(BaseModel):
 
 
 More = Callable[[Services], Mapping[str, Any]]
-"""Returns additional members of the document."""
+"""A function that returns additional members of the document."""
 
 
 def router(*, card: Sequence[str], more: Sequence[More] = ()) -> APIRouter:
@@ -229,7 +229,7 @@ def processor_info() -> ProcessorInfo:
 
 
 def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
-    """Skip versions that are not loaded because a newer version is ready."""
+    """Yield all versions but those that are not loaded because a newer version is ready."""
     ready: dict[str, int] = {}
     for status in index:  # newest version first
         version = status.version or 0

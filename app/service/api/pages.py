@@ -42,7 +42,7 @@ MEDIA_TYPES = {
 PACKED = ".gz"
 """Suffix of gzipped third-party files, such as `uplot.iife.min.js.gz`; licences are beside them."""
 ICON = "/favicon.ico"
-"""Browsers request the icon here for an address that names no icon, such as a JSON reply."""
+"""Browsers request this icon for any document that names none, such as a JSON reply."""
 HEADER = "<!-- header -->"
 """The placeholder that console/header.html replaces in a page."""
 # Pages show samples and pictures they made themselves (blob:), and connect only to this server.
@@ -173,7 +173,7 @@ def title(router: APIRouter) -> None:
 
 
 def _drop_undeclared(paths: dict[str, Any]) -> None:
-    """Drop the 422 that FastAPI adds on its own to routes whose error form declares none."""
+    """Remove the 422 that FastAPI adds to routes whose form of errors declares none."""
     for operations in paths.values():
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422", "")):

@@ -109,7 +109,7 @@ def reply(fault: Fault, scope: Scope) -> Response:
 
 
 def members(fault: Fault, *, request_id: str, instance: str) -> dict[str, Any]:
-    """The members of problem+json; those that do not apply are left out."""
+    """Build the members of problem+json; those that do not apply are left out."""
     problem: dict[str, Any] = {
         "type": f"/docs/errors#{fault.code}",
         "title": fault.title,

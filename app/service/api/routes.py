@@ -1,9 +1,9 @@
 """Routes: their table, the route class of endpoints that run a task, and its three parameters.
 
 The middleware needs a path's route for body limits, keys and labels, so the table finds it before
-the request is routed. FastAPI builds the OpenAPI document from a task endpoint's signature but does
+any of these steps. FastAPI builds the OpenAPI document from a task endpoint's signature but does
 not handle its requests: resolving the signature takes longer than a short text spends in the queue.
-Errors have FastAPI's form.
+Validation errors have the same form as FastAPI's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TimeoutParameter = Annotated[
 
 
 class Routing(BaseModel):
-    """The three parameters; None if the request leaves one out."""
+    """The parameters `model`, `predictor` and `timeout_ms`; None for each that is missing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -179,7 +179,7 @@ NO_ROUTING = Routing()
 
 
 def _read_routing(request: Request, faults: Faults) -> Routing:
-    """Read the query's routing parameters. Unknown ones are ignored; the last of two counts."""
+    """Read the query's routing parameters. Others are ignored; the last of repeated ones counts."""
     if not request.scope["query_string"]:
         return NO_ROUTING
     query = request.query_params

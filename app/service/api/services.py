@@ -87,8 +87,8 @@ async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) 
     """Run `work`, in the operations thread if `size` is above LARGE_BYTES.
 
     A thread helps only if `work` consists of several calls: the interpreter does not switch threads
-    within one call into C, such as a parser's. Raises Overloaded if `work` does not start within
-    `timeout_default_ms`.
+    during one call into C, such as the call of a parser. Raises Overloaded if `work` does not start
+    within `timeout_default_ms`.
     """
     if size <= LARGE_BYTES:
         return work()

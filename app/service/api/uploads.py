@@ -117,7 +117,7 @@ async def read_upload(
 ) -> Upload:
     """Read the whole upload into memory. A parameter of `known` may occur once, in query or form.
 
-    `second` are the names that the form's field of a second picture may have. Raises FileMissing,
+    `second` lists the accepted names of the form's field for a second picture. Raises FileMissing,
     UnsupportedMediaType, InvalidParameter, and FileTooLarge from reading the body.
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")

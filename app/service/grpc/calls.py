@@ -83,7 +83,7 @@ class Method:
 
 
 class Calls:
-    """Answers every call of the port; for one event loop."""
+    """Answers every call of the port. Used from one event loop only."""
 
     def __init__(self, services: Services, gates: Gates) -> None:
         settings = services.settings
@@ -139,12 +139,12 @@ class Calls:
     def reflected(
         self, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncGenerator[bytes, None]:
-        """The messages of a stream that needs no key. It uses no place of streams that need one."""
+        """The messages of a stream that needs no key; other streams keep their own places."""
         return received(messages, context, self._reflections, seconds=self._stream_seconds)
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
-        """Limit calls that need no key to half of all, as they may stay open for any time."""
+        """Limit calls that need no key to half of all calls: they may stay open without limit."""
         with ExitStack() as places:
             try:
                 places.enter_context(self._kept.held())
@@ -266,7 +266,7 @@ async def _only(message: bytes) -> AsyncIterator[bytes]:
 
 
 async def _nothing(*_: Any) -> Any:
-    """A no-op ASGI application: only the proxy layer's changes to the scope matter."""
+    """An application that does nothing: only the proxy layer's changes to the scope matter."""
 
 
 def headers_of(context: Any) -> Headers:
@@ -318,7 +318,7 @@ TOO_LATE = "The client did not send its message in time."
 
 
 class Arrivals:
-    """Limits how many messages arrive at a time. For one event loop."""
+    """Limits how many messages arrive at the same time. Used from one event loop only."""
 
     def __init__(self, places: int, *, seconds: float) -> None:
         """`seconds` is the time for a call to get a place and receive its message."""

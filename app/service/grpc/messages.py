@@ -2,9 +2,10 @@
 
 Messages are built from the descriptors beside this module when a server opens. They have their own
 descriptor pool, because a client library in the same process may register messages with the same
-names in the default pool. The protocol buffer parser would copy each raw tensor, create some
-hundred bytes of memory for an empty part of two bytes, and block the event loop meanwhile. This
-module counts and measures all parts first, and splits and joins messages without parsing tensors.
+names in the default pool. The protocol buffer parser would block the event loop while it copies
+each raw tensor, and would allocate a hundred bytes or more for an empty part of two bytes. This
+module therefore counts and measures all parts first, and splits and joins messages without parsing
+tensors.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ MAX_PARTS = 4_096
 """Maximum parts of one message, including nested ones: inputs, parameters, strings, raw tensors."""
 
 Parts = Mapping[int, "Parts"]
-"""The fields of a message that are messages themselves, by number, with their own such fields."""
+"""The fields that are messages themselves, by number; each maps to its own such fields."""
 
 PARAMETER: Parts = {2: {}}
 INPUT: Parts = {4: PARAMETER, 5: {}}

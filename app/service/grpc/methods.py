@@ -84,7 +84,7 @@ async def _model_ready(services: Services, request: Any) -> dict[str, Any]:
 
 
 def _holds(check: Callable[[], None]) -> bool:
-    """Whether the check passes. The protocol reports false here instead of an error."""
+    """Whether the check passes: these methods of the protocol report false instead of an error."""
     try:
         check()
     except (ModelNotReady, ModelNotFound):

@@ -25,7 +25,7 @@ from app.service.grpc.messages import SERVICE, Messages
 from app.service.grpc.methods import INFER, inference, methods
 
 WINDOW_BYTES = 1 << 18
-"""Bytes that a client may send of a message before a handler reads it; then the whole message."""
+"""Bytes of a message that a client may send before a handler reads it; the rest may follow then."""
 
 IDLE_STALLS = 10
 """Idle timeout in stall timeouts: gRPC counts a connection as idle when its last reply is written,
@@ -39,9 +39,9 @@ IDENTITY_ONLY = 1
 must not decompress to a large one."""
 
 CLIENT_LOG_LINES = ("Invalid encoding on ", "ExecuteBatchError raised in core")
-"""Beginnings of the library's log lines about clients, each with a traceback, that are dropped. The
-first reports metadata that is not text and quotes it, although it may be a key. The second reports
-a client that has disconnected."""
+"""Beginnings of the library's log lines that are dropped; they are about clients and have a
+traceback each. The first reports metadata that is not text and quotes it, although it may be a key.
+The second reports a client that has disconnected."""
 
 log = logging.getLogger("paddlepool.server")
 
@@ -64,7 +64,7 @@ class GrpcDoor:
                 ("grpc.so_reuseport", 0),  # a port in use must be an error
                 ("grpc.max_receive_message_length", settings.infer_max_bytes),
                 ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-                ("grpc.http2.bdp_probe", 0),  # probing would widen the window to megabytes
+                ("grpc.http2.bdp_probe", 0),  # bandwidth probes would widen the window to megabytes
                 ("grpc.max_metadata_size", settings.header_max_bytes),
                 ("grpc.absolute_max_metadata_size", settings.header_max_bytes),
                 ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),

@@ -23,8 +23,8 @@ KILL_AFTER_SECONDS = 5.0
 class LocalServer:
     """`paddlepool serve` on a free port of the loopback interface. Ends when this process ends.
 
-    This process also ends when the server does, unless it was drained. A proxy without its server
-    would answer 503 faster than other replicas answer, and attract their requests.
+    If the server ends without a drain, this process ends too. A proxy without its server would
+    answer 503 faster than the other replicas answer, and so attract their requests.
     """
 
     def __init__(self, settings: Settings) -> None:

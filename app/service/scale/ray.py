@@ -34,7 +34,8 @@ MAX_ONGOING = 16
 
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4
-"""Two running requests and two in preparation keep two cores busy."""
+"""Requests per replica at which Ray scales: two running and two in preparation keep two cores busy.
+"""
 
 WAIT_SECONDS = 15.0
 """How long Ray waits for requests in flight, before the time that the server needs to drain."""
@@ -115,14 +116,14 @@ class Replica:
         elif scope["path"] == METRICS:
             await self._metrics(scope, receive, send)
         elif scope["path"].startswith(MODEL_CONTROL):
-            # It would change the models of only one replica.
+            # Model control would change the models of only one replica.
             fault = http_fault(404, "Model control is not available through Ray Serve.")
             await reply(fault, scope)(scope, receive, send)
         else:
             await self._relay(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Drain when Ray ends the application, which is after its last request."""
+        """Drain the server when Ray ends the application, which Ray does after the last request."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()

@@ -138,7 +138,7 @@ class LimitedProtocol(HttpToolsProtocol):
         authority, self.url = split_target(self.url)
         version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
         length = read_framing(self.headers, version=version, upgrade=upgrade)
-        if authority:  # it takes precedence over Host (RFC 9112, 3.2.2)
+        if authority:  # the authority takes precedence over Host (RFC 9112, 3.2.2)
             self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
             self.headers.append((b"host", authority))
         crowded = len(self.connections) > self.limits.max_connections
@@ -171,7 +171,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keeps_alive
-        elif self.cycle.response_complete:  # it was rejected before its body was complete
+        elif self.cycle.response_complete:  # the request was rejected before its body was complete
             self._await_next()
 
     def on_response_complete(self) -> None:
@@ -181,7 +181,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._deadline is not None or self.flow.write_paused:
-            # The next request has its own deadline, or its time starts when the reply is flushed.
+            # Either the next request has begun and has its own deadline, or the time until it must
+            # begin is counted from the flush of this reply.
             self._unset_keepalive_if_required()
         if self._final_reply is not None and not self._is_answering():
             self._final_reply()
@@ -297,7 +298,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._in_body and self.cycle is self._running:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            if self.cycle.response_started:  # it must not get a second reply
+            if self.cycle.response_started:  # the request must not get a second reply
                 self.transport.close()
                 return
         self.transport.write(last_reply(fault, request_id))

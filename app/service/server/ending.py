@@ -44,7 +44,8 @@ class Lingering:
 class ReplyTransport:
     """A transport for uvicorn's reply that sends the headers with the first part of the body.
 
-    That saves a system call, and the client wakes up only once. `close` replaces the transport's.
+    This saves a system call, and the client wakes up only once. `close` is called in place of the
+    transport's own close().
     """
 
     __slots__ = ("_begun", "_close", "_head", "_transport", "is_closing")

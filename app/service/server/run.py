@@ -24,7 +24,7 @@ log = logging.getLogger("paddlepool.server")
 
 
 class PoolServer(uvicorn.Server):
-    """uvicorn with a drain: the first signal starts the drain, the second ends the process.
+    """uvicorn with a drain: the first signal starts the drain, a second signal ends the process.
 
     Exit codes: 0 after a drain, 1 after a second signal.
     """

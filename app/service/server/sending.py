@@ -16,13 +16,13 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 class UnreadReplies:
-    """Limits the bytes of all unread replies together. For one event loop.
+    """Limits the bytes of all unread replies together. Used from one event loop only.
 
     Beyond `limit`, the connection with the largest unread reply is closed.
     """
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
-        """Each client must read STALLED_BYTES within `stall_seconds`, regardless of the total."""
+        """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""
         self._limit = limit
         self._stall_seconds = stall_seconds
         self._watches: set[StallWatch] = set()
@@ -51,7 +51,7 @@ class StallWatch:
         seconds: float,
         unread: UnreadReplies,
     ) -> None:
-        """The client must read STALLED_BYTES within `seconds`."""
+        """Require the client to read STALLED_BYTES within `seconds`."""
         self._transport = transport
         self._loop = loop
         self._seconds = seconds

@@ -48,9 +48,9 @@ OWN_DESCRIPTORS = 256
 """Descriptors besides connections: pipes and memory files of child processes, pictures in progress,
 files, and connections beyond the limit that get a 503."""
 LEAST_ADDRESS_SPACE = 1_280 << 20
-"""Bytes. A process with Paddle Inference maps 1,210 MiB before it loads a model."""
+"""Lowest limit in bytes: a process with Paddle Inference maps 1,210 MiB before it loads a model."""
 LEAST_FILE_SIZE = 64 << 20
-"""Bytes. The limit also applies to the memory files that pass pictures and tensors."""
+"""Lowest limit in bytes: it also applies to the memory files that pass pictures and tensors."""
 
 
 def require_room_for_children() -> None:

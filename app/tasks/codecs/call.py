@@ -19,16 +19,16 @@ from app.engine.queue.job import Job
 from app.tasks.codecs.picture import PICTURE_LINK
 
 KILLED_RETRY_SECONDS = 5.0
-"""When to retry on a machine that has no memory for a picture."""
+"""Seconds after which a client should retry if the machine lacks memory for a picture."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call(Job):
     """A job of one row: a function by name and its arguments.
 
-    `descriptors` are duplicates of the caller's, kept until the call is settled: it may be retried.
-    `blame` is the error to raise if the process dies. `wall_seconds` limits the run itself; time
-    spent waiting for a processor does not count.
+    `descriptors` are duplicates of the caller's. They are kept until the call is settled, because
+    it may be retried. `blame` is the error to raise if the process dies. `wall_seconds` limits the
+    run itself; time spent waiting for a processor does not count.
     """
 
     function: str
@@ -39,7 +39,7 @@ class Call(Job):
     interrupted: bool = False
 
     def hold(self, originals: Sequence[int]) -> None:
-        """Duplicate the descriptors. Raises OSError if the system is out of them."""
+        """Duplicate the descriptors. Raises OSError if the system has none left."""
         for original in originals:
             self.descriptors.append(os.dup(original))
 
@@ -61,7 +61,7 @@ class CodecProcess(ChildWorker):
 
     def send(self, call: Call, /) -> None:
         """Send the call. Raises WorkerCrashed, or DeadlineExceeded if the call is settled."""
-        if call.future.done():  # its descriptors are closed, or are about to be
+        if call.future.done():  # the call's descriptors are closed, or will be at once
             raise DeadlineExceeded("the deadline passed before a codec process was free")
         request = {"function": call.function, "meta": call.meta}
         try:
@@ -81,14 +81,14 @@ class CodecProcess(ChildWorker):
         Raises what the function raised; the process continues. Raises the call's `blame` if the
         process died, ran out of memory or exceeded the wall limit, and DeadlineExceeded if other
         processes kept it from running. If the system or another program killed or stopped the
-        process, for example when memory ran out, the call is not at fault: raises Interrupted once,
-        then Overloaded. Raises WorkerCrashed for a corrupt answer.
+        process, for example when memory ran out, the call is not at fault: the first time raises
+        Interrupted, the second Overloaded. Raises WorkerCrashed for a corrupt answer.
         """
         try:
             size = self._child.poll_reply()
         except ChildDied as died:
             raise self._blamed(died) from None
-        except WorkerCrashed:  # the sandbox reports with it that memory ran out
+        except WorkerCrashed:  # the sandbox raises it when memory runs out
             self._failure = Restart.MEMORY
             message = "the picture needs more memory than the limit for one picture"
             raise self._done().blame(message) from None
@@ -144,7 +144,7 @@ class CodecProcess(ChildWorker):
         return raised
 
     def _check_descriptors(self) -> None:
-        """Kill a process that keeps a picture open: the memory would live as long as the process.
+        """Kill a process that keeps a picture open, because it would hold the picture's memory.
 
         Raises WorkerCrashed.
         """

@@ -82,12 +82,12 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
             received=f"more than {limits.pixels}",
         ) from None
     except Exception:
-        # Decoders raise a dozen kinds of exception for damaged data; all mean the same here.
+        # Decoders raise a dozen kinds of exception for damaged data.
         raise ImageUnreadable(f"the {kind} data is damaged or incomplete") from None
 
 
 def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
-    # Pillow rejects sizes of more than twice this before it allocates anything for them.
+    # Pillow rejects a picture of more than twice this size before it allocates memory for it.
     Image.MAX_IMAGE_PIXELS = limits.pixels
     # One core per picture: the other cores have pictures of their own.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
@@ -96,9 +96,10 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
         check_kind(body)
         quiet = _discard_stderr()
     elif kind == "AVIF":
-        # The brand of a still picture: for a sequence's, the decoder returns a frame of a track.
+        # Set the brand of a still picture. With the brand of a sequence, the decoder would return
+        # a frame of the sequence's track.
         body = body[:8] + b"avif" + body[12:]
-    elif kind == "HEIC":  # its decoder is an extra; sniff() never returns HEIC without it
+    elif kind == "HEIC":  # sniff() returns HEIC only if the extra with its decoder is installed
         import pi_heif
 
         pi_heif.register_heif_opener(
@@ -123,7 +124,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
 def _discard_stderr() -> Iterator[None]:
     """Discard what the block writes to standard error: libtiff writes a line for each damaged row.
 
-    It goes to a pipe without a reader, because a codec process may not open the null device.
+    Standard error becomes a pipe without a reader, because a codec process may not open /dev/null.
     """
     kept = os.dup(2)
     unread, nowhere = os.pipe()
@@ -175,7 +176,7 @@ def _to_eight_bits(image: Image.Image) -> Pixels:
 
 
 def _array(image: Image.Image) -> Pixels:
-    """np.asarray(image) in bands: Pillow would hold two copies of the whole picture."""
+    """Convert in bands, because with np.asarray(image) Pillow holds two copies of the picture."""
     pixels = np.empty((image.height, image.width, len(image.getbands())), np.uint8)
     for rows in bands(image.height, image.width):
         pixels[rows] = np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
@@ -194,9 +195,9 @@ def _from_sixteen_bits(image: Image.Image) -> Pixels:
 
 
 SCAN_BUDGET = 48
-"""Passes over the whole picture, summed over the components of all scans. libjpeg's script makes
-14, mozjpeg's longest about twice as many. The cost of a scan depends on its pixels, not its bytes.
-"""
+"""Maximum passes over the whole picture, summed over the components of all scans. libjpeg's default
+script makes 14, the longest script of mozjpeg about twice as many. The cost of a scan depends on
+its pixels, not on its bytes."""
 BUDGET_PIXELS = 12_000_000
 """A smaller picture gets the budget of a picture of this size."""
 

@@ -53,7 +53,7 @@ def _webp(pixels: Pixels) -> Pixels:
     try:
         Image.fromarray(pixels).save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_METHOD)
     except ValueError as error:
-        if "encoding error 1" in str(error):  # Pillow's text for libwebp being out of memory
+        if "encoding error 1" in str(error):  # what Pillow says when libwebp is out of memory
             raise MemoryError from None
         raise
     return np.frombuffer(file.getbuffer(), np.uint8)
@@ -70,7 +70,7 @@ def _jpg(pixels: Pixels) -> Pixels:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
-"""By the number of channels."""
+"""PNG's colour type by the number of channels."""
 ABOVE = 2
 LEVEL = 1
 """From 0 to 3. Level 0 makes photographs a sixth larger; level 3 takes longer and saves nothing."""

@@ -19,18 +19,18 @@ from app.contracts.errors import (
 WEBP_SIDE = 16_383
 """Longest side of a WebP, a limit of the format."""
 WEBP_PIXELS = 36_000_000
-"""Most pixels of a WebP: encoding one with alpha takes about 26 bytes of memory a pixel."""
+"""Maximum pixels of a WebP. Encoding one with alpha takes about 26 bytes of memory per pixel."""
 EXIF_BYTES = 256 * 1024
-"""Most bytes of metadata in which the orientation is looked up: ten times what cameras write.
-Pillow makes an object of every fraction in it."""
+"""Maximum bytes of metadata in which the orientation is looked up: ten times what cameras write. In
+larger metadata, Pillow would create too many objects, one for each fraction."""
 LEAST_SHARE = 0.4
-"""The least share of the time that a picture gets, however small: enough for the slowest decoder.
-"""
+"""Minimum share of the time limit that every picture gets, however small: enough for the slowest
+decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """Limits on an upload, and on a colour PNG, which could exceed 100 MB above 25 MP.
+    """Limits on an upload and on a colour PNG of the reply, which could exceed 100 MB above 25 MP.
 
     `seconds` is the processor time to decode a picture of `pixels`. If `formats` is empty, every
     format that can be decoded is accepted.
@@ -80,7 +80,7 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
 
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
-    """Extend the time limit to what is allowed for `pixels` pixels."""
+    """Extend the time limit to the time that a picture of `pixels` pixels may take."""
     if limits.seconds is None:
         return
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds
@@ -132,7 +132,10 @@ def formats_named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sniff(body: bytes, only: Sequence[str] = ()) -> str:
-    """The format's name: one of `only`, or of all accepted ones. Raises UnsupportedMediaType."""
+    """Name the format of a picture's bytes. Raises UnsupportedMediaType.
+
+    If `only` is empty, all accepted formats are allowed.
+    """
     name, formats = _name(body), only or accepted_formats()
     if name in formats:
         return name

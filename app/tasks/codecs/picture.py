@@ -26,7 +26,8 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 class PictureStore:
     """Limits the total bytes of the pictures held at one time, from decoding to the request's end.
 
-    A codec process may hold one longer: the true limit is `budget` plus one picture per process.
+    A codec process may hold a picture longer, so the real limit is `budget` plus one picture for
+    each process.
     """
 
     def __init__(self, *, budget: int) -> None:
@@ -40,8 +41,8 @@ class PictureStore:
     def open(self, size: int) -> Picture:
         """Open a picture of up to `size` bytes; only written pages take memory. Raises OSError.
 
-        It is sealed: a compromised process can neither truncate it under the next reader nor make
-        it grow.
+        The file is sealed: a compromised process can neither truncate it while others read it nor
+        make it grow.
         """
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -54,7 +55,7 @@ class PictureStore:
         return Picture(self, descriptor)
 
     def _charge(self, size: int) -> None:
-        if size > self._budget:  # it would not fit into an empty store: waiting would not help
+        if size > self._budget:  # does not fit even into an empty store
             raise ResolutionTooHigh(
                 f"the decoded picture needs {-(-size >> 20)} MiB of memory; the limit, for all "
                 f"pictures together, is {self._budget >> 20} MiB",

@@ -203,7 +203,8 @@ class CodecPool:
     def _lost(self, reason: Restart) -> float:
         """Seconds to wait before a lost process is replaced.
 
-        0 after its start: pictures that kill processes must not make others wait.
+        A process that was open is replaced at once: pictures that kill processes must not make
+        other pictures wait.
         """
         if reason in OPENING_FAILURES:
             return self._backoff.delay_after_loss()

@@ -1,4 +1,4 @@
-"""What runs inside a codec process: set its limits once, then call functions by name."""
+"""The program of a codec process: set its limits once, then call functions by name."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@ from app.tasks.segment.framing import Area, resize, resized_alpha, resized_colou
 
 Floats = NDArray[np.float32]
 Bands = Callable[[slice], Pixels]
-"""Takes rows of the canvas and returns their pixels, RGB or RGBA."""
+"""A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
 
 SMALL_SIGMA = 4.0
 """A blur is computed on a picture reduced until its standard deviation is this many pixels."""
 SUBJECT_COUNTS = 1e-4
 """Weight of the subject's colours in the blur, for pictures without any background."""
 DOUBT = 0.02
-"""Weight of the background's colour from farther away, where little nearby is background."""
+"""Weight of the background's colour from farther away, where little background is near."""
 
 
 def flat(colour: Sequence[int], width: int) -> Bands:
-    """One colour (red, green, blue, alpha); RGB when it is opaque."""
+    """A background of one colour (red, green, blue, alpha); RGB if the colour is opaque."""
     paint = np.array(colour if colour[3] < 255 else colour[:3], np.uint8)
     return lambda rows: np.tile(paint, (rows.stop - rows.start, width, 1))
 

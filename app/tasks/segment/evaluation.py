@@ -70,7 +70,7 @@ def nothing(picture: Pixels) -> Map:
 
 
 def centred_ellipse(picture: Pixels) -> Map:
-    """Axes are 0.6 of the sides."""
+    """An ellipse whose axes are 0.6 of the picture's sides; foreground is 1."""
     height, width = picture.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
     across = (x - (width - 1) / 2) / (0.3 * width)
@@ -105,7 +105,7 @@ BASELINES: dict[str, Callable[[Pixels], Map]] = {
 
 
 SIDE = 320
-"""Masks are compared at this size, whatever the size of the network's own."""
+"""Masks are resized to this size before they are compared with the expected ones."""
 VALIDATION_EVERY = 10
 """Every tenth pair by sorted name, from the first, is for validation. Training never sees it."""
 PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
@@ -243,11 +243,11 @@ class MaskComparison:
         self.agreement = MaskAgreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample per picture. Raises ConfigError, or InputError as serving does."""
+        """One sample per picture. Raises ConfigError, and InputError for a wrong picture."""
         return [(file.name, {self._input: self._tensor(file)}) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """No samples: every picture costs the same, so the self-test's input is enough."""
+        """No samples: every picture takes the same time, so the self-test's input is enough."""
         return []
 
     def _tensor(self, file: Path) -> matte.Floats:

@@ -1,7 +1,8 @@
 """Estimates the foreground's own colours where alpha is partial, without the old background.
 
-There, a pixel is a mixture, I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine
-levels (Germer et al., "Fast Multi-Level Foreground Estimation", 2020,
+Where alpha is partial, a pixel's colour I is a mixture of foreground F and background B:
+I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine levels (Germer et al., "Fast
+Multi-Level Foreground Estimation", 2020,
 https://arxiv.org/abs/2006.14970). A level is one step of blur-fusion (Forte, "Approximate Fast
 Foreground Colour Estimation", 2021).
 """
@@ -30,11 +31,11 @@ COARSEST = 64
 TILE = 64
 """Side of the tile that is computed at once, in pixels of the last level."""
 VISIBLE, OPAQUE = 8, 248
-"""Alphas (of 255) from which a pixel is visible, and from which it counts as foreground alone."""
+"""Alphas (of 255) from which a pixel is visible, and from which it counts as pure foreground."""
 OWN = 230
-"""From this alpha up, the pixel's own colour takes over, to keep detail at the foreground's rim."""
+"""Above this alpha, the pixel's own colour is used more and more, to keep detail at the rim."""
 BROAD = 0.05
-"""A partial region wider than this fraction of the longer side is no edge and keeps its colours."""
+"""A region of partial alpha wider than this fraction of the longer side keeps its colours."""
 EPSILON = np.float32(1e-5)
 
 _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 1)
@@ -43,8 +44,8 @@ _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 
 def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     """Foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
-    They differ from the picture's only along edges with partial alpha, and not near parts that are
-    transparent in the picture itself.
+    The colours differ from the picture's only along edges with partial alpha, but not near parts
+    that are transparent in the picture itself.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)

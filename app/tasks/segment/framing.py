@@ -58,9 +58,9 @@ def place_of(
 ) -> Area:
     """The subject's place, relative to the top left corner of the canvas.
 
-    `scale` is the percentage of the canvas that the subject fills in the tighter direction;
-    `position` is how much of the free room is left of it and above it, in percent. Without a
-    position, its centre moves only as far as the canvas requires.
+    `scale` is the percentage of the canvas that the subject fills in the tighter direction.
+    `position` is the share of the free room that lies left of the subject and above it, in percent.
+    Without a position, the subject's centre moves only as far as the canvas requires.
     """
     factor = 1.0
     if scale is not None:

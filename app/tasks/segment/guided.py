@@ -21,12 +21,12 @@ RADIUS = 0.01
 """Window radius as a fraction of the longer side."""
 EPSILON = 1e-3
 LEVELS = 0.2
-"""Before and after the fit, values are stretched away from 0.5: the network's blur is not
-translucency. All values here were chosen by the error near edges of known masks."""
+"""How far values are stretched away from 0.5 before and after the fit, because the network's blur
+is not translucency. All values here were chosen by the error near edges of known masks."""
 UNDECIDED = (0.15, 0.85)
 BROAD = 0.015
-"""Undecided values are a region rather than an edge where discs of this radius, a fraction of the
-mask's longer side, fit among them."""
+"""Radius of a disc, as a fraction of the mask's longer side. Undecided values among which such a
+disc fits are a region, others are an edge."""
 TILE = 128
 """Side in pixels of the tile that is computed at once: small enough for the processor's cache."""
 
@@ -37,7 +37,7 @@ Inverse = tuple[tuple[Floats, Floats, Floats], ...]
 def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
 
-    It keeps the mask's own value in undecided regions, where colours do not show the foreground.
+    Undecided regions keep the mask's own value, because colours do not show the foreground there.
     """
     height, width = pixels.shape[:2]
     step = max(1, round((height * width / WORKING_PIXELS) ** 0.5))

@@ -25,8 +25,8 @@ EPSILON = 1e-5
 PRIOR = 0.003
 """How strongly the result of `guided` attracts the alpha."""
 NARROW = 0.002
-"""An edge is sharp, and keeps its value, where discs of this radius, a fraction of the longer side,
-do not fit into the partial alpha of `guided`."""
+"""Radius of a disc, as a fraction of the longer side. An edge is sharp, and keeps its value, where
+such a disc does not fit into the partial alpha of `guided`."""
 
 RADIUS = 1
 """Radius of the Laplacian's windows, in pixels of the reduced picture."""
@@ -104,7 +104,7 @@ class Laplacian:
         self._model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
 
     def __matmul__(self, alpha: Floats) -> Floats:
-        """The part of an alpha that the colours do not explain."""
+        """The matrix times an alpha: the part of the alpha that the colours do not explain."""
         slopes, rest = self._model.fit(alpha)
         for slope, plane in zip(slopes, self._model.colours, strict=True):
             rest += slope * plane

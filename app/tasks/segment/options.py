@@ -1,7 +1,7 @@
 """The options of `/segment`, declared once, for parsing, OpenAPI and the demo page.
 
 `SegmentOptions` of the Python client repeats them; a test compares the two. An option that needs
-another one has no `default` here: pages made from the document would send it alone.
+another one has no `default` here: pages generated from the OpenAPI document would send it alone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from PIL.ImageColor import colormap, getrgb  # the names of CSS; no decoder
+from PIL.ImageColor import colormap, getrgb  # only the names of CSS colours; loads no decoder
 
 from app.contracts.errors import InvalidParameter
 
 SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
-"""Most pixels of the result, by `size`; `full` has no such limit."""
+"""Maximum pixels of the result, by `size`; `full` is not limited here."""
 DEFAULT_REFINE = {"cutout": "guided", "mask": "none", "composite": "guided"}
 """Default of `refine`, by `output`."""
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
@@ -102,7 +102,7 @@ OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         f"With shadow=drop: how dark it is, in percent. Left out: {DEFAULT_SHADOW_OPACITY}.",
     ),
 }
-"""Schema and description by name."""
+"""The options by name: JSON schema and description."""
 
 FILES = {
     "file": ("image_file", "The picture."),
@@ -119,9 +119,10 @@ def read_word(
     accepted: tuple[str, ...] = (),
     when: str = "",
 ) -> str:
-    """Read an option; it defaults to `default`, else to the table's default or first word.
+    """Read an option whose value is one of several words. Raises InvalidParameter.
 
-    `accepted` narrows the table for this request. Raises InvalidParameter.
+    A missing option is `default`, else the default of OPTIONS, else its first word. `accepted`
+    restricts the words for this request.
     """
     schema = OPTIONS[name][0]
     words = accepted or tuple(schema["enum"])

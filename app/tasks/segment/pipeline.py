@@ -24,12 +24,12 @@ from app.tasks.segment.parameters import mask_output, read_parameters
 from app.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
 
 RGBA = 4
-"""Most bytes of a pixel."""
+"""Maximum bytes of a pixel."""
 STAGES = "app.tasks.segment.stages"
 
 
 FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
-"""More than any format takes for pixels that cannot be compressed."""
+"""Bounds of a file's size: no format takes more, even for pixels that cannot be compressed."""
 
 
 # Checks of the answers of codec processes (app.engine.process.answers.Check): names, types, shapes

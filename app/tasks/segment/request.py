@@ -105,7 +105,7 @@ def _percent(name: str, text: str, low: float, high: float, *, also: str = "") -
 
 
 def _amount(text: str, unit: str) -> float | None:
-    """The number before the unit; None for anything else."""
+    """Return the number before the unit, or None if the text is anything else."""
     number = text.strip().removesuffix(unit)
     if number == text.strip() or not _NUMBER.fullmatch(number):
         return None
@@ -152,7 +152,7 @@ def _margin(text: str) -> Length:
 
 
 def _position(text: str | None, *, scaled: bool) -> tuple[float, float] | None:
-    """None leaves the subject in place; a scaled one is centred by default."""
+    """Read the position; None leaves the subject in place. A scaled one is centred by default."""
     if text is None:
         text = "center" if scaled else _ORIGINAL
     if text == _ORIGINAL:
@@ -215,8 +215,9 @@ class ForegroundBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentResult:
-    """The encoded picture. `box` is in the uncropped picture; `labels` are a mask's pixels by row.
+    """The encoded picture.
 
+    `box` is a place in the uncropped picture; `labels` are the pixels of a mask, row by row.
     `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere.
     """
 
@@ -304,7 +305,7 @@ def _colour(text: str | None, output: str) -> Colour:
 
 
 class SegmentSettings(BaseModel):
-    """Read with the server's settings, as PADDLEPOOL_ and the field's name in capitals."""
+    """Settings of the task, read from PADDLEPOOL_ and the field's name in capitals."""
 
     segment_max_bytes: Bytes = Field(
         12 * MIB, description="Maximum request body of /segment, in bytes."
@@ -319,7 +320,7 @@ OUTPUTS = (
     TensorSpec("confidence", "float32", (1,)),
 )
 MAX_CHARACTERS = 1_024
-"""Most characters of a parameter; the same number as for a form."""
+"""Maximum characters of a parameter, the same as for a form."""
 
 
 def tensors(settings: Settings) -> TaskTensors:
@@ -345,7 +346,7 @@ def _read(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
 
 
 def _text(name: str, value: str | int | float | bool) -> str:
-    """The parameter as text, as a query has it."""
+    """Convert a parameter to the text that a query would contain."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if len(text) > MAX_CHARACTERS:
         raise InvalidParameter(

@@ -122,7 +122,7 @@ def _as_picture(answer: Answer) -> Response:
 
 
 def _document(answer: Answer) -> bytes:
-    """The reply as JSON. Base64 contains nothing to escape, so no encoder has to scan it."""
+    """Build the JSON reply without an encoder for the picture: base64 needs no escapes."""
     result: SegmentResult = answer.value
     reply = {
         "width": result.width,
@@ -175,7 +175,7 @@ def _parameters() -> list[dict[str, Any]]:
 
 
 def _request_body() -> dict[str, Any]:
-    """The files only: pages would offer a parameter twice."""
+    """Describe the files only; with the parameters, pages would offer each of them twice."""
     pictures = {
         name: {
             "type": "string",
@@ -205,7 +205,8 @@ def _request_body() -> dict[str, Any]:
 def read_accept(header: str) -> tuple[bool, str | None]:
     """Whether JSON is wanted, and the preferred picture format, if any.
 
-    Q-values are honoured; the first of equal ones wins. A header of other types is ignored.
+    Types with equal q-values are preferred in their order. A header with other types only is
+    ignored.
     """
     best_format: tuple[float, str] | None = None
     json_quality = open_quality = 0.0

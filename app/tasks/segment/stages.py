@@ -52,7 +52,7 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     if (most := SIZE_PIXELS.get(meta["size"])) is not None:
         pixels = _shrink(pixels, most)
     height, width, channels = pixels.shape
-    # Reject before the network runs, not after.
+    # Reject now, before the network runs.
     if meta["labels"] and height * width > limits.png_pixels:
         raise OutputTooLarge(
             f"labels of {width} x {height} = {height * width:,} pixels are over the limit of "
@@ -75,7 +75,7 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
 
 
 def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Decode the second picture, `body`, into its own memory, no larger than the first needs.
+    """Decode the second picture, `body`, into its own memory; reduce it to the size that is needed.
 
     meta: limits, and shape of the first picture.
     """
@@ -170,8 +170,8 @@ def _compose(
 ) -> tuple[Pixels, Box]:
     """The result's pixels and the foreground box; the pictures are released on return.
 
-    If the picture has no foreground, the result is not cropped and nothing is moved or casts a
-    shadow. Raises OutputTooLarge if margins make the canvas larger than a picture may be.
+    A picture without foreground is not cropped, and nothing is moved and no shadow is drawn. Raises
+    OutputTooLarge if margins make the canvas larger than a picture may be.
     """
     scene = meta["scene"]
     alpha = _alpha(pixels, matte.normalise(mask), meta)

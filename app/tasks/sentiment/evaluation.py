@@ -67,7 +67,7 @@ def calibration_error(probabilities: Floats, truth: Ints) -> float:
 
 
 def text_key(text: str) -> str:
-    """A key that copies of one post share: letters and digits, width and case folded."""
+    """A key to find copies of one post: its letters and digits, with width and case folded."""
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()
 
 

@@ -66,7 +66,7 @@ class Parameters(BaseModel):
         return self
 
     def lengths(self) -> tuple[int, ...]:
-        """The buckets below the model's maximum, and the maximum itself."""
+        """The lengths to which texts are padded: buckets below the model's maximum, and that."""
         return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
 
 
@@ -122,7 +122,7 @@ def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
-    """Build a tokenizer once for all versions with the same file: it holds the interpreter lock."""
+    """Build one tokenizer for all versions with the same file; this holds the interpreter lock."""
     tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a "[SEP]" in a client's text is text, not a marker
@@ -195,11 +195,11 @@ def label_agreement(found: Tensors, expected: Tensors) -> float:
 
 
 MAX_PENDING = 64
-"""Most requests that wait for the tokenizer, which takes less than 0.1 s for the longest one."""
+"""Maximum requests that wait for the tokenizer, which takes less than 0.1 s for the longest one."""
 
 SHORT_CHARACTERS = 1_536
-"""Requests of up to this many characters in total are tokenised on the event loop, in a millisecond
-at most; a switch of threads and back costs nearly as much when the cores are busy."""
+"""Requests of up to this many characters in total are tokenised on the event loop, which takes a
+millisecond at most. Switching to a thread and back takes nearly as long when the cores are busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class TextScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """The texts of a request, and the place of each in the rows of all its jobs."""
+    """The texts of a request, and each text's row when all rows of its jobs are joined."""
 
     texts: Sequence[Tokenised]
     places: Sequence[int]

@@ -47,8 +47,8 @@ def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
 def packed(start: Message, headers: Headers, send: Send) -> Send:
     """Return the `send` for the reply that begins with `start`.
 
-    It compresses the reply if the reply is long and the request's `headers` accept gzip. Only long
-    replies get Starlette's responder, which costs more than a short reply itself.
+    This `send` compresses the reply if the reply is long and the request's `headers` accept gzip.
+    Only long replies get Starlette's responder, which takes more time than a short reply itself.
     """
     if not _is_long(start):
         return send
@@ -103,5 +103,5 @@ class _Unpacked:
         except zlib.error as error:
             raise UnsupportedEncoding("The body is not gzip data.") from error
         self._packed = self._stream.unconsumed_tail
-        if self._stream.unused_data:  # accepting more members would let many empty ones take long
+        if self._stream.unused_data:  # many empty members would take long, so only one is accepted
             raise UnsupportedEncoding("The body continues after the end of its gzip stream.")

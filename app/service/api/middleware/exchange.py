@@ -27,9 +27,9 @@ and need no task."""
 class Exchange:
     """Counts the body, adds headers to the reply, and cancels the work if the client disconnects.
 
-    The body counts in the budget from its arrival until the request is answered. `status` is 0
+    The body is charged to the budget from its arrival until the request is answered. `status` is 0
     until the reply begins. If `http.disconnect` arrives after the body and before the end of the
-    reply, the handling task is cancelled: uvicorn alone would let it continue.
+    reply, the task that handles the request is cancelled: uvicorn alone would let it continue.
 
     **Invariant**: only this object calls the server's `receive` after the body is complete. A layer
     around it that reads ahead, such as BaseHTTPMiddleware, would disable that cancellation.
@@ -121,7 +121,7 @@ class Exchange:
         self._handler.cancel()
 
     def was_cancelled(self) -> bool:
-        """True if a disconnect cancelled the handler; then also clears the cancellation."""
+        """Return True, and clear the cancellation, if a disconnect cancelled the handler."""
         if self._gone.is_set() and self._handler is not None:
             self._handler.uncancel()
         return self._gone.is_set()

@@ -18,8 +18,8 @@ from app.service.api.pages import FOLDERS, ICON, PAGES
 ADMIN_PREFIX = "/v2/repository"
 OPEN = frozenset((*PAGES.values(), ICON, "/docs", "/openapi.json"))
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
-"""Paths below these, and OPEN, need no key: pages are the same on every installation, and a browser
-loads them before it can send a key."""
+"""Paths below these folders need no key, nor do those in OPEN: pages are the same on every
+installation, and a browser loads them before it can send a key."""
 
 HEALTH = re.compile(r"/health|/v2/health/.*|/v2/models/.+/ready")
 """Matches health and readiness of the server, a model or a version, but not `/v2/models/ready`, the
@@ -27,7 +27,7 @@ metadata of a model named `ready`."""
 
 WRONG_KEYS = "wrong admin keys"
 WRONG_KEYS_PER_MINUTE = 10
-"""Limit for each address."""
+"""Maximum wrong keys per minute from one address."""
 
 IPV6_NETWORK = 64
 """Leading bits of an IPv6 address that identify a client: it can use every address of its /64."""
@@ -72,7 +72,7 @@ class KeyRules:
 
     def _check_admin(self, headers: Headers, address: str) -> None:
         quota = self._wrong_admin_keys(client_network(address))
-        quota.spend(WRONG_KEYS, 0)  # if the quota is used up, even the right key fails
+        quota.spend(WRONG_KEYS, 0)  # once the quota is used up, even the right key fails
         try:
             _find(headers, self._admin_keys, "the admin key")
         except Unauthorized:
@@ -81,7 +81,7 @@ class KeyRules:
             raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
-        """Return the caller of an open path: an optional key may allow starting groups."""
+        """Return the caller of a path that needs no key; a key may still allow starting groups."""
         if self._keys:
             with contextlib.suppress(Unauthorized):
                 return self._callers[_find(headers, self._keys, "")]
@@ -154,10 +154,10 @@ HOST = re.compile(rb"(?:\[([^\[\]]+)\]|([^:\[\]]+?)\.?)(?::[0-9]*)?")
 class Sites:
     """Accepts a request if its Host is one of the server's names and no other site's page sent it.
 
-    A page can make its own name resolve to this machine (DNS rebinding). The browser then sends
-    that name as Host. A page can also send a form or a text to any address without a preflight. The
-    browser then reports in Sec-Fetch-Site that the page is not the server's own. Starlette's
-    TrustedHostMiddleware is not used because it would answer in plain text.
+    Another site can make its own name resolve to this machine (DNS rebinding); the browser then
+    sends that name as Host. Its pages can also send a form or a text to any address without a
+    preflight; the browser then reports in Sec-Fetch-Site that the page is not the server's own.
+    Starlette's TrustedHostMiddleware is not used because it would answer in plain text.
     """
 
     def __init__(self, *, hosts: Sequence[str], origins: Sequence[str]) -> None:

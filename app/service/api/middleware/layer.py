@@ -62,7 +62,7 @@ class RequestLayer:
             await self._lifespan(scope, receive, send)
             return
         began, method = time.perf_counter(), scope["method"]
-        if method == "HEAD":  # handled like GET; the server omits the body
+        if method == "HEAD":  # handled like GET; the HTTP server omits the body
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
         route = self._routes.find(scope["path"], scope["method"])
@@ -111,7 +111,7 @@ class RequestLayer:
         path, client = scope["path"], scope["client"]
         try:
             if (refusal := self._sites.refusal(scope)) is not None:
-                state["route"] = None  # the request was not meant for this server
+                state["route"] = None  # counted as unmatched: no route may answer it
                 raise refusal
             if scope["method"] == "TRACE" and state["route"] is not None:
                 self._routes.check_method(state["route"], path, "TRACE")  # 405 even without a key

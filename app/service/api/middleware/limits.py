@@ -20,7 +20,7 @@ RETRY_SECONDS = 1.0
 
 
 class Budget:
-    """Limits an amount that all requests share; rejects more with 503. For one event loop."""
+    """An amount that all requests share; more is rejected with 503. For one event loop."""
 
     def __init__(self, limit: int, *, what: str) -> None:
         """`what` names the counted unit in error texts, such as "bytes of request bodies"."""
@@ -56,7 +56,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """The checks of every request, built once: HTTP and gRPC share quotas and memory."""
+    """The checks of every request, built once, so that HTTP and gRPC share quotas and memory."""
 
     keys: KeyRules
     buckets: TokenBuckets | None
@@ -85,7 +85,7 @@ def too_large(cap: int, received: int | str) -> FileTooLarge:
 
 MINUTE = 60.0
 MAX_CALLERS = 10_000
-"""Maximum callers with a bucket. The least recently seen is evicted and starts with a full one."""
+"""Maximum callers with a bucket. The least recently seen is evicted and later gets a full one."""
 
 
 class Allowance:
@@ -153,7 +153,7 @@ class TokenBucket:
 
 
 class TokenBuckets:
-    """The bucket of each caller, shared by HTTP and gRPC. For one event loop."""
+    """The bucket of each caller, shared by HTTP and gRPC. Used from one event loop only."""
 
     def __init__(
         self,

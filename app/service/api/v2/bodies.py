@@ -24,13 +24,13 @@ from app.settings.server import Settings
 
 MAX_LISTS = 2**18
 """Maximum lists and objects in one request's JSON. Each takes thirty times the memory of its two
-brackets and more time than many numbers, and the parser creates all before any can be checked."""
+brackets and more time than many numbers, and the parser creates all before one can be checked."""
 
 NUMBER_BYTES = 10
 """Approximate bytes of a number in JSON."""
 
 PART_NUMBERS = 16_384
-"""Numbers written in one call. A call takes half a millisecond; between calls the interpreter can
+"""Numbers written in one call, which takes half a millisecond. Between calls the interpreter can
 switch from the writing thread to the event loop."""
 
 
@@ -68,8 +68,8 @@ def may_name_group(body: bytes, json_bytes: int) -> bool:
 def place_timeout(size: int, *, names_group: bool, settings: Settings) -> float | None:
     """Seconds to hold a place in the default group's queue while reading a body of `size` bytes.
 
-    None for a small body, and for one that may name another group, which is unknown until it is
-    read.
+    None for a small body, and for one that may name another group: its name is unknown until the
+    body is read.
     """
     if size <= LARGE_BYTES or names_group:
         return None
@@ -92,7 +92,7 @@ def _json(text: bytes) -> Any:
 
 
 def written_size(outputs: Tensors, form: ReplyForm) -> int:
-    """Estimate the bytes of JSON to write; a number sorted for classification counts like one."""
+    """Estimate the bytes of JSON to write, and of numbers to sort for classification."""
     values = sum(
         outputs[name].size
         for name in form.outputs
@@ -107,7 +107,7 @@ def written_size(outputs: Tensors, form: ReplyForm) -> int:
 def write_reply(
     outputs: Tensors, form: ReplyForm, *, model: str, version: int
 ) -> tuple[bytes, int | None]:
-    """Write the reply's body. Also returns the length of its JSON, or None if it is all JSON."""
+    """Write the reply's body; also return the length of its JSON, or None if all of it is JSON."""
     listed: list[bytes] = []
     raw: list[bytes | memoryview] = []
     for name in form.outputs:

@@ -244,8 +244,8 @@ def _whole(parameters: Mapping[str, Any], name: str, limit: int) -> int:
 def _seconds(microseconds: int, within: float | None, settings: Settings) -> float:
     """Convert the protocol's timeout in microseconds to seconds; 0 means the default.
 
-    `within`, the time that the client waits, caps the timeout. It also replaces the default and may
-    be longer, up to the limit.
+    `within` is the time that the client waits; the result is never longer. If the request has no
+    timeout, `within` replaces the default, even if it is longer, up to the limit.
     """
     if within is None:
         return microseconds / 1e6 if microseconds else settings.timeout_default_ms / 1000

@@ -122,7 +122,8 @@ def _header_length(value: str | None) -> int | None:
 
 
 Parse = Callable[..., TensorRequest]
-"""Takes `expected=`, an Expected. The returned request's state is a ReplyForm."""
+"""A function with the parameter `expected`, an Expected. Returns a request whose state is a
+ReplyForm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +208,6 @@ async def _run_task(
 
 
 async def refuse_shared_memory(rest: str) -> None:
-    """Always 400: a client could write to a region while the server reads it."""
+    """Reject shared memory (400): a client could write to a region while the server reads it."""
     del rest
     raise InvalidTensor(f"{NO_SHARED_MEMORY}; send tensors in the request, raw or as JSON")

@@ -36,7 +36,7 @@ LEAVES: Mapping[str, set[type]] = {
 """Python types accepted for each kind of NumPy type. Strings are `str` in JSON, `bytes` in gRPC."""
 
 MAX_AXES = 32
-"""Some NumPy versions create no array with more axes."""
+"""Maximum axes of a tensor: some NumPy versions create no array with more."""
 
 BASE64 = "base64"
 """The `content_type` of strings that contain bytes in base64."""
@@ -211,7 +211,7 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
 def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
     """Return the innermost values, one for each element of `shape`.
 
-    Each axis is checked before it is flattened, so a list never gets more values than the shape.
+    Each axis is checked before it is flattened, so no list grows to more values than the shape has.
     """
     count = math.prod(shape)
     nested = len(shape) > 1 and bool(data) and isinstance(data[0], list)
