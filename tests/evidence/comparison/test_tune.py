@@ -97,7 +97,7 @@ def test_load_goes_through_the_engine(tmp_path: Path) -> None:
             await loaded.run(0.3)
             return loaded, loaded.outcome()
         finally:
-            await loaded.close()
+            await loaded.model.close()
 
     loaded, found = asyncio.run(load())
     assert len(factory.opened) == 2

@@ -14,10 +14,10 @@ import pytest
 from app.contracts.errors import ExportError
 from app.making.export.config_text import segment_config, sentiment_config
 from app.making.export.exporter import Recipe, export_version, read_recipe, run_program
-from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version, versions
+from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
 from app.models.networks import build
 from app.models.repository.config import load_config
-from app.models.repository.layout import VERSION
+from app.models.repository.layout import VERSION, version_numbers
 from tests.models.networks.conftest import FIXTURES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -189,7 +189,7 @@ def test_versions_count_up_from_the_highest(tmp_path: Path) -> None:
     """Gaps are not filled, and directories that are no versions do not count."""
     for name in ("1", "7", "007", ".staging-ab", "v9", "12x", "1234567890"):
         (tmp_path / name).mkdir()
-    assert versions(tmp_path) == [7, 1]
+    assert version_numbers(tmp_path) == [7, 1]
     assert next_version(tmp_path) == 8
     assert next_version(tmp_path / "new") == 1
 
