@@ -54,7 +54,6 @@ WINGS: dict[str, tuple[str, ...]] = {
         "evidence",
         "service",
         "tasks",
-        "application",
         "main",
     ),
 }

@@ -146,9 +146,11 @@ class ProcessBackend:
     `app.engine.process.environment.Limits`.
     """
 
-    backends: Mapping[str, str] = BACKENDS
+    backends: Mapping[str, str] = field(default_factory=lambda: BACKENDS)
     nice: int = NICE
-    environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT
+    environments: Mapping[str, Mapping[str, str]] = field(
+        default_factory=lambda: BACKEND_ENVIRONMENT
+    )
     suspension: Suspended | None = None
     held: tuple[str, ...] | None = field(default=None, init=False)
 
