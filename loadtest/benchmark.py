@@ -1,6 +1,7 @@
 """Measure this server beside rembg, LitServe, BentoML, MLServer and Ray Serve.
 
     .venv/bin/python loadtest/benchmark.py --write docs/benchmark.md [--rounds N] [--seconds S]
+        [--repeats N]
 
 Measures latency, throughput, memory and start-up, then ten times the load, a killed worker, hostile
 pictures and a model change. Every server runs U²-Netp on the same cores. The figures of this
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import statistics
@@ -24,7 +26,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -56,14 +58,21 @@ from tqdm import tqdm
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import describe_machine
 
-STARTS = 3
 FACTOR = 10.0
 FLOOD_SECONDS = 10.0
 PATIENCE_SECONDS = 20.0
 """Timeout of a client's request."""
 KILL_AFTER_SECONDS = 5.0
+LATE_SECONDS = 10.0
 AFTERWARDS_SECONDS = 20.0
 BOMB_SIDE = 20_000
+
+LARGER_IS_BEST = ("killed per_second_afterwards",)
+UNRANKED = (
+    *("flood per_second", "flood answered", "flood refused", "flood failed", "flood p99_seconds"),
+    *("hostile status", "changed by"),
+)
+"""Measures without a best server: each has another load, or any value may be right."""
 
 NO_ANSWER = (OSError, ValueError, IndexError)
 """Exceptions of a client for a failed connection or an invalid reply."""
@@ -140,17 +149,6 @@ def beside(peer: PeerServer, onnx: Path, home: Path, *, cores: int) -> Subject:
     )
 
 
-def starts(subject: Subject, asked: bytes) -> list[float]:
-    """Seconds from the command to the first answer, each in a new process."""
-    taken = []
-    for _ in range(STARTS):
-        began, port = time.perf_counter(), free_port()
-        with subject.open(port) as server:
-            checked(ask(server.port, asked))
-            taken.append(time.perf_counter() - began)
-    return taken
-
-
 def flood(server: Server, asked: bytes, *, rate: float) -> Row:
     """Send `rate` requests per second, each on its own connection, then one more."""
     ended = asyncio.run(_flooded(server.port, asked, rate))
@@ -212,9 +210,11 @@ class Watch:
         self._port, self._asked = port, asked
         self._began = time.perf_counter()
         self.seconds = 0.0
-        """Seconds for which the clients sent requests."""
-        self.ended: list[tuple[float, int]] = []
-        """End of each request in seconds from the start, and its status (0 without an answer)."""
+        """Seconds until the clients were asked to end."""
+        self.answered: list[float] = []
+        """The moments of answers with 200, in seconds from the start."""
+        self.failed: list[float] = []
+        """The moments of failures. A client that tries again and again has failed once."""
 
     def now(self) -> float:
         return time.perf_counter() - self._began
@@ -222,31 +222,36 @@ class Watch:
     def ask(self, ending: threading.Event) -> None:
         """Run one client until the event is set."""
         connection: Connection | None = None
+        failing = False
         while not ending.is_set():
             status, reply = 0, None
             with contextlib.suppress(*NO_ANSWER):
                 connection = connection or Connection(self._port, timeout=PATIENCE_SECONDS)
                 reply = connection.send(self._asked)
                 status = reply.status
-            self.ended.append((self.now(), status))
+            if status == 200:
+                self.answered.append(self.now())
+            elif not failing:
+                self.failed.append(self.now())
+            failing = status != 200
             if connection is not None and (
                 reply is None or reply.headers.get("connection") == "close"
             ):
                 connection.close()
                 connection = None
-            if status != 200:
+            if failing:
                 ending.wait(0.05)
         if connection is not None:
             connection.close()
 
     def figures(self) -> Row:
         """Return the number of failures, and the longest time without an answer."""
-        answers = sorted(at for at, status in self.ended if status == 200)
+        answers = sorted(at for at in self.answered if at <= self.seconds)
         moments = [0.0, *answers, self.seconds]
         gaps = [after - before for before, after in pairwise(moments)]
         return {
             "answered": len(answers),
-            "failed": len(self.ended) - len(answers),
+            "failed": len(self.failed),
             "longest_gap_seconds": max(gaps),
         }
 
@@ -257,7 +262,7 @@ def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Watch]:
     watch = Watch(port, asked)
     with meanwhile(*[watch.ask] * clients):
         yield watch
-    watch.seconds = watch.now()
+        watch.seconds = watch.now()
 
 
 def killed(server: Server, asked: bytes, *, clients: int) -> Row:
@@ -269,8 +274,8 @@ def killed(server: Server, asked: bytes, *, clients: int) -> Row:
         busiest = max(used, key=lambda pid: used[pid], default=server.pid)
         os.kill(busiest if used.get(busiest, 0.0) > 0.5 else server.pid, 9)
         time.sleep(AFTERWARDS_SECONDS)
-    late = sum(status == 200 and at > watch.seconds - 10.0 for at, status in watch.ended)
-    return watch.figures() | {"per_second_afterwards": late / 10.0}
+    late = sum(0 <= watch.seconds - at < LATE_SECONDS for at in watch.answered)
+    return watch.figures() | {"per_second_afterwards": late / LATE_SECONDS}
 
 
 def bomb() -> bytes:
@@ -320,12 +325,11 @@ def _status(port: int, asked: bytes) -> int:
     return 0
 
 
-def changed(subject: Subject, port: int, asked: bytes) -> Row:
+def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
     """Change the model under the load of two clients; restart the server if it has no reload."""
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
-        server = first.enter_context(subject.open(port))
-        subject.settle(server)
-        checked(ask(port, asked))
+        server = first.enter_context(started(subject, asked, taken_to_start))
+        port = server.port
         with watched(port, asked, clients=2) as watch:
             time.sleep(3.0)
             began = watch.now()
@@ -340,25 +344,36 @@ def changed(subject: Subject, port: int, asked: bytes) -> Row:
     return watch.figures() | {"by": subject.changed_by, "seconds": taken}
 
 
+@contextlib.contextmanager
+def started(subject: Subject, asked: bytes, taken: list[float]) -> Iterator[Server]:
+    """Start a server, append the seconds until its first mask to `taken`, and let it settle."""
+    began = time.perf_counter()
+    with subject.open(free_port()) as server:
+        checked(ask(server.port, asked))
+        taken.append(time.perf_counter() - began)
+        subject.settle(server)
+        checked(ask(server.port, asked))
+        yield server
+
+
 def trouble(subject: Subject, *, cores: int) -> Row:
     """Measure one server under faults, while no other server runs."""
     asked = subject.ask(picture())
-    found: Row = {"name": subject.name, "starts": starts(subject, asked)}
-    with subject.open(free_port()) as server:
-        subject.settle(server)
+    taken: list[float] = []
+    found: Row = {"starts": taken}
+    with started(subject, asked, taken) as server:
         rate = HttpWay(server.port, asked).rate(clients=2 * cores, seconds=5.0)
         found["hostile"] = hostile(server, subject)
         found["flood"] = flood(server, asked, rate=FACTOR * rate)
-    with subject.open(free_port()) as server:
-        subject.settle(server)
-        checked(ask(server.port, asked))
+    with started(subject, asked, taken) as server:
         found["killed"] = killed(server, asked, clients=2 * cores)
-    found["changed"] = changed(subject, free_port(), asked)
-    print(json.dumps(found), file=sys.stderr)
+    found["changed"] = changed(subject, asked, taken)
     return found
 
 
-def run(repository: ModelRepository, *, rounds: int, seconds: float, peers: bool) -> Row:
+def run(
+    repository: ModelRepository, *, rounds: int, seconds: float, repeats: int, peers: bool
+) -> Row:
     """Measure all servers on this machine."""
     cores, files = len(os.sched_getaffinity(0)), newest(repository, "u2netp")
     began = time.time()
@@ -371,11 +386,15 @@ def run(repository: ModelRepository, *, rounds: int, seconds: float, peers: bool
             report["masks"] = rows(masks)
         print(json.dumps(report["masks"]), file=sys.stderr)
         everyone = list(subjects(files, scratch, cores=cores))
-        report["trouble"] = [
-            trouble(each, cores=cores)
-            for each in tqdm(everyone if peers else everyone[:1], unit="server", disable=None)
-        ]
-    report |= {"rounds": rounds, "seconds": seconds, "minutes": (time.time() - began) / 60}
+        everyone = everyone if peers else everyone[:1]
+        report["trouble"] = {each.name: [] for each in everyone}
+        for _ in range(repeats):
+            for each in tqdm(everyone, unit="server", disable=None):
+                found = trouble(each, cores=cores)
+                print(each.name, json.dumps(found), file=sys.stderr)
+                report["trouble"][each.name].append(found)
+    report |= {"rounds": rounds, "seconds": seconds, "repeats": repeats}
+    report["minutes"] = (time.time() - began) / 60
     return report
 
 
@@ -389,16 +408,15 @@ model, because the programs of the peers serve pictures.
 
 Before you compare:
 
-- **Precision**: the peers run the float32 program by ONNX Runtime. Paddlepool runs the instance
-  group that it chose by itself, here int8, within its limits of quality ([quality](quality.md)).
-  [Capacity](capacity.md) has its float32 throughput.
+- **Precision**: the peers run the float32 program by ONNX Runtime. Paddlepool has two rows in the
+  first table: with the instance group that it chose by itself, which may be int8 within its limits
+  of quality ([quality](quality.md)), and limited to float32 (`PADDLEPOOL_PRECISION=exact`).
 - **Threads**: LitServe, BentoML, MLServer and Ray Serve have a worker of one thread for each core,
   so one client's picture uses one core. rembg, a single process, uses all cores for it; so does
   Paddlepool's group with `t2` in its name, on two cores.
 - **Programs**: those four run programs that we wrote (`loadtest/peer_programs`). Like rembg, they
   queue requests without a bound, as they do by default; BentoML's `max_concurrency` and Ray Serve's
-  `max_queued_requests` would refuse some. Ray Serve's `max_ongoing_requests` is 2, not 5. rembg
-  resizes in another way, so its mask differs.
+  `max_queued_requests` would refuse some. rembg resizes in another way, so its mask differs.
 - **Requests**: MLServer takes the picture in base64, rembg, LitServe and BentoML in a form. A
   client keeps its connection; in BentoML it may then stay with one worker while another is idle.
 - **Priority**: the peers run at nice 10 as a whole, Paddlepool only where it computes.
@@ -412,8 +430,7 @@ STEADY = """\
 
 In turns in one run (`--rounds {rounds} --seconds {seconds:g}`), while the other servers are idle:
 medians, with the lowest and the highest, over {rounds} rounds of {seconds:g} s, for one client over
-its requests. Memory is that of all processes at the end, measured once, with shared pages
-counted once.
+its requests. Memory is that of all processes after each round, with shared pages counted once.
 The last column is the mean difference of the mask from Paddlepool's, in levels of 255, of this one
 picture.
 """
@@ -421,32 +438,31 @@ picture.
 TROUBLE = """\
 ### In trouble
 
-Each server ran alone. All but the start was measured once, so small differences mean nothing.
+Each server ran alone, {repeats} times in turns: medians, with the lowest and the highest.
 
-- **Start**: seconds from the command to the first mask, three times. Paddlepool starts with its
-  float32 group; it chooses another later, in idle moments, which is not in these seconds.
+- **Start**: seconds from the command to the first mask, {starts} times. Paddlepool's first start
+  has its default float32 group. The later ones open the group that it has chosen by then, which it
+  keeps in a file.
 - **Ten times the load**: ten times its own throughput for {flood:.0f} s, so each has another load
   and shares do not compare. "Refused" is 429 or 503; "failed" is no answer in the {patience:.0f} s
-  that a client waits, or an error. "Next" is the time until one more request, sent 1 s later, has
-  its answer.
+  that a client waits, or an error; "p99" is that of the answered. "Next" is the time until one more
+  request, sent 1 s later, has its answer; "none" means none in 60 s.
 - **Killed worker**: SIGKILL to the process that computes most, with {clients} clients who never
-  pause. In rembg that is the whole server, which nothing starts again. LitServe starts a new
-  worker only with `restart_workers`, which is off by default and was off here. The throughput is
-  that of the 10 s before the last client ended.
+  pause. In rembg that is the whole server, which nothing starts again. LitServe has
+  `restart_workers` on, which is off by default. The throughput is that of the last {late:.0f} s.
 - **Bad pictures**: the status of a PNG of 400 million pixels in {bomb:.0f} kB, of half a JPEG and
   of a text, 0 for no answer in {patience:.0f} s, and the peak of memory less that before, while
   another client sends a good picture. LitServe, BentoML, MLServer and Ray Serve decode by our
-  program, which has no limit of pixels and catches no error. For MLServer and Ray Serve it computes
-  in an `async` method, so a worker does nothing else meanwhile; Ray Serve would run a plain one in
-  a thread.
+  program, which has no limit of pixels and catches no error.
 - **Another model**: two clients, while the model is loaded again in the way that the server offers,
   or the server is stopped and started. Paddlepool looks for a new version each second
   (`PADDLEPOOL_REPOSITORY_POLL_SECONDS=1`; the default is never). It opens and tests it in the time
   that requests leave, at least a tenth of a core
   ([decision 10](decisions/0010-a-reload-stands-still.md)), so a busy server takes long.
 
-"Failed" counts attempts: a client whose request fails tries again after 0.05 s, so a server that is
-down collects many. "Longest gap" is the longest time in which no client got a mask.
+"Failed" counts the requests of these clients that got no mask. A client that tries again every
+0.05 s until a server is back has one failed request. "Longest gap" is the longest time in which no
+client got a mask.
 """
 
 
@@ -468,7 +484,7 @@ def _machine(found: Row) -> str:
                     _name(row),
                     _spread(row["seconds"], "ms", 1000),
                     *(_spread(row["rates"][load], "", 1) for load in loads),
-                    (row["memory_bytes"], f"{row['memory_bytes'] / 1e6:,.0f} MB"),
+                    _spread(row["memory_bytes"], "MB", 1e-6),
                     (0.0, row["agreement"].split()[2]),
                 )
                 for row in masks
@@ -482,120 +498,96 @@ def _machine(found: Row) -> str:
             flood=FLOOD_SECONDS,
             patience=PATIENCE_SECONDS,
             clients=2 * found["cores"],
+            repeats=found["repeats"],
+            starts=3 * found["repeats"],
+            late=LATE_SECONDS,
             bomb=len(bomb()) / 1000,
         )
     )
-    everyone = found["trouble"]
-    parts.append(
-        _table(
-            ["", "start", "answered", "refused", "failed", "p99 of the answered", "next"],
+    tables = [
+        (
+            ["", "start", "sent a second", "answered", "refused", "failed", "p99", "next"],
             [
-                (
-                    row["name"],
-                    _spread(row["starts"], "s", 1),
-                    _share(row["flood"], "answered"),
-                    _share(row["flood"], "refused"),
-                    _share(row["flood"], "failed"),
-                    _seconds(row["flood"]["p99_seconds"]),
-                    _seconds(row["flood"]["next_seconds"]),
-                )
-                for row in everyone
+                *("starts", "flood per_second", "flood answered", "flood refused"),
+                *("flood failed", "flood p99_seconds", "flood next_seconds"),
             ],
-            most=(),
-        )
-    )
-    parts.append(
-        _table(
+        ),
+        (
             ["", "killed worker: failed", "longest gap", "masks a second afterwards"],
-            [
-                (
-                    row["name"],
-                    (row["killed"]["failed"], f"{row['killed']['failed']:,}"),
-                    _seconds(row["killed"]["longest_gap_seconds"]),
-                    _plain(row["killed"]["per_second_afterwards"]),
-                )
-                for row in everyone
-            ],
-            most=(3,),
-        )
-    )
-    parts.append(
-        _table(
+            ["killed failed", "killed longest_gap_seconds", "killed per_second_afterwards"],
+        ),
+        (
             ["", "bad pictures: status", "memory grew at most by", "longest gap beside"],
-            [
-                (
-                    row["name"],
-                    (0.0, ", ".join(map(str, row["hostile"]["status"].values()))),
-                    (
-                        row["hostile"]["memory_growth_bytes"],
-                        f"{row['hostile']['memory_growth_bytes'] / 1e6:,.0f} MB",
-                    ),
-                    _seconds(row["hostile"]["longest_gap_seconds"]),
-                )
-                for row in everyone
-            ],
-            most=(),
-        )
-    )
-    parts.append(
-        _table(
+            ["hostile status", "hostile memory_growth_bytes", "hostile longest_gap_seconds"],
+        ),
+        (
             ["", "another model by", "seconds", "failed", "longest gap"],
+            ["changed by", "changed seconds", "changed failed", "changed longest_gap_seconds"],
+        ),
+    ]
+    parts += [
+        _table(
+            heads,
             [
-                (
-                    row["name"],
-                    (0.0, row["changed"]["by"]),
-                    _plain(row["changed"]["seconds"]),
-                    (row["changed"]["failed"], f"{row['changed']['failed']:,}"),
-                    _seconds(row["changed"]["longest_gap_seconds"]),
-                )
-                for row in everyone
+                (name, *(_measured(runs, measure) for measure in measures))
+                for name, runs in found["trouble"].items()
             ],
-            most=(),
+            most=[1 + measures.index(measure) for measure in measures if measure in LARGER_IS_BEST],
+            unranked=[1 + measures.index(measure) for measure in measures if measure in UNRANKED],
         )
-    )
+        for heads, measures in tables
+    ]
     return "\n".join(parts)
 
 
-Cell = tuple[float | None, str]
-"""Return a value to compare (None is the worst) and its text."""
+Cell = tuple[float, str]
+"""A value to compare, and its text."""
 
 
 def _name(row: Row) -> str:
     return str(row["name"]).replace(" /segment", "").replace("paddlepool", "Paddlepool")
 
 
+def _measured(runs: Sequence[Row], measure: str) -> Cell:
+    """Format one measure of all runs, named by its part and its key."""
+    part, _, key = measure.partition(" ")
+    if measure == "starts":
+        return _spread([seconds for run in runs for seconds in run["starts"]], "s", 1)
+    values = [run[part][key] for run in runs]
+    if key == "by":
+        return 0.0, values[0]
+    if key == "status":
+        kinds = zip(*(statuses.values() for statuses in values), strict=True)
+        return 0.0, ", ".join("/".join(map(str, dict.fromkeys(kind))) for kind in kinds)
+    if part == "flood" and key in ("answered", "refused", "failed"):
+        return _spread([run[part][key] / run[part]["sent"] for run in runs], "%", 100)
+    if key == "memory_growth_bytes":
+        return _spread(values, "MB", 1e-6)
+    unit = "s" if key.endswith("seconds") or key == "seconds" else ""
+    return _spread([math.inf if value is None else value for value in values], unit, 1)
+
+
 def _spread(values: Sequence[float], unit: str, factor: float) -> Cell:
     low, middle, high = (
         _digits(factor * each) for each in (min(values), statistics.median(values), max(values))
     )
-    return statistics.median(values), f"{middle} {unit} ({low}–{high})".replace("  ", " ")
+    text = middle if middle == "none" else f"{middle} {unit}".strip()
+    return statistics.median(values), text if low == high else f"{text} ({low}–{high})"
 
 
 def _digits(value: float) -> str:
     """Three digits, and no exponent."""
+    if math.isinf(value):
+        return "none"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _share(flood: Row, kind: str) -> Cell:
-    return (
-        0.0,
-        f"{flood[kind]:,} of {flood['sent']:,}" if kind == "answered" else f"{flood[kind]:,}",
-    )
-
-
-def _seconds(value: float | None) -> Cell:
-    return (None, "none in 60 s") if value is None else (value, f"{value:.3g} s")
-
-
-def _plain(value: float) -> Cell:
-    return value, f"{value:.3g}"
 
 
 def _table(
     heads: Sequence[str],
     lines: Sequence[tuple[str | Cell, ...]],
     *,
-    most: Iterable[int],
+    most: Collection[int],
+    unranked: Collection[int] = (),
     competing: int | None = None,
 ) -> str:
     """Build a Markdown table; the best of the first `competing` rows is bold.
@@ -606,7 +598,7 @@ def _table(
     for column in range(1, len(heads)):
         values = [line[column][0] for line in lines[:competing]]
         known = [value for value in values if isinstance(value, float | int)]
-        if len(set(known)) < 2:
+        if column in unranked or len(set(known)) < 2:
             continue
         best = max(known) if column in most else min(known)
         for number, value in enumerate(values):
@@ -626,7 +618,7 @@ def draw(found: Row, target: Path) -> None:
     panels = (
         (f"masks a second, {load}", [row["per_second"][load] for row in servers]),
         ("one client's mask, ms", [1000 * row["p50_seconds"] for row in servers]),
-        ("memory, MB", [row["memory_bytes"] / 1e6 for row in servers]),
+        ("memory, MB", [statistics.median(row["memory_bytes"]) / 1e6 for row in servers]),
     )
     plt.rcParams.update(
         {
@@ -637,9 +629,10 @@ def draw(found: Row, target: Path) -> None:
         }
     )
     figure, axes = plt.subplots(1, 3, figsize=(9, 2.4), sharey=True, layout="constrained")
-    colours = ["#b0b8c1"] * (len(servers) - 1) + ["#2b6cb0"]
+    names = [_name(row) for row in servers]
+    colours = ["#2b6cb0" if "Paddlepool" in name else "#b0b8c1" for name in names]
     for axis, (title, values) in zip(axes, panels, strict=True):
-        bars = axis.barh([_name(row).split(" (")[0] for row in servers], values, color=colours)
+        bars = axis.barh(names, values, color=colours)
         axis.bar_label(bars, fmt="%.3g" if max(values) < 1000 else "%.0f", padding=2)
         axis.set_title(title)
         axis.set_xlim(0, max(values) * 1.25)
@@ -656,6 +649,7 @@ def main() -> None:
     parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each server")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a busy phase")
+    parser.add_argument("--repeats", type=int, default=2, help="times each trouble is made")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="this server alone")
     given = parser.parse_args()
     out: Path = given.write or given.render
@@ -663,7 +657,13 @@ def main() -> None:
     report: dict[str, Row] = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
     if given.write:
         repository = ModelRepository(given.repository)
-        found = run(repository, rounds=given.rounds, seconds=given.seconds, peers=given.peers)
+        found = run(
+            repository,
+            rounds=given.rounds,
+            seconds=given.seconds,
+            repeats=given.repeats,
+            peers=given.peers,
+        )
         report[found["machine"].split(";")[0]] = found
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     out.write_text(page(report), "utf-8")

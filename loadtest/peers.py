@@ -3,8 +3,9 @@
     .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
 
 This server has its defaults and has chosen its instance group. Pictures are JPEGs of 1 MP. Masks:
-`/segment`, the servers of peer_servers.py, and bare loops over ONNX Runtime and OpenVINO. Cut-outs
-as PNG: `/segment` and rembg. All run the weights of model_repo/u2netp, the others as float32 ONNX.
+`/segment`, also limited to float32, the servers of peer_servers.py, and bare loops over ONNX
+Runtime and OpenVINO. Cut-outs as PNG: `/segment` and rembg. All run the weights of
+model_repo/u2netp, the others as float32 ONNX.
 Texts: `/sentiment` and bare ONNX Runtime loops. Bare loops also run the version's int8 program, if
 any: "the same program without a server". Each table names the processor and the machine's load.
 
@@ -66,6 +67,7 @@ class Contender:
     memory: Callable[[], int]
     seconds: list[float] = field(default_factory=list)
     rates: dict[str, list[float]] = field(default_factory=dict)
+    memory_bytes: list[int] = field(default_factory=list)
     result: bytes = b""
 
 
@@ -171,15 +173,18 @@ def int8_of(files: ModelFiles) -> Path | None:
 
 
 @contextlib.contextmanager
-def server_of_one(files: ModelFiles, scratch: Path) -> Iterator[tuple[Server, str, int]]:
+def server_of_one(
+    files: ModelFiles, scratch: Path, *, precision: str = "auto"
+) -> Iterator[tuple[Server, str, int]]:
     """Run a server with only this model, so that its memory is that of the task.
 
     Yields it with the chosen group and the threads of its instances. Raises RuntimeError if it
     chooses none within ten minutes.
     """
     repository = scratch / f"only-{files.name}"
-    shutil.copytree(files.directory.parent, repository / files.name)
-    with running_server(repository, environment={"PADDLEPOOL_PROVE_GROUPS": "started"}) as server:
+    shutil.copytree(files.directory.parent, repository / files.name, dirs_exist_ok=True)
+    environment = {"PADDLEPOOL_PROVE_GROUPS": "started", "PADDLEPOOL_PRECISION": precision}
+    with running_server(repository, environment=environment) as server:
         [choice] = wait_chosen(server)
         print(f"{files.name}: {choice['group']}, {choice['reason']}", file=sys.stderr)
         groups = {each.name: each.threads for each in files.config.instance_group}
@@ -198,9 +203,11 @@ def pictures(
         return {f"{n} clients": (n, message, 1) for n in (threads, 2 * threads)}
 
     with contextlib.ExitStack() as stack:
-        server, group, threads_each = stack.enter_context(server_of_one(files, scratch))
+        chosen = stack.enter_context(server_of_one(files, scratch))
+        exact = stack.enter_context(server_of_one(files, scratch, precision="exact"))
 
-        def ours(output: str) -> Contender:
+        def ours(output: str, running: tuple[Server, str, int]) -> Contender:
+            server, group, threads_each = running
             path = f"/segment?output={output}&format=png"
             message = request("POST", path, body, content_type="image/jpeg")
             name = f"paddlepool /segment ({group})"
@@ -208,7 +215,9 @@ def pictures(
                 name, server.port, server.pid, message, loads(message), threads_each=threads_each
             )
 
-        masks, cutouts = [ours("mask")], [ours("cutout")]
+        masks, cutouts = [ours("mask", chosen)], [ours("cutout", chosen)]
+        if exact[1] != chosen[1]:
+            masks.append(ours("mask", exact))
         for peer in PEER_SERVERS if peers else ():
             try:
                 install(peer)
@@ -275,6 +284,7 @@ def measure(contest: Contest, *, seconds: float, rounds: int) -> None:
                 each.seconds.append(taken)
             for load, busy in each.busy.items():
                 each.rates.setdefault(load, []).append(busy(seconds))
+            each.memory_bytes.append(each.memory())
 
 
 def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
@@ -313,7 +323,7 @@ def rows(contest: Contest) -> list[dict[str, Any]]:
             "throughput_ratio": {
                 load: _ratio(rates, ours.rates[load]) for load, rates in each.rates.items()
             },
-            "memory_bytes": each.memory(),
+            "memory_bytes": each.memory_bytes,
             "agreement": _agreement(contest.task, each, ours),
         }
         for each in contest.contenders
@@ -335,7 +345,7 @@ def show(table: Sequence[Mapping[str, Any]], *, cores: int) -> None:
         print(
             f"{row['name']:40}{row['threads_each']:8d}{1000 * row['p50_seconds']:10.1f}ms"
             f"{1000 * row['p95_seconds']:7.1f}ms{row['latency_ratio']:7.2f}{rates}"
-            f"{row['memory_bytes'] / 1e6:8.0f}MB   {row['agreement']}"
+            f"{row['memory_bytes'][-1] / 1e6:8.0f}MB   {row['agreement']}"
         )
 
 

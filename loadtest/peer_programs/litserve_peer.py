@@ -26,7 +26,10 @@ class Masks(ls.LitAPI):
 
 if __name__ == "__main__":
     server = ls.LitServer(
-        Masks(), accelerator="cpu", workers_per_device=int(os.environ["PEER_WORKERS"])
+        Masks(),
+        accelerator="cpu",
+        workers_per_device=int(os.environ["PEER_WORKERS"]),
+        restart_workers=True,
     )
     server.run(
         host="127.0.0.1",

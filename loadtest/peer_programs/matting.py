@@ -1,6 +1,8 @@
 """U2-Netp with ONNX Runtime in one thread, JPEG in, mask PNG out; called by each peer's program."""
 
+import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
@@ -12,6 +14,7 @@ MEAN, STD, SIDE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 320
 class Matting:
     def __init__(self):
         cv2.setNumThreads(1)
+        self.thread = ThreadPoolExecutor(1)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(
@@ -36,3 +39,7 @@ class Matting:
 
     def answer(self, body):
         return self.write(self.mask(self.read(body)))
+
+    async def answer_aside(self, body):
+        """The same in a thread, so that the caller's event loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, self.answer, body)

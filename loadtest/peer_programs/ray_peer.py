@@ -18,7 +18,7 @@ from starlette.responses import Response
 WORKERS = int(os.environ["PEER_WORKERS"])
 
 
-@serve.deployment(num_replicas=WORKERS, max_ongoing_requests=2, ray_actor_options={"num_cpus": 1})
+@serve.deployment(num_replicas=WORKERS, ray_actor_options={"num_cpus": 1})
 class Masks:
     def __init__(self, version: int) -> None:
         self.version = version
@@ -27,7 +27,7 @@ class Masks:
     async def __call__(self, request: Request) -> Response:
         if request.method == "GET":
             return Response("ready")
-        mask = self.matting.answer(await request.body())
+        mask = await self.matting.answer_aside(await request.body())
         return Response(mask, media_type="image/png")
 
 
