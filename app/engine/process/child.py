@@ -382,8 +382,7 @@ class Child:
         """Read and check the oldest reply, for fetch(); return the bytes of request and reply.
 
         Returns None until it arrives. Raises ChildDied if the process has died or was killed; later
-        requests then never began.
-        Also raises the handler's error; the process then continues.
+        requests then never began. Also raises the handler's error; the process then continues.
         """
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)

@@ -242,14 +242,14 @@ class ModelRegistry:
         """Return the versions to try, newest first, and how many of them to serve."""
         with self._history.attempt(name, None):
             try:
-                read = self._repository
-                published = await in_thread("repository", partial(read.versions, name))
+                on_disk = self._repository
+                published = await in_thread("repository", partial(on_disk.versions, name))
                 self._history.keep(name, published)
                 if not published:
-                    unsealed = await in_thread("repository", partial(read.unsealed, name))
+                    unsealed = await in_thread("repository", partial(on_disk.unsealed, name))
                     hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
                     raise ManifestError(f"{name}: no version with a manifest is published{hint}")
-                config = await in_thread("repository", partial(read.config, name))
+                config = await in_thread("repository", partial(on_disk.config, name))
                 return config.version_policy.choose(published)
             except PaddlepoolError as error:
                 log.error("%s: no version is loaded: %s", name, error.message)

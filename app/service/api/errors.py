@@ -13,6 +13,7 @@ import tomllib
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,8 @@ class ErrorCode:
     when: str
 
 
-def error_codes() -> list[ErrorCode]:
+@cache
+def error_codes() -> tuple[ErrorCode, ...]:
     """All error codes sorted by name: domain errors and errors of HTTP itself."""
     domain = {
         (error.code, status, error.title)
@@ -224,7 +226,7 @@ def error_codes() -> list[ErrorCode]:
     }
     when = tomllib.loads(WHEN.read_text("utf-8"))
     of_http = {(code, status, HTTPStatus(status).phrase) for status, code in HTTP_CODES.items()}
-    return [
+    return tuple(
         ErrorCode(code, status, title, when[code])
         for code, status, title in sorted(domain | of_http)
-    ]
+    )

@@ -50,7 +50,7 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
     try:
         form = await parser.parse()
     except MultiPartException:
-        count = "one file" if max_files == 1 else "two files"
+        count = {1: "one file", 2: "two files"}.get(max_files, f"{max_files} files")
         raise InvalidParameter(
             f"the multipart form cannot be read, or has more than {count}, more than {max_fields} "
             f"other fields, or a field of more than {field_bytes} bytes",
