@@ -58,7 +58,7 @@ def main() -> int:
 
 def copy_tree(target: Path) -> Path:
     """Copy the working tree; the environments are linked, because nothing changes them."""
-    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
     for environment in ROOT.glob(".venv*"):
         (target / environment.name).symlink_to(environment)
     return target

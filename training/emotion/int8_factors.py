@@ -38,9 +38,9 @@ NORMALISED, ACTIVATED = 0.5, 0.7
 """SmoothQuant's alpha for the outputs of normalisations and of the feed-forward activation: the
 share of the difference between channels that moves into the weights. Both were chosen on training
 posts."""
-FLOAT = ("p2o.pd_op.cast.48",)
-"""The feed-forward output of the third layer. Of all products, quantising it changes the logits of
-training posts most."""
+FLOAT = ("p2o.pd_op.cast.48", "p2o.pd_op.cast.64", "p2o.pd_op.cast.26")
+"""The feed-forward outputs of the third and the last layer, and the attention output of the second.
+Of all products, quantising these changes the logits of training posts most."""
 
 Floats = NDArray[np.float32]
 
