@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar, cast
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
@@ -17,9 +15,8 @@ from prometheus_client.exposition import choose_encoder
 from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.observability.gauges import Gauges
+from app.observability.histogram import HistogramFamily
 from app.observability.history import History, Series
-
-T = TypeVar("T", Histogram, Counter)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
@@ -55,7 +52,6 @@ class Metrics:
     def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:
         # The library adds a series `_created` to each counter, which only OpenMetrics readers use.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
-        self._known: dict[tuple[Histogram | Counter, tuple[str, ...]], Histogram | Counter] = {}
         self.registry = CollectorRegistry(auto_describe=True)  # lets name[] select gauges
         self._routes: set[str] = set()
         self._models: set[str] = set()
@@ -132,18 +128,13 @@ class Metrics:
 
     def _histogram(
         self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...] = SECONDS
-    ) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+    ) -> HistogramFamily:
+        family = HistogramFamily(name, text, labels, buckets)
+        self.registry.register(family)
+        return family
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
-
-    def _series(self, metric: T, *labels: str) -> T:
-        """Return the series of these labels from a cache: labels() takes a lock each time."""
-        key = (metric, labels)
-        if key not in self._known:
-            self._known[key] = metric.labels(*labels)
-        return cast(T, self._known[key])
 
     def expect_route(self, route: str) -> None:
         """Declare a route template as a label value."""
@@ -164,19 +155,19 @@ class Metrics:
         """Record one HTTP reply; `route` is the template that matched, or None."""
         known = route if route in self._routes and status != 405 else UNMATCHED
         method = method if method in METHODS else OTHER
-        self._series(self._request, known, method, str(status)).observe(seconds)
+        self._request.observe(seconds, known, method, str(status))
 
     def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
         model, group = self._model(results[0].model), results[0].group
         for stage, seconds in stages.items():
-            self._series(self._stage, model, group, stage).observe(seconds)
+            self._stage.observe(seconds, model, group, stage)
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float
     ) -> None:
         model = self._model(model)
-        self._series(self._infer, model, str(version), group, str(rows)).observe(seconds)
-        self._series(self._rows, model, group).observe(rows)
+        self._infer.observe(seconds, model, str(version), group, str(rows))
+        self._rows.observe(rows, model, group)
         self.history.ran(Series(model, version, group), seconds)
 
     def loop_woke(self, late: float) -> None:
@@ -194,9 +185,9 @@ class Metrics:
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
         """Record the difference of one replay from the default group's answer."""
-        self._drift.labels(self._model(model), group).observe(drift)
+        self._drift.observe(drift, self._model(model), group)
         if agreement is not None:
-            self._agreement.labels(self._model(model), group).observe(agreement)
+            self._agreement.observe(agreement, self._model(model), group)
         self.history.drifted(self._model(model), group, drift, agreement)
 
     def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
@@ -213,7 +204,7 @@ class Metrics:
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Record the padding tokens that fill the buckets of a request's texts."""
-        self._series(self._padding, self._model(model), group).inc(tokens)
+        self._padding.labels(self._model(model), group).inc(tokens)
 
     def _model(self, model: str) -> str:
         return model if model in self._models else UNKNOWN
