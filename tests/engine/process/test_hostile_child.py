@@ -42,8 +42,10 @@ def test_an_answer_that_is_none_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ["negative offset", "garbage", "nothing", "hang up"])
-def test_an_answer_that_is_none_ends_the_child(attack: str) -> None:
-    """The process is gone."""
+def test_an_answer_that_is_none_ends_the_child(
+    attack: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process is gone. A message of no bytes is such an answer, and not the child's end."""
     child = hostile(attack)
     try:
         child.put({"x": np.zeros(4, np.float32)})
@@ -51,6 +53,7 @@ def test_an_answer_that_is_none_ends_the_child(attack: str) -> None:
         with pytest.raises(ChildDied) as caught:
             child.receive(timeout=20.0)
         assert caught.value.reason is Restart.CORRUPT
+        assert ("invalid answer" in caplog.text) is (attack != "hang up")
         wait_until(lambda: child.failure() is Restart.KILLED)
     finally:
         child.close()
