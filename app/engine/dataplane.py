@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -123,23 +123,26 @@ class DataPlane:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
             _check_may_start(served, group)
-            async with _deadline(timeout, served, group):
-                with served.reserve(group=group, deadline=deadline) as reservation:
-                    given = await payload() if callable(payload) else payload
-                    prepared = await pipeline.prepare(given, deadline=deadline)
-                    try:
-                        results = await results_of(
-                            served.submit_all(
-                                served.checked(prepared.jobs),
-                                deadline=deadline,
-                                group=group,
-                                reservation=reservation,
+            try:
+                async with asyncio.timeout(timeout):
+                    with served.reserve(group=group, deadline=deadline) as reservation:
+                        given = await payload() if callable(payload) else payload
+                        prepared = await pipeline.prepare(given, deadline=deadline)
+                        try:
+                            results = await results_of(
+                                served.submit_all(
+                                    served.checked(prepared.jobs),
+                                    deadline=deadline,
+                                    group=group,
+                                    reservation=reservation,
+                                )
                             )
-                        )
-                        outputs = [result.outputs for result in results]
-                        finished = await pipeline.finish(prepared, outputs, deadline=deadline)
-                    finally:
-                        prepared.release()
+                            outputs = [result.outputs for result in results]
+                            finished = await pipeline.finish(prepared, outputs, deadline=deadline)
+                        finally:
+                            prepared.release()
+            except (TimeoutError, DeadlineExceeded):  # the queue fails its jobs at the same moment
+                raise _too_late(served, group, timeout) from None
             stages = {**prepared.stages, **finished.stages}
             return self._answered(served, prepared.jobs, results, finished.value, stages)
 
@@ -172,7 +175,7 @@ class DataPlane:
                 _check_may_start(served, group)
             deadline = began + asked.timeout
             try:
-                async with _deadline(deadline - self.clock(), served, group, asked.timeout):
+                async with asyncio.timeout(deadline - self.clock()):
                     check = partial(served.checked, [asked.inputs])
                     if sum(array.nbytes for array in asked.inputs.values()) > LARGE_TENSORS:
                         loop = asyncio.get_running_loop()
@@ -188,6 +191,8 @@ class DataPlane:
                             reservation=reservation,
                         )
                     )
+            except (TimeoutError, DeadlineExceeded):
+                raise _too_late(served, group, asked.timeout) from None
             except RunRefused:
                 # The tensors are at fault: they ran alone, and the model passed its self-test.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
@@ -230,8 +235,11 @@ class DataPlane:
         if listener is not None:
             listener.began()
         try:
-            with self.registry.lease(model, version) as served:
+            served = self.registry.acquire(model, version)
+            try:
                 yield served
+            finally:
+                served.release()
         finally:
             if listener is not None:
                 listener.ended()
@@ -243,28 +251,15 @@ class DataPlane:
             raise ModelNotFound(f"no model for the task {task!r} is configured") from None
 
 
-@contextlib.asynccontextmanager
-async def _deadline(
-    left: float, served: ServedModel, group: str, timeout: float | None = None
-) -> AsyncIterator[None]:
-    """Cancel the work in the block after `left` seconds and raise DeadlineExceeded.
-
-    The message states `timeout`, the total seconds that the caller allowed (default: `left`).
-    """
-    try:
-        async with asyncio.timeout(left):
-            yield
-    except (TimeoutError, DeadlineExceeded):  # the queue fails its jobs at the same moment
-        idle = any(
-            status.name == group and status.started and status.live == 0
-            for status in served.groups()
-        )
-        why = f": instance group {group!r} has no predictor running" if idle else ""
-        allowed = left if timeout is None else timeout
-        raise DeadlineExceeded(
-            f"no answer within the deadline of {allowed * 1000:.0f} ms{why}",
-            limit=round(allowed, 3),
-        ) from None
+def _too_late(served: ServedModel, group: str, timeout: float) -> DeadlineExceeded:
+    """The error of a request that was not answered within `timeout` seconds."""
+    idle = any(
+        status.name == group and status.started and status.live == 0 for status in served.groups()
+    )
+    why = f": instance group {group!r} has no predictor running" if idle else ""
+    return DeadlineExceeded(
+        f"no answer within the deadline of {timeout * 1000:.0f} ms{why}", limit=round(timeout, 3)
+    )
 
 
 def _check_may_start(served: ServedModel, group: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from app.contracts.caller import CALLER
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, TooManyInputs
@@ -20,17 +21,19 @@ from app.engine.queue.job import Job, ShapeKey
 from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instances:
-    """State of the instances at one moment.
+class Instances(Protocol):
+    """What admission needs to know of the instances."""
 
-    `live` is the number of instances that accept batches; `free` is whether one of them would take
-    a job at once. If none would, the runs under way still need `running` seconds in total.
-    """
+    @property
+    def live(self) -> int:
+        """Instances that accept batches."""
 
-    live: int
-    running: float
-    free: bool
+    @property
+    def free(self) -> bool:
+        """Whether one of them would take a job at once."""
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need."""
 
 
 class Reservation:
@@ -73,13 +76,13 @@ class Admission:
     times: ServiceTime
     max_queue: int
     on_rejected: Callable[[Rejection], None]
+    instances: Instances
     reservations: set[Reservation | None] = field(default_factory=set, init=False)
 
     def admit(
         self,
         jobs: Sequence[Job],
         now: float,
-        instances: Instances,
         reservation: Reservation | None = None,
     ) -> list[Job]:
         """Queue the jobs; the first takes the place of the reservation, which ends.
@@ -97,7 +100,7 @@ class Admission:
                     self._check_deadline(job, now)
                 else:
                     reserving = 0 if reserved else self._reserving(job.caller)
-                    self._check(job, now, instances, reserving=reserving)
+                    self._check(job, now, reserving=reserving)
             except PaddlepoolError:
                 self.queues.remove(*jobs[:place])
                 raise
@@ -113,11 +116,11 @@ class Admission:
             self.queues.remove(unlucky)
         return unlucky
 
-    def reserve(self, deadline: float, now: float, instances: Instances) -> Reservation:
+    def reserve(self, deadline: float, now: float) -> Reservation:
         """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
-        if self.queues or self.reservations or not instances.free:
+        if self.queues or self.reservations or not self.instances.free:
             caller = CALLER.get().name
-            wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), instances)
+            wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
             self._check_time(wait, self.times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
         return Reservation(self.reservations)
@@ -133,7 +136,7 @@ class Admission:
                 received=len(jobs),
             )
 
-    def _check(self, job: Job, now: float, instances: Instances, *, reserving: int) -> None:
+    def _check(self, job: Job, now: float, *, reserving: int) -> None:
         """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.
 
         `reserving` is the number of reservations ahead of the job. It is 0 if the job's request had
@@ -143,8 +146,8 @@ class Admission:
         if job.priority < NORMAL:
             return
         wait = 0.0
-        if self.queues or not instances.free:
-            wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, instances)
+        if self.queues or not self.instances.free:
+            wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, now)
             self._check_time(wait, self.times.expected(job.key), job.deadline - now)
         self._check_room(job.priority, wait, job.caller)
 
@@ -168,12 +171,14 @@ class Admission:
         rows: int,
         caller: str,
         reserving: int,
-        instances: Instances,
+        now: float,
     ) -> float:
         """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
         before += reserving * self.times.overall()
-        return (instances.running + before) / max(1, instances.live)
+        if self.queues or not self.instances.free:
+            before += self.instances.seconds_left(now)
+        return before / max(1, self.instances.live)
 
     def _check_time(self, wait: float, run: float, left: float) -> None:
         if wait > 0 and wait + run > left:

@@ -20,7 +20,7 @@ from typing import Protocol
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.reasons import Rejection
-from app.engine.queue.admission import Admission, Instances, Reservation
+from app.engine.queue.admission import Admission, Reservation
 from app.engine.queue.job import INLINE_BYTES, Batch, Job, ShapeKey
 from app.engine.queue.shape_queues import ServiceTime, ShapeQueues
 
@@ -109,7 +109,9 @@ class Batcher:
         self._queues = ShapeQueues(max_rows=self.max_rows, max_delay=self.max_delay)
         self._running = Running()
         self._times = ServiceTime()
-        self._admission = Admission(self._queues, self._times, self.max_queue, self.on_rejected)
+        self._admission = Admission(
+            self._queues, self._times, self.max_queue, self.on_rejected, self
+        )
         self._closed_with: PaddlepoolError | None = None
         self._takers: list[Taker] = []
         self._free: list[Taker] = []
@@ -125,7 +127,7 @@ class Batcher:
         """
         now = self.clock()
         self._check_open()
-        return self._admission.reserve(deadline, now, self._instances(now))
+        return self._admission.reserve(deadline, now)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
@@ -135,7 +137,7 @@ class Batcher:
         """
         now = self.clock()
         self._check_open()
-        shed = self._admission.admit(jobs, now, self._instances(now), reservation)
+        shed = self._admission.admit(jobs, now, reservation)
         for job in jobs:
             job.future.add_done_callback(partial(self._drop_cancelled, job))
         self._arm_deadline(min(job.deadline for job in jobs))
@@ -149,12 +151,6 @@ class Batcher:
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()
-
-    def _instances(self, now: float) -> Instances:
-        live = len(self._takers)
-        free = bool(self._free) or len(self._running.batches) < live
-        left = 0.0 if free and not self._queues else self._running.seconds_left(now)
-        return Instances(live=live, running=left, free=free)
 
     def join(self, taker: Taker) -> None:
         """Add an instance, which takes batches from now on."""
@@ -279,6 +275,15 @@ class Batcher:
     def live(self) -> int:
         """Instances that take batches."""
         return len(self._takers)
+
+    @property
+    def free(self) -> bool:
+        """Part of Instances."""
+        return bool(self._free) or len(self._running.batches) < len(self._takers)
+
+    def seconds_left(self, now: float) -> float:
+        """Part of Instances; estimated from the usual duration of a run."""
+        return self._running.seconds_left(now)
 
     @property
     def depth(self) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,11 @@ from app.models.repository.shapes import EqualAxes, warmup_inputs
 
 PINNED = "config.toml names it"
 UNDECIDED = "it serves until the candidates have been measured, in idle moments"
+
+REMEMBERED_SHAPES = 256
+"""Maximum combinations of shapes that are known to fit a model; most requests repeat one."""
+
+Shapes = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +103,7 @@ class ServedModel:
         )
         self.selftest: SelfTest = files.selftest(context.agreement_of(self.info))
         self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
+        self._fit: dict[Shapes, tuple[int, ShapeKey]] = {}
         self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
         self._statistics: Statistics = Statistics() if before is None else before._statistics
         self._groups = {
@@ -149,9 +156,7 @@ class ServedModel:
 
     def checked(self, jobs: Sequence[Tensors]) -> list[CheckedJob]:
         """Check jobs for submit_all(); may be called in any thread. Raises InvalidTensor."""
-        return [
-            CheckedJob(inputs, self._checked_rows(inputs), shape_key(inputs)) for inputs in jobs
-        ]
+        return [self._checked(inputs) for inputs in jobs]
 
     def submit_all(
         self,
@@ -273,8 +278,21 @@ class ServedModel:
                 limit=", ".join(self._groups),
             ) from None
 
+    def _checked(self, inputs: Tensors) -> CheckedJob:
+        """Check the tensors of a job. Raises InvalidTensor."""
+        shapes = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
+        fit = self._fit.get(shapes)
+        if fit is None:
+            if len(self._fit) >= REMEMBERED_SHAPES:
+                self._fit.clear()
+            fit = self._fit[shapes] = self._checked_rows(inputs), shape_key(inputs)
+        for name, array in inputs.items():
+            if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
+                raise InvalidTensor(f"input {name!r} contains NaN or infinity")
+        return CheckedJob(inputs, *fit)
+
     def _checked_rows(self, inputs: Tensors) -> int:
-        """Check the tensors of a job and return its number of rows. Raises InvalidTensor."""
+        """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor."""
         expected = {spec.name for spec in self.inputs}
         if set(inputs) != expected:
             missing = ", ".join(sorted(expected - set(inputs))) or "none"
@@ -291,8 +309,6 @@ class ServedModel:
                     f"input {spec.name!r} must be {spec.dtype} of shape {list(spec.shape)} "
                     f"(-1 is free), received {array.dtype.name} of shape {list(array.shape)}"
                 )
-            if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
-                raise InvalidTensor(f"input {spec.name!r} contains NaN or infinity")
         self._equal_axes.check(inputs)
         if not self.batched:
             return 1

@@ -367,13 +367,18 @@ class ModelRegistry:
 
         Raises ModelNotFound and ModelNotReady.
         """
-        model = self._serving.acquire(name, version)
-        if model is None:
-            raise self._not_served(name, version)
+        model = self.acquire(name, version)
         try:
             yield model
         finally:
             model.release()
+
+    def acquire(self, name: str, version: int | None = None) -> ServedModel:
+        """Like lease(), but the caller calls the model's release() itself."""
+        model = self._serving.acquire(name, version)
+        if model is None:
+            raise self._not_served(name, version)
+        return model
 
     def _not_served(self, name: str, version: int | None) -> PaddlepoolError:
         if self._history.knows(name, version) or (version is None and name in self._wanted):
