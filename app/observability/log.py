@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import logging.handlers
 import os
 import queue
 import sys
@@ -29,6 +28,7 @@ class JsonLines(logging.Formatter):
         """Add the name of the `replica` to every line, unless it is empty."""
         super().__init__()
         self._always = {"replica": replica} if replica else {}
+        self._encode = json.JSONEncoder(ensure_ascii=True, default=str).encode
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -41,7 +41,7 @@ class JsonLines(logging.Formatter):
         line |= extras(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=True, default=str)
+        return self._encode(line)
 
 
 WAITING_LINES = 10_000
@@ -49,23 +49,25 @@ INTERVAL_SECONDS = 0.05
 FLUSH_SECONDS = 5.0
 
 
-class BackgroundHandler(logging.handlers.QueueHandler):
+class BackgroundHandler(logging.Handler):
     """Hands lines to a thread that formats and writes them: a slow reader delays no request.
 
     While `WAITING_LINES` lines wait, further ones are dropped, and a later line reports how many.
+
+    The thread looks for lines every `INTERVAL_SECONDS` instead of being woken by each line. A line
+    written right after its request would hold the interpreter lock when the client's next request
+    arrives.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
+        super().__init__()
         self.lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        super().__init__(self.lines)
+        self._writer = writer
         self._dropped = 0
-        self._listener = _PacedListener(self.lines, writer)
-        self._listener.start()
+        self._closing, self._written = threading.Event(), threading.Event()
+        threading.Thread(target=self._write, name="log", daemon=True).start()
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # formatted later, so that no request waits for it
-
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         if self.lines.qsize() >= WAITING_LINES:
             self._dropped += 1
             return
@@ -79,43 +81,22 @@ class BackgroundHandler(logging.handlers.QueueHandler):
             self._dropped = 0
         self.lines.put_nowait(record)
 
+    def _write(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(INTERVAL_SECONDS)  # then all lines are in the queue
+            while not self.lines.empty():
+                self._writer.handle(self.lines.get())
+        self._written.set()
+
     def close(self) -> None:
         """Write the waiting lines. logging.shutdown() calls this even on a closed handler.
 
         A reader that has stopped reading delays the process's end by at most `FLUSH_SECONDS`.
         """
-        self._listener.stop()
-        super().close()
-
-
-class _PacedListener(logging.handlers.QueueListener):
-    """Looks for lines every `INTERVAL_SECONDS` instead of being woken by each line.
-
-    A line written right after its request would hold the interpreter lock when the client's next
-    request arrives.
-    """
-
-    def __init__(
-        self, lines: queue.SimpleQueue[logging.LogRecord], writer: logging.Handler
-    ) -> None:
-        super().__init__(lines, writer)
-        self._lines = lines
-        self._closing, self._written = threading.Event(), threading.Event()
-
-    def dequeue(self, block: bool) -> logging.LogRecord:
-        closing = self._closing.is_set()  # read first: all earlier lines are in the queue then
-        while self._lines.empty():
-            if closing:
-                self._written.set()
-                self.enqueue_sentinel()
-            else:
-                closing = self._closing.wait(INTERVAL_SECONDS)
-        return self._lines.get(block)
-
-    def stop(self) -> None:
-        """Stop after `FLUSH_SECONDS` at most; the standard stop() waits for a stuck writer."""
         self._closing.set()
         self._written.wait(FLUSH_SECONDS)
+        super().close()
 
 
 def configure(
