@@ -84,7 +84,7 @@ class BackgroundHandler(logging.Handler):
     def _write(self) -> None:
         closing = False
         while not closing:
-            closing = self._closing.wait(INTERVAL_SECONDS)  # then all lines are in the queue
+            closing = self._closing.wait(INTERVAL_SECONDS)  # if so, no line comes later
             while not self.lines.empty():
                 self._writer.handle(self.lines.get())
         self._written.set()

@@ -14,9 +14,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -93,19 +92,16 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 
 
 class Tokenised(NamedTuple):
-    """One tokenised text: `ids` with the two markers, and the `bucket` that holds them."""
+    """One tokenised text: the `ids` of its tokens and of two markers, padded to `bucket` ids."""
 
     ids: Sequence[int]
+    tokens: int
     bucket: int
     truncated: bool
 
     @property
-    def tokens(self) -> int:
-        return len(self.ids)
-
-    @property
     def padding(self) -> int:
-        return self.bucket - len(self.ids)
+        return self.bucket - self.tokens
 
 
 def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
@@ -140,25 +136,24 @@ def tokenise(
     tokenised = []
     for position, encoding in enumerate(encodings, 1):
         ids = encoding.ids
-        if len(ids) <= markers:
+        tokens = len(ids)
+        if tokens <= markers:
             received = len(texts[position - 1])
             raise TextEmpty(
                 f"text {position} of {len(texts)} has {received} characters, and the model can "
                 "read none of them",
                 received=received,
             )
-        bucket = lengths[bisect_left(lengths, len(ids))]
-        tokenised.append(Tokenised(ids, bucket, bool(encoding.overflowing)))
+        bucket = lengths[bisect_left(lengths, tokens)]
+        tokenised.append(Tokenised(ids, tokens, bucket, bool(encoding.overflowing)))
     return tuple(tokenised)
 
 
 def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
     """Texts of one bucket as int64 [texts, bucket] tensors."""
-    shape = (len(texts), texts[0].bucket)
-    input_ids = np.full(shape, pad_id, np.int64)
-    attention_mask = np.zeros(shape, np.int64)
+    input_ids = np.array([[*text.ids, *[pad_id] * text.padding] for text in texts], np.int64)
+    attention_mask = np.zeros(input_ids.shape, np.int64)
     for row, text in enumerate(texts):
-        input_ids[row, : text.tokens] = text.ids
         attention_mask[row, : text.tokens] = 1
     return {"input_ids": input_ids, "attention_mask": attention_mask}
 
@@ -180,11 +175,10 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
 
 def rank(
-    probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str] | None
+    probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str | None]
 ) -> tuple[Score, ...]:
     """The labels by descending probability; ties keep their order."""
-    translated = labels_zh if labels_zh is not None else [None] * len(labels)
-    scores = map(Score, labels, translated, probabilities)
+    scores = map(Score, labels, labels_zh, probabilities)
     return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
 
 
@@ -202,20 +196,18 @@ SHORT_CHARACTERS = 1_536
 millisecond at most. Switching to a thread and back takes nearly as long when the cores are busy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextScores:
+class TextScores(NamedTuple):
     scores: tuple[Score, ...]
     tokens: int
     truncated: bool
     padding: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """The texts of a request, and each text's row when all rows of its jobs are joined."""
+class _Request(NamedTuple):
+    """The texts of a request, and the text of each row when all rows of its jobs are joined."""
 
     texts: Sequence[Tokenised]
-    places: Sequence[int]
+    order: Sequence[int]
 
 
 class SentimentPipeline:
@@ -230,9 +222,12 @@ class SentimentPipeline:
         clock: Clock = time.monotonic,
     ) -> None:
         """Open the version's tokenizer.json. Raises ConfigError if it or the model is unusable."""
-        self._parameters = read_parameters(info)
-        self._tokenizer = open_tokenizer(info, self._parameters)
-        self._lengths = self._parameters.lengths()
+        parameters = read_parameters(info)
+        self._labels = parameters.labels
+        self._labels_zh = parameters.labels_zh or (None,) * len(parameters.labels)
+        self._pad_id = parameters.pad_id
+        self._tokenizer = open_tokenizer(info, parameters)
+        self._lengths = parameters.lengths()
         self._max_rows = info.max_rows
         self._executor = executor
         self._max_pending = max_pending
@@ -272,24 +267,23 @@ class SentimentPipeline:
         request: _Request = prepared.state
         begin = time.perf_counter()
         logits = np.concatenate([array for output in outputs for array in output.values()])
-        expected = (len(request.texts), len(self._parameters.labels))
+        expected = (len(request.texts), len(self._labels))
         if logits.shape != expected:
             raise ModelOutputInvalid(
                 f"the model returned scores of shape {list(logits.shape)}, "
                 f"expected {list(expected)}"
             )
-        rows = logits.tolist()
-        labels, labels_zh = self._parameters.labels, self._parameters.labels_zh
-        value = tuple(
+        rows = dict(zip(request.order, logits.tolist(), strict=True))
+        value = [
             TextScores(
-                scores=rank(softmax(rows[place]), labels=labels, labels_zh=labels_zh),
+                rank(softmax(rows[position]), labels=self._labels, labels_zh=self._labels_zh),
                 tokens=text.tokens,
                 truncated=text.truncated,
                 padding=text.padding,
             )
-            for place, text in zip(request.places, request.texts, strict=True)
-        )
-        return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
+            for position, text in enumerate(request.texts)
+        ]
+        return Finished(value=tuple(value), stages={"postprocess": time.perf_counter() - begin})
 
     def close(self) -> None:
         """The executor belongs to the server."""
@@ -308,15 +302,10 @@ class SentimentPipeline:
                         limit=self._lengths[-1],
                     )
         members = _members(tokenised, max_rows=self._max_rows)
-        places = [0] * len(tokenised)
-        for row, position in enumerate(chain.from_iterable(members)):
-            places[position] = row
+        jobs = [tensors_of([tokenised[n] for n in each], pad_id=self._pad_id) for each in members]
         return Prepared(
-            jobs=tuple(
-                tensors_of([tokenised[n] for n in each], pad_id=self._parameters.pad_id)
-                for each in members
-            ),
-            state=_Request(texts=tokenised, places=places),
+            jobs=tuple(jobs),
+            state=_Request(tokenised, order=[position for each in members for position in each]),
             stages={"preprocess": time.perf_counter() - begin},
         )
 
