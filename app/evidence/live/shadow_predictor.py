@@ -42,20 +42,20 @@ class IdleGate:
         self._requests = 0
         self._since = clock()
         self._closed = False
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         # Separate from _changed: only threads with work to do wait here. A thread that wakes at the
         # end of every request would hold the interpreter lock when the next one comes.
-        self._idle = threading.Condition(lock)
+        self._idle = threading.Condition(self._lock)
 
     def began(self) -> None:
-        with self._changed:
+        with self._lock:
             self._requests += 1
             if self._requests == 1:
                 self._suspension.hold()
 
     def ended(self) -> None:
-        with self._changed:
+        with self._lock:
             self._requests -= 1
             if self._requests == 0:
                 self._since = self._clock()

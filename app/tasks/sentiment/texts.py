@@ -58,22 +58,20 @@ def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
         )
     if not texts:
         raise TextEmpty("the request holds no text; at least 1 is expected", limit=1, received=0)
+    most = limits.text_max_characters
     for position, text in enumerate(texts, 1):
-        _check(text, name=f"text {position} of {len(texts)}", most=limits.text_max_characters)
-
-
-def _check(text: str, *, name: str, most: int) -> None:
-    if len(text) > most:
-        raise TextTooLong(
-            f"{name} has {len(text)} characters; the limit is {most}",
-            limit=most,
-            received=len(text),
-        )
-    if _SURROGATE.search(text):
-        raise InvalidParameter(
-            f"{name} contains a lone surrogate, which is not a character; expected Unicode text"
-        )
-    if _INVISIBLE.fullmatch(text):
-        raise TextEmpty(
-            f"{name} has {len(text)} characters and none of them is visible", received=len(text)
-        )
+        name = f"text {position} of {len(texts)}"
+        if len(text) > most:
+            raise TextTooLong(
+                f"{name} has {len(text)} characters; the limit is {most}",
+                limit=most,
+                received=len(text),
+            )
+        if _SURROGATE.search(text):
+            raise InvalidParameter(
+                f"{name} contains a lone surrogate, which is not a character; expected Unicode text"
+            )
+        if _INVISIBLE.fullmatch(text):
+            raise TextEmpty(
+                f"{name} has {len(text)} characters and none of them is visible", received=len(text)
+            )
