@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 
 import httptools
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.service.api.problems import Fault, Refused
-from app.service.server.ending import LINGER_BYTES, Lingering, ReplyTransport
+from app.service.server.ending import LINGER_BYTES, Lingering, ReplyTransport, WholeReply
 from app.service.server.framing import read_framing, split_target
 from app.service.server.refusals import (
     REFUSED_CONNECTIONS,
@@ -214,7 +214,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self._held = cycle, app
             return
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+
+        async def answer(scope: Scope, receive: ASGIReceiveCallable, _send: object) -> None:
+            await app(scope, receive, WholeReply(cycle).send)  # type: ignore[arg-type]
+
+        super()._start_asgi_task(cycle, answer)
 
     def _is_answering(self) -> bool:
         """Whether a request waits for its reply, apart from one that is being rejected."""
