@@ -1,8 +1,9 @@
-"""Histograms of /metrics whose observations take no lock."""
+"""Histograms of /metrics that take one lock and one search for each value."""
 
 from __future__ import annotations
 
 import math
+import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -24,7 +25,7 @@ class HistogramFamily(Collector):
     """All series of one histogram; a series appears with its first observation.
 
     The library's own Histogram looks through its buckets one by one and takes two locks for each
-    value. A text has six values. Observations of one series must come from one thread.
+    value, and a text has six values. May be used in any thread: replays have a thread of their own.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class HistogramFamily(Collector):
     ) -> None:
         self._name, self._text, self._labels = name, text, labels
         self._bounds = bounds
+        self._lock = threading.Lock()
         self._le = [
             floatToGoString(bound)  # type: ignore[no-untyped-call]  # the library has no type here
             for bound in (*bounds, math.inf)
@@ -41,11 +43,13 @@ class HistogramFamily(Collector):
             self._series[()] = _Series(len(self._le))
 
     def observe(self, value: float, *labels: str) -> None:
-        series = self._series.get(labels)
-        if series is None:
-            series = self._series[labels] = _Series(len(self._le))
-        series.buckets[bisect_left(self._bounds, value)] += 1
-        series.total += value
+        bucket = bisect_left(self._bounds, value)
+        with self._lock:
+            series = self._series.get(labels)
+            if series is None:
+                series = self._series[labels] = _Series(len(self._le))
+            series.buckets[bucket] += 1
+            series.total += value
 
     def collect(self) -> Iterator[Metric]:
         metric = Metric(self._name, self._text, "histogram")

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from app.service.server.connection_limits import PIPELINED
-from app.service.server.ending import LINGER_BYTES, LINGER_SECONDS, Lingering
+from app.service.server.ending import LINGER_BYTES, LINGER_SECONDS, Lingering, WholeReply
 from app.service.server.refusals import REFUSED_CONNECTIONS
 from tests.fuzz.http_door import LIMITS
 from tests.service.api.fakes import make_app, make_settings
@@ -217,3 +217,49 @@ def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.Monk
 
     for requests_before in (0, 1):
         assert asyncio.run(stopped(requests_before)).endswith(b"/7 0>")
+
+
+def replying(*parts: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ASGIApp:
+    """An application whose reply has these headers and parts."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(headers)})
+        for part in parts[:-1]:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": parts[-1]})
+
+    return app
+
+
+LENGTH = (b"content-length", b"4")
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+@pytest.mark.parametrize(
+    ("parts", "headers"),
+    [
+        ([b"body"], [LENGTH]),
+        ([b"body"], [LENGTH, (b"x-mark", b"1"), (b"connection", b"close")]),
+        ([b"body"], []),
+        ([b"bo", b"dy"], [LENGTH]),
+        ([b"body"], [(b"content-length", b"5")]),
+        ([b"body"], [LENGTH, (b"x-mark", b"a\r\nset-cookie: b")]),
+        ([b"body"], [LENGTH, (b"x-mark", b"a\nb")]),
+        ([b"body"], [LENGTH, (b"x-mark", b"a\rb")]),
+        ([b"body"], [LENGTH, (b"transfer-encoding", b"chunked")]),
+    ],
+    ids=["whole", "closing", "chunked", "parts", "too short", "injected", "LF", "CR", "both"],
+)
+def test_a_reply_in_one_write_is_that_of_uvicorn(
+    method: bytes,
+    parts: list[bytes],
+    headers: list[tuple[bytes, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Byte for byte, and an invalid header is an error in both."""
+    request = b"%b / HTTP/1.1\r\n%b\r\n" % (method, HOST)
+    app = replying(*parts, headers=headers)
+    ours = replies(request, request, app=app)
+    monkeypatch.setattr(WholeReply, "_is_sent", lambda *_: False)
+    assert replies(request, request, app=app) == ours
+    assert b"set-cookie" not in ours
