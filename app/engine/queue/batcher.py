@@ -140,7 +140,7 @@ class Batcher:
         shed = self._admission.admit(jobs, now, reservation)
         for job in jobs:
             job.future.add_done_callback(partial(self._drop_cancelled, job))
-        self._arm_deadline(min(job.deadline for job in jobs))
+            self._arm_deadline(job.deadline)
         for unlucky in shed:
             self.on_rejected(Rejection.SHED)
             wait = self._backlog()

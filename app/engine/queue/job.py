@@ -49,29 +49,29 @@ class Job:
             self.future.set_exception(error.without_traceback())
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
     """Jobs of equal shape that run together; `started` is a value of the clock."""
 
     jobs: Sequence[Job]
     started: float
     expected_seconds: float
+    rows: int = field(init=False)
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = self.nbytes = 0
+        for job in self.jobs:
+            self.rows += job.rows
+            self.nbytes += job.nbytes
 
     @property
     def key(self) -> ShapeKey:
         return self.jobs[0].key
 
     @property
-    def rows(self) -> int:
-        return sum(job.rows for job in self.jobs)
-
-    @property
     def deadline(self) -> float:
         return max(job.deadline for job in self.jobs)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(job.nbytes for job in self.jobs)
 
     def inputs(self) -> Tensors:
         if len(self.jobs) == 1:

@@ -163,20 +163,20 @@ class ShapeQueues:
         A queue is ready if its next batch is full or its first job has waited for the delay.
         """
         ask_again = math.inf
-        if not self._queues:
-            return [], ask_again
-        urgent = min(priority for priority, _ in self._queues)
-        candidates = sorted(
-            (queue for queue in self._queues if queue[0] == urgent),
-            key=lambda queue: self._queues[queue][0][0],
-        )
-        for queue in candidates:
+        queues = sorted(self._queues, key=self._rank)
+        for queue in queues:
+            if queue[0] > queues[0][0]:  # the rest has a lower priority
+                break
             jobs, full = self._head_of(queue)
             ready_at = jobs[0].enqueued + self._max_delay
             if full or ready_at <= now:
                 return jobs, now
             ask_again = min(ask_again, ready_at)
         return [], ask_again
+
+    def _rank(self, queue: QueueKey) -> tuple[int, Turn]:
+        """The order of the queues: by priority, then by the turn of the first job."""
+        return queue[0], self._queues[queue][0][0]
 
     def _head_of(self, queue: QueueKey) -> tuple[list[Job], bool]:
         jobs: list[Job] = []

@@ -299,6 +299,6 @@ class RouteTable:
         if route is None:
             raise HTTPException(404)
         self.check_method(route, path, scope["method"])
-        found = route.pattern.match(path)
+        found = route.pattern.match(path) if route.pattern.groups else None
         scope["path_params"] = found.groupdict() if found else {}
         await route.answer(scope, receive, send)
