@@ -191,11 +191,11 @@ async def _lifespan(
     """Load models in a task so the socket opens at once; close everything after the drain."""
     services: Services = app.state.paddlepool
     if services.settings.grpc_port is not None:
-        from app.service.grpc.server import GrpcDoor  # an optional extra
+        from app.service.grpc.server import GrpcServer  # an optional extra
 
-        door = GrpcDoor(services, app.state.gates)
-        await door.open()
-        services.lifecycle.doors.append(door.close)
+        grpc = GrpcServer(services, app.state.gates)
+        await grpc.open()
+        services.lifecycle.closers.append(grpc.close)
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
     if workers is not None:
@@ -205,7 +205,7 @@ async def _lifespan(
         while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     yield
-    await services.lifecycle.close_doors()
+    await services.lifecycle.close_others()
     stopping.set()
     watching.cancel()
     loading.cancel()

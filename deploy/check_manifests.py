@@ -111,7 +111,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     "a number in the environment": {"settings": {"PADDLEPOOL_CODEC_PROCESSES": 4}},
     "a key in clear": {"settings": {"PADDLEPOOL_API_KEYS": "secret"}},
     "a key of another kind in clear": {"settings": {"PADDLEPOOL_START_GROUP_KEYS": "secret"}},
-    "one port for two doors": {"service": {"port": 8001, "grpcPort": 8001}},
+    "one port for HTTP and gRPC": {"service": {"port": 8001, "grpcPort": 8001}},
     "probes that need a key": {"settings": {"PADDLEPOOL_HEALTH_NEEDS_KEY": "true"}},
     "a variable without a name": {"extraEnv": [{"value": "1"}]},
     "a drain that its grace period does not know": {

@@ -421,18 +421,18 @@ Before you compare:
   client keeps its connection; in BentoML it may then stay with one worker while another is idle.
 - **Priority**: the peers run at nice 10 as a whole, Paddlepool only where it computes.
 
-The best server's figure of a column is bold; bare loops, which do the same work without a server,
-do not compete, even where they are better. Where ranges overlap, take it as a tie.
+The best server's figure in each column is bold; bare loops, which do the same work without a
+server, do not compete, even where they are better. Treat overlapping ranges as a tie.
 """
 
 STEADY = """\
 ### Latency, throughput and memory
 
-In turns in one run (`--rounds {rounds} --seconds {seconds:g}`), while the other servers are idle:
-medians, with the lowest and the highest, over {rounds} rounds of {seconds:g} s, for one client over
-its requests. Memory is that of all processes after each round, with shared pages counted once.
-The last column is the mean difference of the mask from Paddlepool's, in levels of 255, of this one
-picture.
+The servers take turns in one run (`--rounds {rounds} --seconds {seconds:g}`); the others are idle
+meanwhile. Each cell is a median with the lowest and highest value in parentheses: of the requests
+for one client, otherwise of {rounds} rounds of {seconds:g} s. Memory is that of all processes after
+each round; shared pages count once. The last column is the mean difference from Paddlepool's mask
+of this one picture, in levels of 255.
 """
 
 TROUBLE = """\

@@ -122,7 +122,8 @@ READING = """\
 | `gpu`, `gpu_fp16` | Paddle Inference on CUDA, refused where Paddle was built without |
 
 Predictors of static Paddle programs (`jit` and Paddle Inference) run with Paddlepool's allocator
-settings; the dynamic graph and the other frameworks run in a plain process, as their users have it
+settings; the dynamic graph and the other frameworks run in a plain process, as their users would
+run them
 ([decision 6](decisions/0006-the-allocator-belongs-to-the-served-programs.md)).
 """
 

@@ -43,7 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal. Exit codes: 0 drained, 1 second signal, 3 bad configuration."""
+    """Serve until a signal arrives, then drain.
+
+    Exit codes: 0 after draining, 1 if a second signal arrived first, 3 for a bad configuration.
+    """
     try:
         _serve(args)
     except ConfigError as error:

@@ -33,7 +33,7 @@ DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
 
 
 def split_words(value: Any) -> Any:
-    """Split a comma-separated list from the environment. Raises ValueError."""
+    """Split a comma-separated list from the environment. Raises ValueError if it has no item."""
     if not isinstance(value, str):
         return value
     items = tuple(item.strip() for item in value.split(",") if item.strip())

@@ -73,7 +73,7 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
 
 
 def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
-    """Return names and median milliseconds of one run's operators, in the order they run."""
+    """Run RUNS times; return each operator's name and median milliseconds, in running order."""
     traces = scratch / "traces"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -199,7 +199,10 @@ class ProcessBackend:
 
 
 def _starts_programs(spec: PredictorSpec) -> bool:
-    """Whether opening needs system calls that are rejected later; CUDA may also need some."""
+    """Whether system calls may be confined only after the predictor is open.
+
+    Converting a program needs calls that confinement forbids, and opening a GPU may need some too.
+    """
     return _converts(spec) or spec.options.get("device") == "gpu"
 
 
@@ -223,10 +226,10 @@ def check_outputs(
     meta: Mapping[str, Any],
     arrays: Tensors,
 ) -> None:
-    """Check a run's outputs against the model's specification and the rows of the request.
+    """Raise ValueError if a run's outputs do not match the specification or the number of rows.
 
-    Rows None allows any number; runs of a self-test are not checked. Implements
-    `app.engine.process.answers.Check`; raises ValueError.
+    `asked["rows"]` is that number; None allows any. Requests without it, which run() sends for
+    self-tests and warm-ups, are not checked. Implements `app.engine.process.answers.Check`.
     """
     if "rows" not in asked:
         return

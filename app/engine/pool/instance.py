@@ -445,7 +445,7 @@ class Instance(Generic[Request, Answer]):
 
 
 async def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:
-    """End the instances and wait; their batcher must be closed before."""
+    """End the instances and wait. Close their batcher first."""
     for instance in instances:
         instance.ask_to_close()
     await asyncio.gather(*(instance.join(ABORT_SECONDS) for instance in instances))

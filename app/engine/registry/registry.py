@@ -121,7 +121,7 @@ class ServedVersions:
     def acquire(self, name: str, version: int | None) -> ServedModel | None:
         """Lease the named version, or the newest that is ready; the caller must release it.
 
-        If no version is ready, leases the newest, which gives the reason when a job is submitted.
+        If no version is ready, leases the newest: submitting a job to it raises the reason.
         Returns None if there is no such version.
         """
         versions = self._models.get(name, {})

@@ -20,9 +20,9 @@ from app.evidence.live.prover import Prover, Which
 from app.evidence.live.shadow import Shadow
 from app.evidence.live.shadow_predictor import (
     Closed,
-    FromThread,
     IdleGate,
     LiveObserver,
+    RegistryProxy,
     ShadowPredictors,
 )
 from app.models.repository.layout import ModelFiles
@@ -121,9 +121,9 @@ def open_background(
     predictors = ShadowPredictors(
         open_predictor=backend(suspension), suspension=suspension, idle_gate=idle_gate
     )
-    from_thread = FromThread(registry)
+    proxy = RegistryProxy(registry)
     shadow = Shadow(
-        from_thread,
+        proxy,
         predictors,
         fraction=fraction,
         groups=groups,
@@ -135,7 +135,7 @@ def open_background(
     return Background(
         idle_gate,
         shadow=shadow,
-        prover=Prover(from_thread, predictors, which=prove),
-        chooser=Chooser(from_thread, predictors, precision=which, keep=keep),
-        started=from_thread.bind,
+        prover=Prover(proxy, predictors, which=prove),
+        chooser=Chooser(proxy, predictors, precision=which, keep=keep),
+        started=proxy.bind,
     )

@@ -1,7 +1,8 @@
 """Measures, chooses and sets the default group of each model with `default_group = "auto"`.
 
-One candidate at a time is measured against the first group, in idle moments. Each of the two runs
-with as many processes as it would serve with, so that the slowdown between processes counts.
+One candidate at a time is measured against the first group, in idle moments. Both groups run
+several processes at once, because processes slow each other down: as many as would serve, but at
+most TOGETHER, and fewer if memory is short.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.live.race import Race
-from app.evidence.live.shadow_predictor import FromThread, Refusals, ShadowPredictors
+from app.evidence.live.shadow_predictor import FinalFailures, RegistryProxy, ShadowPredictors
 from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of, in_one_line
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
@@ -56,14 +57,14 @@ class _Search:
 class Chooser:
     """Chooses default groups; owned by one thread. `keep` stores each choice for the next start."""
 
-    registry: FromThread
+    registry: RegistryProxy
     shadow_predictors: ShadowPredictors
     precision: Choosing
     keep: Callable[[ModelFiles, Choice], None]
     clock: Clock = time.monotonic
     wall_clock: Clock = time.time
     free_bytes: Callable[[], int] = available_memory
-    _refusals: Refusals = field(default_factory=Refusals, init=False)
+    _final_failures: FinalFailures = field(default_factory=FinalFailures, init=False)
     _searches: dict[ServedModel, _Search] = field(default_factory=dict, init=False)
     _crashed: dict[tuple[str, str, str], str] = field(default_factory=dict, init=False)
 
@@ -131,10 +132,12 @@ class Chooser:
                     lap = race.run(most_difference=self._most_difference())
                 except PaddlepoolError as error:
                     reason = f"its runs failed: {error.message}"
-                    return replace(unfit, reason=reason), self._refusals.final(error, served, name)
+                    return replace(unfit, reason=reason), self._final_failures.is_final(
+                        error, served, name
+                    )
         except PaddlepoolError as error:
             reason = f"{CANNOT_START}{error.message}"
-            return replace(unfit, reason=reason), self._refusals.final(error, served, name)
+            return replace(unfit, reason=reason), self._final_failures.is_final(error, served, name)
         except OSError as error:  # the system cannot start a process now
             return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
         if served.config.base_of(name) == first and lap.verdict is not None:

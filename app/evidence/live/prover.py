@@ -14,7 +14,7 @@ from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow_predictor import FromThread, Refusals, ShadowPredictors
+from app.evidence.live.shadow_predictor import FinalFailures, RegistryProxy, ShadowPredictors
 from app.evidence.verdict.proof import MIN_PAIRS, Runner, Runs, Verdict, interleave, judge
 
 Which = Literal["off", "started", "all"]
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 class Prover:
     """Proves one group at a time; `which` selects those that are started, or all of config.toml."""
 
-    registry: FromThread
+    registry: RegistryProxy
     shadow_predictors: ShadowPredictors
     which: Which
     clock: Clock = time.monotonic
-    _refusals: Refusals = field(default_factory=Refusals, init=False)
+    _final_failures: FinalFailures = field(default_factory=FinalFailures, init=False)
     _done: dict[tuple[ServedModel, str], float] = field(default_factory=dict, init=False)
 
     def prove_one(self) -> bool:
@@ -88,7 +88,7 @@ class Prover:
                     shadow = self.shadow_predictors.open(served, name)
                 except PaddlepoolError as error:
                     who = "" if role == OWN else f"its base {name} "
-                    again = not self._refusals.final(error, served, group)
+                    again = not self._final_failures.is_final(error, served, group)
                     return Effect(None, f"{who}{CANNOT_START}{error.message}"), again
                 opened.callback(shadow.close)
                 runners[role] = shadow.run

@@ -13,9 +13,9 @@ from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
 from app.evidence.live.shadow_predictor import (
-    FromThread,
+    FinalFailures,
     LiveObserver,
-    Refusals,
+    RegistryProxy,
     ShadowPredictor,
     ShadowPredictors,
 )
@@ -45,7 +45,7 @@ class Shadow:
     used one is closed for the next.
     """
 
-    registry: FromThread
+    registry: RegistryProxy
     shadow_predictors: ShadowPredictors
     fraction: float
     groups: Sequence[str]
@@ -55,7 +55,7 @@ class Shadow:
     draw: Callable[[], float] = random.random
     _waiting: dict[str, AnsweredJob] = field(default_factory=dict, init=False)
     _open: dict[Key, ShadowPredictor] = field(default_factory=dict, init=False)
-    _refusals: Refusals = field(default_factory=Refusals, init=False)
+    _final_failures: FinalFailures = field(default_factory=FinalFailures, init=False)
     _refused: set[Key] = field(default_factory=set, init=False)
 
     def offer(
@@ -105,7 +105,7 @@ class Shadow:
         try:
             shadow = self._open.pop(key, None) or self._opened(served, group)
         except PaddlepoolError as error:
-            if self._refusals.final(error, served, group):
+            if self._final_failures.is_final(error, served, group):
                 self._refused.add(key)
             log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
             return False
@@ -160,7 +160,7 @@ class Shadow:
 
 
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
-    """Warn of each name that no model has: a typo, or a model that will be published later."""
+    """Warn of each name that is no model's group: a typo, or its model is not published yet."""
     known = {
         group.name
         for config in configs

@@ -110,7 +110,7 @@ class LiveObserver(Protocol):
         """Record that one sampled request is finished."""
 
 
-class FromThread:
+class RegistryProxy:
     """Lets the background thread call the registry, which belongs to the event loop."""
 
     def __init__(self, registry: ModelRegistry) -> None:
@@ -205,7 +205,7 @@ class ShadowPredictors:
         return ShadowPredictor(predictor, suspension=self.suspension, idle_gate=self.idle_gate)
 
 
-class Refusals:
+class FinalFailures:
     """Decides which failures of a group are final.
 
     The first crash is not: the system may have killed the process for lack of memory.
@@ -214,7 +214,8 @@ class Refusals:
     def __init__(self) -> None:
         self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()
 
-    def final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
+    def is_final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
+        """Whether to give the group up; also remembers that it crashed."""
         if not isinstance(error, WorkerCrashed):
             return True
         died = self._died.setdefault(served, set())

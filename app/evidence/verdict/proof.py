@@ -193,7 +193,7 @@ def clearly_faster(low: float) -> bool:
 
 
 def undecided(low: float, high: float) -> bool:
-    """Whether the runs are too noisy to decide whether a candidate gains."""
+    """Whether the interval of a candidate's gain, `low` to `high`, is too wide to decide."""
     return low <= GAIN < high and high / low > HIDDEN_EFFECT
 
 

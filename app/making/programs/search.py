@@ -130,18 +130,25 @@ class FloatLayers:
         for layer in self._layers:
             stages.setdefault(layer.partition(".")[0], []).append(layer)
         own: dict[str, float] = {}
-        by_stage = {stage: self._alone(f"only {stage}", layers) for stage, layers in stages.items()}
+        by_stage = {
+            stage: self._loss_with_int8(layers, what=f"only {stage}")
+            for stage, layers in stages.items()
+        }
         least = SHARE * max(budget, *by_stage.values())
         for stage, loss in by_stage.items():
             layers = stages[stage]
             if loss <= least:
                 continue
             for layer in layers:
-                own[layer] = loss if len(layers) == 1 else self._alone(f"only {layer}", [layer])
+                own[layer] = (
+                    loss
+                    if len(layers) == 1
+                    else self._loss_with_int8([layer], what=f"only {layer}")
+                )
         found = [layer for layer, loss in own.items() if loss > least]
         return sorted(found, key=own.__getitem__, reverse=True)
 
-    def _alone(self, what: str, layers: Sequence[str]) -> float:
+    def _loss_with_int8(self, layers: Sequence[str], *, what: str) -> float:
         return self._measured(what, [each for each in self._layers if each not in layers])
 
     def _measured(self, what: str, floats: Sequence[str]) -> float:

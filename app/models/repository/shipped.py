@@ -18,7 +18,7 @@ def shipped_models() -> Path | None:
 
 
 def user_repository() -> Path | None:
-    """Return the place of this user's repository, whether or not it exists.
+    """Return the path of this user's repository, whether or not it exists.
 
     It follows the XDG base directory specification. Returns None for a user without a home.
     """

@@ -42,7 +42,7 @@ class Source:
     """The repository at one address. **Invariant**: only names valid in the local one are read."""
 
     def __init__(self, address: str) -> None:
-        """Raises ConfigError if no installed package reads such an address."""
+        """Raises ConfigError if the address is invalid or no installed package can read it."""
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:

@@ -132,7 +132,10 @@ def _sync_model(
 def _sync_config(
     source: Source, directory: Path, model: RemoteModel, changes: Changes
 ) -> ModelConfig | None:
-    """Copy and return the model's configuration; None if it is invalid: the old one stays."""
+    """Copy and return the model's configuration.
+
+    Keeps the old one and returns None if the new one is invalid or cannot be read.
+    """
     found, label = model.files.get(CONFIG), f"{directory.name}/{CONFIG}"
     try:
         text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)

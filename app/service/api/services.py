@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # an optional extra
 class Lifecycle:
     """The phase of the process. A signal handler sets `draining`, a plain value without a lock.
 
-    Each of `doors` closes one interface other than HTTP. They are called when the drain delay is
+    Each of `closers` closes one interface other than HTTP. They are called when the drain delay is
     over: each stops accepting requests, and returns when the requests in flight have ended or the
     drain timeout is over.
     """
@@ -35,10 +35,10 @@ class Lifecycle:
     accepts_when_ready: bool = False
     """Accept no connections until every model is ready; other processes that share the listening
     socket accept them."""
-    doors: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
-    async def close_doors(self) -> None:
-        await asyncio.gather(*(close() for close in self.doors))
+    async def close_others(self) -> None:
+        await asyncio.gather(*(close() for close in self.closers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

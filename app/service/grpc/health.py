@@ -25,7 +25,10 @@ Response = health_pb2.HealthCheckResponse
 
 
 def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, list[Method]]:
-    """Build the service's handler, and its methods for the metrics."""
+    """Return the handler of the health service, and its gRPC methods.
+
+    The caller declares the methods' routes as metric labels.
+    """
 
     async def answer(message: bytes, call: Call) -> bytes:
         del call

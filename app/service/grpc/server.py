@@ -46,7 +46,7 @@ The second reports a client that has disconnected."""
 log = logging.getLogger("paddlepool.server")
 
 
-class GrpcDoor:
+class GrpcServer:
     """The gRPC server. Create it in the event loop that serves."""
 
     def __init__(self, services: Services, gates: Gates) -> None:

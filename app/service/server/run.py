@@ -58,9 +58,9 @@ class PoolServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the other doors while HTTP drains; all have the same timeout."""
+        """Close the other interfaces while HTTP drains; all have the same timeout."""
         notify("STOPPING=1")  # watchdog messages end here
-        closing = asyncio.ensure_future(self._services.lifecycle.close_doors())
+        closing = asyncio.ensure_future(self._services.lifecycle.close_others())
         await super().shutdown(sockets)
         if self.force_exit:
             log.warning("stopped by a second signal")

@@ -130,7 +130,10 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """False for a plain mask of an opaque picture, which saves 3 MB per megapixel."""
+    """Whether the picture's pixels are used; a plain mask of an opaque picture needs none.
+
+    That saves 3 MB per megapixel.
+    """
     return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
 
 
@@ -168,10 +171,11 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
 def _compose(
     pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
 ) -> tuple[Pixels, Box]:
-    """The result's pixels and the foreground box; the pictures are released on return.
+    """Return the result's pixels and the foreground box.
 
-    A picture without foreground is not cropped, and nothing is moved and no shadow is drawn. Raises
-    OutputTooLarge if margins make the canvas larger than a picture may be.
+    render() keeps no reference to `pixels`, so the picture is freed before the result is encoded.
+    Without a foreground, nothing is cropped or moved, and no shadow is drawn. Raises OutputTooLarge
+    if margins make the canvas larger than a picture may be.
     """
     scene = meta["scene"]
     alpha = _alpha(pixels, matte.normalise(mask), meta)

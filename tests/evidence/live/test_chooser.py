@@ -15,7 +15,7 @@ from app.contracts.ports import PredictorSpec
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
-from app.evidence.live.shadow_predictor import FromThread
+from app.evidence.live.shadow_predictor import RegistryProxy
 from app.models.repository.layout import ModelFiles
 from tests.engine.fakes import (
     PATIENCE,
@@ -92,10 +92,10 @@ class Bench:
         def remember(files: ModelFiles, choice: Choice) -> None:
             self.kept.append(choice)
 
-        from_thread = FromThread(self.registry.it)
-        self.loop(from_thread.bind)
+        proxy = RegistryProxy(self.registry.it)
+        self.loop(proxy.bind)
         return Chooser(
-            from_thread,
+            proxy,
             self.beside,
             precision=precision,
             keep=keep or remember,

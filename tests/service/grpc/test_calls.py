@@ -1,4 +1,4 @@
-"""Calls over a real gRPC connection to a door in this process: who may ask, what is refused."""
+"""Calls over a real gRPC connection to a server in this process: who may ask, what is refused."""
 
 import contextlib
 import logging
@@ -32,7 +32,7 @@ import grpc
 
 from app.service.grpc.calls import headers_of
 from app.service.grpc.messages import SERVICE, Messages
-from app.service.grpc.server import WINDOW_BYTES, GrpcDoor
+from app.service.grpc.server import WINDOW_BYTES, GrpcServer
 from tests.service.grpc.half_sent import HalfSent
 
 MESSAGES = Messages()
@@ -57,7 +57,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory) -> 
 
 
 class Client:
-    """Asks a door; replies come with their trailing metadata."""
+    """Asks a server; replies come with their trailing metadata."""
 
     def __init__(self, channel: Any, services: Any, port: int) -> None:
         self.channel = channel
@@ -84,24 +84,24 @@ class Client:
 
 @contextlib.contextmanager
 def opened(registry: Driven, **given: Any) -> Iterator[Client]:
-    """A door on the loop of the registry."""
+    """A server on the loop of the registry."""
     with ThreadPoolExecutor(1) as operations:
         chosen = Settings(grpc_port=0, **{"max_connections": 64, **given})
         services = make_services(chosen, registry, operations)
         gates = build_gates(chosen, chosen.keys())
         loop: Loop = registry._loop
 
-        async def build() -> GrpcDoor:
-            door = GrpcDoor(services, gates)
-            await door.open()
-            return door
+        async def build() -> GrpcServer:
+            server = GrpcServer(services, gates)
+            await server.open()
+            return server
 
-        door = loop(build)
+        server = loop(build)
         try:
-            with grpc.insecure_channel(f"127.0.0.1:{door.port}") as channel:
-                yield Client(channel, services, door.port)
+            with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+                yield Client(channel, services, server.port)
         finally:
-            loop(door.close)
+            loop(server.close)
 
 
 @pytest.fixture(scope="module")

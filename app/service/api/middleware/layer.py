@@ -44,7 +44,7 @@ class RequestLayer:
         *,
         wrap: Callable[[ASGIApp], ASGIApp],
     ) -> None:
-        """`wrap` adds layers between the log line and the first step that may reject a request."""
+        """`wrap` adds layers inside the request log and outside the first step that may reject."""
         settings = services.settings
         self._lifespan = lifespan
         self._services = services
