@@ -175,8 +175,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_next()
 
     def on_response_complete(self) -> None:
-        if self._running is not None and isinstance(self._running.transport, ReplyTransport):
-            self._running.transport.flush()
         super().on_response_complete()
         if self.transport.is_closing():
             return

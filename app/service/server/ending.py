@@ -17,11 +17,11 @@ bytes would reset the connection, and the client might never see the reply."""
 
 
 JOINED_BYTES = 64 * 1024
-"""Largest first part of a body that is joined with the headers into one write."""
+"""Largest body that is joined with the headers into one write."""
 
 
 class WholeReply:
-    """Sends a reply that has a single part with one write; any other reply goes through uvicorn.
+    """Sends a reply that has a single part; any other reply goes through uvicorn.
 
     uvicorn checks each header with two regular expressions, and looks for headers that frame the
     reply. For a body of known length, counting the line ends finds an invalid header.
@@ -56,7 +56,6 @@ class WholeReply:
             or cycle.disconnected
             or not cycle.keep_alive
             or cycle.flow.write_paused
-            or len(body) > JOINED_BYTES
         ):
             return False
         lines = [b"%b: %b\r\n" % pair for pair in (*cycle.default_headers, *headers)]
@@ -66,7 +65,11 @@ class WholeReply:
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
-        cycle.transport.write(head + body)
+        if len(body) > JOINED_BYTES:
+            cycle.transport.write(head)
+            cycle.transport.write(body)
+        else:  # one system call, and the client wakes up only once
+            cycle.transport.write(head + body)
         cycle.on_response()
         return True
 
@@ -98,36 +101,11 @@ class Lingering:
 
 
 class ReplyTransport:
-    """A transport for uvicorn's reply that sends the headers with the first part of the body.
+    """A transport for uvicorn's reply, with another function in place of its close()."""
 
-    This saves a system call, and the client wakes up only once. `close` is called in place of the
-    transport's own close().
-    """
-
-    __slots__ = ("_begun", "_close", "_head", "_transport", "is_closing")
+    __slots__ = ("close", "is_closing", "write")
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.is_closing = transport.is_closing
-        self._transport = transport
-        self._close = close
-        self._begun = False
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        if not self._begun and not data.startswith(b"HTTP/1.1 1"):  # such as `100 Continue`
-            self._begun, self._head = True, data
-        else:
-            head, self._head = self._head, b""
-            if head and len(data) > JOINED_BYTES:
-                self._transport.write(head)
-                head = b""
-            self._transport.write(head + data if head else data)
-
-    def flush(self) -> None:
-        """Write headers that are still held back because no body followed."""
-        if self._head:
-            self.write(b"")
-
-    def close(self) -> None:
-        self.flush()
-        self._close()
+        self.write = transport.write
+        self.close = close

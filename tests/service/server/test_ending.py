@@ -1,10 +1,12 @@
-"""What uvicorn writes of a reply, and when it leaves."""
+"""In how many writes a reply leaves."""
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-from app.service.server.ending import JOINED_BYTES, ReplyTransport
+import pytest
 
-HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+from app.service.server.ending import JOINED_BYTES, WholeReply
 
 
 class Wire:
@@ -14,30 +16,29 @@ class Wire:
     def write(self, data: bytes) -> None:
         self.sent.append(data)
 
-    def is_closing(self) -> bool:
-        return False
 
+@pytest.mark.parametrize("size", [0, JOINED_BYTES, JOINED_BYTES + 1])
+def test_a_small_reply_is_one_write_and_a_large_body_is_not_copied(size: int) -> None:
+    wire, body = Wire(), bytes(size)
 
-def test_a_large_body_is_not_copied_behind_its_headers() -> None:
-    wire: Any = Wire()
-    reply, body = ReplyTransport(wire, lambda: None), bytes(JOINED_BYTES + 1)
-    reply.write(HEAD)
-    reply.write(body)
-    assert wire.sent == [HEAD, body]
-    assert wire.sent[1] is body
+    async def reply() -> None:
+        cycle: Any = SimpleNamespace(
+            scope={"method": "GET"},
+            flow=SimpleNamespace(write_paused=False),
+            disconnected=False,
+            keep_alive=True,
+            default_headers=[(b"date", b"today")],
+            transport=wire,
+            message_event=asyncio.Event(),
+            on_response=lambda: None,
+        )
+        send = WholeReply(cycle).send
+        headers = [(b"content-length", b"%d" % size)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-
-def test_headers_leave_with_the_first_of_the_body() -> None:
-    """A body may look like headers itself; what no body follows is flushed."""
-    wire: Any = Wire()
-    reply = ReplyTransport(wire, lambda: wire.write(b"closed"))
-    reply.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    reply.write(HEAD)
-    assert wire.sent == [b"HTTP/1.1 100 Continue\r\n\r\n"]
-    reply.write(b"one")
-    reply.write(HEAD)
-    assert wire.sent[1:] == [HEAD + b"one", HEAD]
-    alone = ReplyTransport(wire, lambda: wire.write(b"closed"))
-    alone.write(HEAD)
-    alone.close()
-    assert wire.sent[3:] == [HEAD, b"closed"]
+    asyncio.run(reply())
+    head = b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: %d\r\n\r\n" % size
+    assert b"".join(wire.sent) == head + body
+    assert len(wire.sent) == 1 or wire.sent[1] is body
+    assert (len(wire.sent) == 1) is (size <= JOINED_BYTES)
