@@ -28,17 +28,18 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def admits(self, array: Array) -> bool:
-        return array.dtype == np.dtype(self.dtype) and self.admits_shape(array.shape)
+        return array.dtype == self.dtype and self.admits_shape(array.shape)
 
     def admits_shape(self, shape: tuple[int, ...]) -> bool:
-        return len(shape) == len(self.shape) and all(
-            want in (-1, got) for want, got in zip(self.shape, shape, strict=True)
-        )
+        if len(shape) != len(self.shape):
+            return False
+        sizes = zip(self.shape, shape, strict=True)
+        return not [got for want, got in sizes if want not in (-1, got)]
 
 
 def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Return the key that jobs of one batch share: names, dtypes and all axes but the first."""
-    return tuple((name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items()))
+    return tuple([(name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items())])
 
 
 def all_finite(tensors: Tensors) -> bool:

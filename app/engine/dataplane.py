@@ -214,10 +214,10 @@ class DataPlane:
         group = results[0].group
         measured = {
             **stages,
-            "queue": max(result.queue_seconds for result in results),
-            "infer": max(result.infer_seconds for result in results),
+            "queue": max([result.queue_seconds for result in results]),
+            "infer": max([result.infer_seconds for result in results]),
         }
-        if starting := max(result.start_up_seconds for result in results):
+        if starting := max([result.start_up_seconds for result in results]):
             measured[START_UP] = starting
         order = dict.fromkeys((*STAGES, *measured))  # a task may have other stages, too
         stages = {stage: measured[stage] for stage in order if stage in measured}

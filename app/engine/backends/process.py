@@ -22,7 +22,6 @@ from app.contracts.errors import (
 from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
 from app.contracts.tensors import Tensors, TensorSpec, all_finite
 from app.engine.backends import BACKENDS
-from app.engine.process.answers import Reply
 from app.engine.process.child import Child, ChildDied, ChildTimeout
 from app.engine.process.child_worker import ChildWorker
 from app.engine.process.confinement import MEASURES, Confinement
@@ -78,7 +77,7 @@ class ProcessPredictor(ChildWorker):
 
     def __init__(self, child: Child, spec: PredictorSpec) -> None:
         super().__init__(child)
-        self._outputs = spec.outputs
+        self._outputs = {str(number): output.name for number, output in enumerate(spec.outputs)}
         self._batched = spec.batched
         self._rows: int | None = None
 
@@ -102,9 +101,10 @@ class ProcessPredictor(ChildWorker):
 
     def receive(self, *, timeout: float) -> Ran:
         try:
-            return self._ran(self._child.receive(timeout=timeout))
+            reply = self._child.receive(timeout=timeout)
         except (ChildDied, BackendError) as error:
             raise self._blamed(error) from error
+        return Ran(self._named(reply.arrays), reply.seconds)
 
     def expect(self, *, timeout: float) -> None:
         self._child.expect(timeout=timeout)
@@ -116,13 +116,11 @@ class ProcessPredictor(ChildWorker):
             raise self._blamed(error) from error
 
     def fetch(self) -> Ran:
-        ran = self._ran(self._child.fetch())
-        return ran._replace(finite=all_finite(ran.outputs))
+        reply = self._child.fetch()
+        return Ran(self._named(reply.arrays), reply.seconds, finite=all_finite(reply.arrays))
 
-    def _ran(self, reply: Reply) -> Ran:
-        named = [(spec.name, reply.arrays.get(str(n))) for n, spec in enumerate(self._outputs)]
-        outputs = {name: array for name, array in named if array is not None}
-        return Ran(outputs, reply.seconds)
+    def _named(self, arrays: Tensors) -> Tensors:
+        return {name: arrays[n] for n, name in self._outputs.items() if n in arrays}
 
     def _blamed(self, error: ChildDied | BackendError) -> PaddlepoolError:
         """Return the error that a failed run raises to its caller."""

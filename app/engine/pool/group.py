@@ -75,6 +75,7 @@ class Group:
             max_queue=self._queue_limit,
             clock=self.context.clock,
             on_rejected=lambda reason: observer.rejected(model=model, reason=reason),
+            on_failed=self.statistics.failure.add,
         )
 
     def start(self, *, gently: bool = False) -> list[asyncio.Future[None]]:
@@ -156,21 +157,25 @@ class Group:
 
     def reserve(self, *, deadline: float) -> Reservation:
         """Hold a place in the queue while a job is prepared. Raises the errors of submit()."""
-        self._check_fit()
-        return self._used().reserve(deadline)
+        return self._usable().reserve(deadline)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
         """Queue all of the jobs or none; the first uses the place that `reservation` holds.
 
         Raises TooManyInputs, Overloaded, DeadlineExceeded and ModelNotReady.
         """
-        self._check_fit()
-        self._used().submit(*jobs, reservation=reservation)
+        self._usable().submit(*jobs, reservation=reservation)
         if not self._instances:
             self.start(gently=True)
 
-    def _used(self) -> Batcher:
-        """Return the batcher for the next job. Raises Overloaded if the group may not start now."""
+    def _usable(self) -> Batcher:
+        """Return the batcher for the next job.
+
+        Raises ModelNotReady, and Overloaded if the group may not start now.
+        """
+        if reason := self._unusable_reason():
+            self.context.observer.rejected(model=self.model, reason=Rejection.NOT_READY)
+            raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
         if self.config.start == "on_demand" and not self._batcher.closed:
             self.context.on_demand.use(self)
         return self._batcher
@@ -190,11 +195,6 @@ class Group:
         ending = asyncio.create_task(close_all(instances), name=f"{self._name} end")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
-
-    def _check_fit(self) -> None:
-        if reason := self._unusable_reason():
-            self.context.observer.rejected(model=self.model, reason=Rejection.NOT_READY)
-            raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
 
     def _unusable_reason(self) -> str:
         """The reason why the group accepts no job; an empty string if it accepts jobs."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -18,8 +20,7 @@ class Duration:
         self.seconds += seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTimes:
+class RunTimes(NamedTuple):
     """Seconds of one predictor run: joining the inputs, the run itself, dividing the outputs."""
 
     inputs: float
@@ -56,13 +57,13 @@ class Statistics:
     failure: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
     requests: Stages = field(default_factory=Stages)
-    batches: dict[int, Stages] = field(default_factory=dict)
+    batches: dict[int, Stages] = field(default_factory=lambda: defaultdict(Stages))
     last_ended: float | None = None
 
     def executed(self, rows: int, times: RunTimes, *, ended: float) -> None:
         """Record a predictor run that ended."""
         self.executions += 1
-        self.batches.setdefault(rows, Stages()).add(times)
+        self.batches[rows].add(times)
         self.last_ended = ended
 
     def succeeded(self, rows: int, times: RunTimes, *, queued: float, total: float) -> None:

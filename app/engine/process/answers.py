@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.contracts import errors
 from app.contracts.tensors import Tensors
@@ -28,8 +27,7 @@ an answer that the genuine target never gives. The child can still write to the 
 arrays: their dtypes and shapes are fixed, their values may change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A handler's result, with arrays that the caller owns.
 
     `seconds` are measured in the child and exclude the parent's delay.
@@ -40,8 +38,7 @@ class Reply:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer whose `layout` is not checked yet; SharedArrays.read() does that."""
 
     meta: Mapping[str, Any]
@@ -55,7 +52,7 @@ def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
     Only an answer to `opening` may report that the system lacks resources; opening is then retried.
     """
     try:
-        answer = json.loads(text)
+        answer = json.loads(text.decode())
     except RecursionError:
         raise ValueError("an answer is nested too deep") from None
     if not isinstance(answer, dict):

@@ -20,7 +20,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -298,8 +298,9 @@ class Child:
 
     def put(self, arrays: Tensors) -> None:
         """Copy the arrays of the next request into the shared memory."""
-        slot = next(n for n in range(SLOTS) if all(n != each.slot for each in self._under_way))
-        size = sum(array.nbytes for array in arrays.values())
+        # Requests take turns, so the slot after that of the newest one is free.
+        slot = (self._under_way[-1].slot + 1) % SLOTS if self._under_way else 0
+        size = sum([array.nbytes for array in arrays.values()])
         self._put = slot, self._slots[slot][0].write(arrays), size
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
@@ -407,7 +408,7 @@ class Child:
                     self._check(asked, answer.meta, views)
                 seconds = min(answer.seconds, time.monotonic() - sent)
                 self._reply = Reply(answer.meta, views, seconds)
-                return size + sum(view.nbytes for view in views.values())
+                return size + sum([view.nbytes for view in views.values()])
         except ValueError as fault:
             raise self._kill_corrupt(str(fault)) from None
         try:
@@ -424,7 +425,7 @@ class Child:
         slot = self._under_way.popleft().slot
         for block in self._slots[slot]:
             block.trim()
-        return replace(reply, arrays=owned)
+        return Reply(reply.meta, owned, reply.seconds)
 
     def _forward_output(self) -> None:
         """Copy one block of printed text; the next one follows after check_timeout() or failure().

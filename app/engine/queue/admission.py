@@ -44,8 +44,8 @@ class Reservation:
 
     __slots__ = ("_among", "caller")
 
-    def __init__(self, among: set[Reservation | None]) -> None:
-        self.caller = CALLER.get().name
+    def __init__(self, among: set[Reservation | None], caller: str) -> None:
+        self.caller = caller
         self._among = among
         among.add(self)
 
@@ -92,7 +92,7 @@ class Admission:
         DeadlineExceeded, and then leaves the queues as they were.
         """
         reserved = reservation in self.reservations
-        self.reservations -= {reservation}
+        self.reservations.discard(reservation)
         self._check_number(jobs)
         for place, job in enumerate(jobs):
             try:
@@ -105,6 +105,8 @@ class Admission:
                 self.queues.remove(*jobs[:place])
                 raise
             self.queues.add(job)
+        if len(self.queues) + len(self.reservations) <= self.max_queue:
+            return []
         return [shed for job in jobs if (shed := self._make_room(job.priority))]
 
     def _make_room(self, priority: int) -> Job | None:
@@ -118,12 +120,12 @@ class Admission:
 
     def reserve(self, deadline: float, now: float) -> Reservation:
         """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
+        caller = CALLER.get().name
         if self.queues or self.reservations or not self.instances.free:
-            caller = CALLER.get().name
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
             self._check_time(wait, self.times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
-        return Reservation(self.reservations)
+        return Reservation(self.reservations, caller)
 
     def _check_number(self, jobs: Sequence[Job]) -> None:
         """Raise TooManyInputs for more jobs than an empty queue holds."""
@@ -156,6 +158,8 @@ class Admission:
 
         If the caller holds n reservations, all n are ahead, and up to n + 1 of every other caller.
         """
+        if not self.reservations:
+            return 0
         held = Counter(each.caller for each in self.reservations if each is not None)
         own = held.pop(caller, 0)
         return own + sum(min(count, own + 1) for count in held.values())
@@ -195,8 +199,10 @@ class Admission:
 
         Jobs of lower priority do not count: the least urgent of them is shed.
         """
-        taken = self.queues.counted(priority) + len(self.reservations)
         limit = self.max_queue
+        if len(self.queues) + len(self.reservations) < limit:
+            return  # whatever their priorities
+        taken = self.queues.counted(priority) + len(self.reservations)
         if taken >= limit and self._has_no_job(caller):
             limit *= 2
         if taken >= limit:

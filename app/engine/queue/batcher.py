@@ -51,7 +51,7 @@ class Running:
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need, from their usual duration."""
-        return sum(max(0.0, batch.started + batch.expected_seconds - now) for batch in self.batches)
+        return sum([max(0.0, each.started + each.expected_seconds - now) for each in self.batches])
 
     def jobs(self) -> list[Job]:
         return [job for batch in tuple(self.batches) for job in batch.jobs]
@@ -97,6 +97,8 @@ class Batcher:
     **Invariants**: no instance gets a job that is cancelled or past its deadline; the future of
     every admitted job is settled, whatever happens to other jobs; a normal job never waits behind a
     job of low priority that no instance has taken.
+
+    `on_failed` is called with the seconds since a job was queued if it fails or is cancelled.
     """
 
     max_rows: int
@@ -104,6 +106,7 @@ class Batcher:
     max_queue: int
     clock: Clock
     on_rejected: Callable[[Rejection], None]
+    on_failed: Callable[[float], None] = lambda _seconds: None
 
     def __post_init__(self) -> None:
         self._queues = ShapeQueues(max_rows=self.max_rows, max_delay=self.max_delay)
@@ -139,11 +142,11 @@ class Batcher:
         self._check_open()
         shed = self._admission.admit(jobs, now, reservation)
         for job in jobs:
-            job.future.add_done_callback(partial(self._drop_cancelled, job))
+            job.future.add_done_callback(partial(self._settled, job))
             self._arm_deadline(job.deadline)
         for unlucky in shed:
             self.on_rejected(Rejection.SHED)
-            wait = self._backlog()
+            wait = sum(self._times.expected(each.key) for each in self._queues) / max(1, self.live)
             unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
         self.dispatch()
 
@@ -186,6 +189,8 @@ class Batcher:
 
     def _dispatched(self) -> bool:
         """Hand over one batch; False if none may run now or no instance is free."""
+        if not self._free and self._queues.rows < self.max_rows:
+            return False  # a busy instance receives only a full batch
         now = self.clock()
         jobs, ask_again = self._queues.next_batch(now)
         if not jobs and not self._running.returned:
@@ -333,10 +338,9 @@ class Batcher:
             self.on_rejected(Rejection.EXPIRED)
             job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
 
-    def _drop_cancelled(self, job: Job, future: asyncio.Future[object]) -> None:
+    def _settled(self, job: Job, future: asyncio.Future[object]) -> None:
+        """Report a failed job; a cancelled one leaves its queue."""
         if future.cancelled() and self._queues.remove(job):
             self.on_rejected(Rejection.CANCELLED)
-
-    def _backlog(self) -> float:
-        seconds = sum(self._times.expected(job.key) for job in self._queues)
-        return seconds / max(1, self.live)
+        if future.cancelled() or future.exception() is not None:
+            self.on_failed(self.clock() - job.enqueued)

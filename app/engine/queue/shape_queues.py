@@ -83,6 +83,7 @@ class ShapeQueues:
         self._rows: Counter[str] = Counter()  # waiting rows by caller
         self._sequence = itertools.count()
         self._size = 0
+        self.rows = 0  # of all waiting jobs
 
     def __len__(self) -> int:
         return self._size
@@ -100,6 +101,7 @@ class ShapeQueues:
         queue = self._queues.setdefault((job.priority, job.key), [])
         insort(queue, ((start, next(self._sequence)), job), key=itemgetter(0))
         self._rows[job.caller] += job.rows
+        self.rows += job.rows
         self._size += 1
         if len(self._next_start) > max(REMEMBERED, 2 * len(self._rows)):
             # Forget callers without waiting jobs; each is forgiven at most one job of debt.
@@ -123,6 +125,7 @@ class ShapeQueues:
             if waiting is job:
                 del queue[position]
                 self._size -= 1
+                self.rows -= job.rows
                 self._rows[job.caller] -= job.rows
                 if not self._rows[job.caller]:
                     del self._rows[job.caller]
@@ -198,9 +201,8 @@ class ShapeQueues:
 
     def counted(self, priority: float = math.inf) -> int:
         """Number of jobs of this or a higher priority that count against the limit."""
-        return sum(
-            len(queue) for (other, _), queue in self._queues.items() if NORMAL <= other <= priority
-        )
+        items = self._queues.items()
+        return sum([len(queue) for (other, _), queue in items if NORMAL <= other <= priority])
 
     def callers(self) -> Counter[str]:
         """Number of each caller's jobs that count against the limit."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,8 +52,7 @@ def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
     return Choice(group=config.default_group, by="start", reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedJob:
+class CheckedJob(NamedTuple):
     """Tensors of one job that fit the model, with the facts that the queue needs."""
 
     inputs: Tensors
@@ -197,8 +196,6 @@ class ServedModel:
             for _ in queued:
                 self._statistics.failure.add(0.0)
             raise
-        for job in queued:
-            job.future.add_done_callback(partial(self._ended, now))
         return [job.future for job in queued]
 
     def reserve(self, *, deadline: float, group: str | None = None) -> Reservation:
@@ -212,11 +209,6 @@ class ServedModel:
         except PaddlepoolError:
             self._statistics.failure.add(0.0)
             raise
-
-    def _ended(self, enqueued: float, future: asyncio.Future[InferResult]) -> None:
-        """Count a failed job; the group counts successful ones, with the times of their runs."""
-        if future.cancelled() or future.exception() is not None:
-            self._statistics.failure.add(self._clock() - enqueued)
 
     def statistics(self) -> Statistics:
         """Return the counters of this version since it was loaded."""

@@ -21,6 +21,7 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.contracts.errors import InvalidParameter, UnsupportedMediaType
@@ -149,7 +150,7 @@ class TaskRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         endpoint: Callable[..., Coroutine[Any, Any, Response]] = self.endpoint
-        names = signature(endpoint).parameters.keys()
+        names = frozenset(signature(endpoint).parameters)
         model: type[BaseModel] | None = get_type_hints(endpoint).get("body")
         texts = names - {"request", "services", "routing", "body"}
 
@@ -158,7 +159,7 @@ class TaskRoute(APIRoute):
             given: dict[str, Any] = {"services": services} if "services" in names else {}
             faults: Faults = []
             if model is not None:
-                content = await request.body()
+                content = await _read_all(request.receive)
             if "routing" in names:
                 given["routing"] = routing = _read_routing(request, faults)
                 timeout_seconds(routing.timeout_ms, services.settings)
@@ -173,6 +174,18 @@ class TaskRoute(APIRoute):
             return await endpoint(**given)
 
         return handle
+
+
+async def _read_all(receive: Receive) -> bytes:
+    """Read the whole body. Raises ClientDisconnect."""
+    parts, more = [], True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
 
 
 NO_ROUTING = Routing()

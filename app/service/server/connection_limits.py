@@ -124,15 +124,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._arm_deadline(self.limits.header_timeout_seconds)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value) + len(": \r\n")
         if self._in_body:  # a trailer must not be added to the request's headers
-            self._count_headers((name, value))
+            self._check_header_bytes()
         else:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
-        self._header_bytes = len(self.url)
-        self._count_headers(*self.headers)
+        self._header_bytes += len(self.url)
+        self._check_header_bytes()
         if len(self.pipeline) >= PIPELINED:
             raise Refused(too_many_pipelined(PIPELINED))
         authority, self.url = split_target(self.url)
@@ -257,8 +258,7 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._refuse(too_slow("headers", limit=self.limits.header_timeout_seconds))
 
-    def _count_headers(self, *headers: tuple[bytes, bytes]) -> None:
-        self._header_bytes += sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+    def _check_header_bytes(self) -> None:
         if self._header_bytes > self.limits.header_max_bytes:
             raise Refused(self._headers_too_large())
 

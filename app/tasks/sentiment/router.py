@@ -136,7 +136,7 @@ async def classify_sentiment(
     routing: RoutingDep,
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list gets one per text."""
-    asked = body.parameters or SentimentParameters()
+    asked = body.parameters or NO_PARAMETERS
     texts, single = _texts(body)
     answer = await classify(services, texts, _in_one_place(routing, asked))
     results: tuple[TextScores, ...] = answer.value
@@ -173,8 +173,13 @@ def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
     return ([given], True) if isinstance(given, str) else (list(given or ()), False)
 
 
+NO_PARAMETERS = SentimentParameters()
+
+
 def _in_one_place(routing: Routing, asked: SentimentParameters) -> Routing:
     """Merge the query with `parameters`. Raises InvalidParameter for a name that is in both."""
+    if asked is NO_PARAMETERS:
+        return routing
     named = {name: value for name in ROUTING if (value := getattr(asked, name)) is not None}
     for name in named:
         if getattr(routing, name) is not None:

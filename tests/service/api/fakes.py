@@ -130,9 +130,12 @@ class FakeRegistry:
 
     @contextlib.contextmanager
     def lease(self, name: str, version: int | None = None) -> Iterator[FakeModel]:
+        yield self.acquire(name, version)
+
+    def acquire(self, name: str, version: int | None = None) -> FakeModel:
         if (model := self.find(name, version)) is None:
             raise ModelNotFound("no model of this name and version is served")
-        yield model
+        return model
 
     def budget(self) -> ThreadBudget:
         return ThreadBudget(threads=2, cores=4.0)

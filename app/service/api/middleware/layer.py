@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -146,14 +146,14 @@ class Agents:
         self._app = app
         self._paths = paths
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         redirect = self._paths.get(scope["path"]) if scope["type"] == "http" else None
         if redirect is not None and scope["method"] not in ("GET", "HEAD"):
             path, agents = redirect
             agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
             if any(each in agent for each in agents):
                 scope = {**scope, "path": path}
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 class Traced:
