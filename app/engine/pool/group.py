@@ -155,7 +155,7 @@ class Group:
             )
 
     def reserve(self, *, deadline: float) -> Reservation:
-        """Hold a place in the queue while a job is prepared. Raises the errors of submit()."""
+        """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
         self._check_fit()
         return self._used().reserve(deadline)
 

@@ -1,4 +1,4 @@
-"""Replaces a worker whose memory exceeds a cap by a fresh one, opened while the first serves."""
+"""Replaces a worker that exceeds a cap of memory; it serves until its successor is open."""
 
 from __future__ import annotations
 
