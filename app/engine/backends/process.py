@@ -142,8 +142,8 @@ class ProcessBackend:
     """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
     `held` lists the `app.engine.process.confinement.MEASURES` in force; None before a predictor is
-    opened. With a `suspension`, all predictors stay in it and run only on idle processors: see
-    `app.engine.process.environment.Limits`.
+    opened. With a `suspension`, all predictors are stopped while it is held, and run only on idle
+    processors: see `app.engine.process.environment.Limits`.
     """
 
     backends: Mapping[str, str] = field(default_factory=lambda: BACKENDS)

@@ -22,7 +22,7 @@ from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
 
 class Instances(Protocol):
-    """What admission needs to know of the instances."""
+    """What admission needs to know about the instances."""
 
     @property
     def live(self) -> int:

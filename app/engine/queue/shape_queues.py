@@ -14,8 +14,8 @@ from app.engine.queue.job import Job, ShapeKey
 WEIGHT = 0.25
 MAX_SHAPES = 256
 MOST_AT_ONCE = 4.0
-"""A run counts as at most this many times the average. A delayed run (a stopped process, a frozen
-machine) says little about the next one, but admission would reject requests because of it."""
+"""A run counts as at most this many times the average. Without this limit, one delayed run (a
+stopped process, a frozen machine) would make admission reject requests that can be served."""
 
 
 class ServiceTime:
@@ -52,7 +52,7 @@ def _moved(average: float | None, value: float) -> float:
 QueueKey = tuple[int, ShapeKey]
 
 REMEMBERED = 1024
-"""Number of callers whose next turn is kept; with many waiting callers, twice their number."""
+"""Maximum number of callers whose next turn is kept, or twice that of waiting callers if higher."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
