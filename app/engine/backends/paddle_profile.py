@@ -158,7 +158,7 @@ def _timed(
     timed = []
     for operator in operators:
         own = times[operator["name"]]
-        # Operators that ran only while loading have no events: the last of a name have them.
+        # Operators that ran only while loading have no events: the last ones of a name have them.
         missing = wanted[operator["name"]] - len(own)
         if missing > 0:
             wanted[operator["name"]] -= 1

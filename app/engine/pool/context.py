@@ -87,9 +87,9 @@ server that is never idle reload its models."""
 class Yielding:
     """Suspends predictors that are being opened while those that serve need the cores.
 
-    Their processes are opened with the `suspension` of this object. A low priority cannot replace
-    it. A process with a low priority cannot raise it again to serve. A thread with a low priority
-    cannot warm up for another thread, because oneDNN prepares each shape for each thread.
+    Predictors are opened with this object's `suspension`. A lower priority would not be enough. A
+    process that has lowered its priority cannot raise it again to serve. A separate thread of lower
+    priority cannot do the warm-up, because oneDNN prepares each shape for each thread.
     """
 
     def __init__(self, cores: float | None = None) -> None:

@@ -52,7 +52,8 @@ class Opening:
         """Open a predictor; also returns the usual seconds of its runs if `timed`.
 
         With `gently`, predictors are opened one at a time, with the processor time that serving
-        predictors leave. Their processes may be suspended meanwhile, so their runs are not timed.
+        predictors leave. Their processes may be suspended meanwhile, so warm-up runs are not timed;
+        the first jobs are timed instead.
         """
         work = partial(self._opened, timed=timed and not gently, gently=gently)
         async with self._turn if gently else contextlib.nullcontext():

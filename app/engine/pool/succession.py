@@ -1,4 +1,4 @@
-"""Replaces a worker that exceeds a cap of memory; it serves until its successor is open."""
+"""Replaces a worker that exceeds a memory cap; the worker serves until its successor is open."""
 
 from __future__ import annotations
 

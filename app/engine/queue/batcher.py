@@ -63,7 +63,7 @@ class Running:
         return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
 
     def resume(self, now: float) -> Batch | None:
-        """Return the next batch that was given back, without its settled jobs; None if none is."""
+        """Return the next batch given back, without its settled jobs, or None if there is none."""
         while self.returned:
             batch = self.returned.popleft()
             self.batches.discard(batch)
@@ -210,7 +210,10 @@ class Batcher:
         return None
 
     def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
-        """Return a busy instance for a batch that is small, full and short to run, or None."""
+        """Return a busy instance that may receive this batch early, or None.
+
+        Only a full batch with few bytes and a short run is sent early.
+        """
         if not jobs or sum(job.rows for job in jobs) < self.max_rows:
             return None
         if sum(job.nbytes for job in jobs) > INLINE_BYTES:
