@@ -60,7 +60,7 @@ DOORS: tuple[Door, ...] = (
 )
 
 BODY_SHARE = 4
-"""By default, request bodies use at most 1 / BODY_SHARE of the memory; unread replies also do."""
+"""By default, all request bodies use at most 1 / BODY_SHARE of the memory; so do unread replies."""
 
 ACCEPTED = (
     "Authorization",

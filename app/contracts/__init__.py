@@ -1,1 +1,1 @@
-"""Types shared by all wings: errors, tensors, ports, status. Imports no other wing."""
+"""Types that all packages of `app` share: errors, tensors, ports, status. Imports no other one."""

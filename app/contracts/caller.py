@@ -1,7 +1,7 @@
 """The caller of the current request, for quotas and fair queues.
 
-It is a context variable because the pipelines between the HTTP layer and the queue need not know
-their caller.
+It is a context variable, so that the pipelines between the HTTP layer and the queue do not have to
+pass it on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Quota(Protocol):
 class Caller:
     """One caller.
 
-    `name` is the position of its API key or its address; it is empty if callers are not told apart.
+    `name` is "key" and the number of its API key, or the client's address (for IPv6, its network).
+    It is empty if callers are not told apart.
     `may_start`: whether the caller may start an instance group by naming it in a request.
     """
 

@@ -34,6 +34,7 @@
         ├── ExportError
         ├── DownloadError
         └── BackendError
+            ├── BackendUnavailable
             └── RunRefused
 
 `app.service.api.errors` maps these classes to HTTP status codes; this module does not depend on
@@ -78,7 +79,7 @@ class PaddlepoolError(Exception):
 
 
 class InputError(PaddlepoolError):
-    """Base class of client errors; only its subclasses are raised, since only they have codes."""
+    """Base class of client errors; only its subclasses have codes, so only they are raised."""
 
     def about(self, part: str) -> Self:
         """Return a copy whose message names the part of the request that is at fault."""

@@ -1,4 +1,4 @@
-"""Ports of the engine (predictors, pipelines, observers) and the values they exchange."""
+"""The engine's interfaces (predictors, pipelines, observers) and the values they exchange."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Worker(Protocol[Request, Answer]):
         """
 
     def poll_reply(self) -> int | None:
-        """Return the size in bytes of the oldest request's answer, or None before it arrives.
+        """Return the bytes of the oldest request and its answer, or None before the answer arrives.
 
         If this raises an error and failure() then returns a reason, the process is gone and the
         next request never began. Raises Interrupted if the request may be run again.
@@ -150,7 +150,7 @@ class Predictor(Worker[Tensors, Ran], Protocol):
         """Block until the oldest request is answered, for at most `timeout` seconds."""
 
     def settle(self) -> None:
-        """Leave the suspension that was passed when it was opened, and begin to serve."""
+        """Leave the suspension that was passed to the factory, and begin to serve."""
 
 
 class Suspended(Protocol):
@@ -171,7 +171,7 @@ class PredictorFactory(Protocol):
 
     Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
     OSError if the process could not be started. With a `suspension`, the process is stopped while
-    the suspension is held, from its start until it is settled.
+    the suspension is held; this ends with Predictor.settle().
     """
 
     def __call__(

@@ -12,8 +12,8 @@ STAGES = ("decode", "preprocess", START_UP, "queue", "infer", "postprocess", "en
 class Rejection(StrEnum):
     """Why a job never ran.
 
-    The first three are reported by submit() and reserve(), the others for a job taken from the
-    queue.
+    The first three are the reasons why submit() or reserve() rejects a job. The others are the
+    reasons why a queued job is dropped.
     """
 
     QUEUE_FULL = "queue_full"
@@ -48,7 +48,7 @@ CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in OPENING_FAI
 
 
 class ShadowOutcome(StrEnum):
-    """Outcome of a sampled request."""
+    """Outcome of the replay of a sampled request."""
 
     REPLAYED = "replayed"  # run on every group
     DROPPED = "dropped"  # an earlier request still waited, or no group could run this one

@@ -39,8 +39,8 @@ def available_memory(
 ) -> int:
     """Return the bytes that processes can still allocate; 0 if unknown.
 
-    That is the smaller of the machine's memory that is available without swapping and the room
-    below the limit of its control group (v2, v1).
+    That is the machine's memory that is available without swapping. If the control group (v2, v1)
+    of this process has less room below its limit, that room counts.
     """
     free = []
     if found := _numbers(meminfo).get("MemAvailable:"):
@@ -65,7 +65,8 @@ def available_memory(
 def use_one_heap() -> None:
     """Make all threads allocate from one heap. Call it before threads start.
 
-    By default glibc gives each thread its own, and memory freed in one is not reused by another.
+    By default glibc gives threads heaps of their own, and memory freed in one heap is not reused in
+    another.
     """
     with contextlib.suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
@@ -129,8 +130,8 @@ NARROW_SUMS = (
 class Processor:
     """The properties of the processor by which frameworks choose their kernels.
 
-    The processor has the `instruction_sets` and lacks those of `missing`; `remark` tells the
-    consequence for int8 programs, if any.
+    The processor has the `instruction_sets` and lacks those of `missing`. `remark` describes what
+    this means for int8 programs; it is None if it means nothing.
     """
 
     name: str

@@ -10,9 +10,10 @@ State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Whether a configuration has any effect compared with its base group, and the evidence.
+    """Whether a group's outputs or times differ from those of its base group, and the evidence.
 
-    `effective` is None while that is unknown; `reason` then explains why.
+    The base group is `base` in config.toml, else the default group. `effective` is None while that
+    is unknown; `reason` then explains why.
     """
 
     effective: bool | None

@@ -61,7 +61,7 @@ def largest_difference(found: Tensors, expected: Tensors) -> float:
 
 
 def mean_difference(found: Tensors, expected: Tensors) -> float:
-    """Return the mean absolute difference of the worst output; budgets limit this value."""
+    """Return the mean absolute difference of the worst output; a group's budget limits it."""
     return _worst(found, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
 
 
@@ -111,4 +111,4 @@ class TaskTensors:
     opaque: frozenset[str] = frozenset()
     """Outputs whose strings are binary data, which JSON cannot represent."""
     padding: Callable[[Any], int] = lambda _value: 0
-    """Number of padding tokens behind a pipeline's value, for /metrics."""
+    """Returns the number of padding tokens that a pipeline's value required, for /metrics."""

@@ -68,9 +68,9 @@ async def in_some_thread(name: str, work: Callable[[], T]) -> T:
 async def results_of(futures: list[asyncio.Future[T]]) -> list[T]:
     """Await all futures or the first failure among them, then cancel those that are not done.
 
-    Empties the list. An error keeps the frames it was raised through, and a future keeps its error:
-    a frame that still refers to the future would keep the request's tensors until the garbage
-    collector runs.
+    Empties the list, to prevent a reference cycle: a future keeps its error, the error keeps the
+    frames it was raised through, and a frame may keep the future. The cycle would keep the
+    request's tensors until the garbage collector runs.
     """
     try:
         if len(futures) == 1:

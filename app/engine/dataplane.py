@@ -8,9 +8,10 @@ postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which 
 the body. Both hold one model version from the first step to the last.
 
 Rejections come early. `reserve` (app.engine.queue.admission) rejects a request for lack of room or
-time before any work; `infer` reserves only for a large body, else submission decides. Faults in a
-client's data are found in `prepare`, `read` or the check of tensors, before the queue. A request
-always releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
+time before any work. `infer` reserves a place only while it reads a large body; without one, the
+queue accepts or rejects the job when it is submitted. Faults in a client's data are found in
+`prepare`, `read` or the check of tensors, before a job enters the queue. A request always releases
+what it holds (queued jobs, pictures, the lease), even if it is cancelled.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 
 LARGE_TENSORS = 4 << 20
-"""Tensors up to this many bytes are checked for NaN and infinity in under a millisecond."""
+"""Tensors of more bytes are checked for NaN and infinity in a thread. For this many bytes, the
+check takes under a millisecond."""
 
 
 class RequestObserver(Protocol):
@@ -60,7 +62,10 @@ class TrafficListener(Protocol):
     def answered(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> None:
-        """Receive the tensors of an answered request; its reply no longer depends on them."""
+        """Receive the tensors of an answered request, but do not change them.
+
+        A reply to infer() is made from the same arrays later.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,8 @@ class Answer:
 class TensorRequest:
     """Raw tensors to run.
 
-    `group` None means the default group; `timeout` is in seconds; `state` is for the reader's use.
+    `group` None means the default group; `timeout` is in seconds. `state` is any value of the
+    caller's; infer() returns it with the request.
     """
 
     inputs: Tensors
@@ -141,7 +147,7 @@ class DataPlane:
                             finished = await pipeline.finish(prepared, outputs, deadline=deadline)
                         finally:
                             prepared.release()
-            except (TimeoutError, DeadlineExceeded):  # the queue fails its jobs at the same moment
+            except (TimeoutError, DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(served, group, timeout) from None
             stages = {**prepared.stages, **finished.stages}
             return self._answered(served, prepared.jobs, results, finished.value, stages)
@@ -157,9 +163,10 @@ class DataPlane:
     ) -> tuple[TensorRequest, Answer]:
         """Answer raw tensors. Returns the request that `read` made, and its outputs as an Answer.
 
-        `place_timeout`, in seconds, reserves a place in the default group's queue while a large
-        body is read. Large tensors are checked in a thread of `checked_in`. Raises the errors of
-        `read`, InvalidTensor, InvalidParameter (group) and the engine's errors listed in run().
+        Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
+        then reserved while `read` runs, if the job could finish within this time. Large tensors are
+        checked in a thread of `checked_in`. Raises the errors of `read`, InvalidTensor,
+        InvalidParameter (group) and the engine's errors listed in run().
         """
         began = self.clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:

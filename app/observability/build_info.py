@@ -48,8 +48,10 @@ def machine(
 
 
 def describe_machine(*, cores: float) -> str:
-    """Describe the machine in one line, without hostname: processor, usable cores, instruction
-    sets and versions."""
+    """Describe the machine in one line: processor, usable cores, instruction sets and versions.
+
+    The hostname is left out.
+    """
     build = build_info()
     return (
         f"{processor().name}, {cores:g} cores, "

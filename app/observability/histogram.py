@@ -24,8 +24,9 @@ class _Series:
 class HistogramFamily(Collector):
     """All series of one histogram; a series appears with its first observation.
 
-    The library's own Histogram looks through its buckets one by one and takes two locks for each
-    value, and a text has six values. May be used in any thread: replays have a thread of their own.
+    The library's own Histogram tests its buckets one by one and takes two locks for each value, and
+    a request for one text records six values. May be used in any thread, for example in that of the
+    replays.
     """
 
     def __init__(

@@ -73,11 +73,11 @@ def _at(
 
 
 class WindowedHistogram:
-    """A histogram that can return the observations since an interval; not thread-safe.
+    """A histogram that can return the observations after a given interval; not thread-safe.
 
     It keeps the cumulative counts at the end of each interval with observations, so a window is one
     subtraction, however many observations it has. At most `INTERVALS` + 2 sets of counts are kept;
-    a set has one count for each bucket, here 34.
+    a set has one count for each bucket.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -130,8 +130,9 @@ class Window:
 class History:
     """The last hour of all groups; thread-safe. Metrics records each value here and in /metrics.
 
-    **Invariant**: memory is bounded by the series that ran in the last hour, which come from closed
-    sets: three histograms of at most 362 intervals each, about 0.1 MB for the runs of one group.
+    **Invariant**: memory is bounded. Series come from closed sets. If a series has not run for an
+    hour, its runs are dropped when a new series begins. A histogram keeps at most 362 sets of
+    counts: about 0.1 MB for the runs of one group, which have 34 buckets.
     """
 
     def __init__(

@@ -54,9 +54,9 @@ class BackgroundHandler(logging.Handler):
 
     While `WAITING_LINES` lines wait, further ones are dropped, and a later line reports how many.
 
-    The thread looks for lines every `INTERVAL_SECONDS` instead of being woken by each line. A line
-    written right after its request would hold the interpreter lock when the client's next request
-    arrives.
+    The thread checks for lines every `INTERVAL_SECONDS`; a line does not wake it. Otherwise the
+    thread would write each line right after its request, and hold the interpreter lock when the
+    client's next request arrives.
     """
 
     def __init__(self, writer: logging.Handler) -> None:
@@ -84,7 +84,7 @@ class BackgroundHandler(logging.Handler):
     def _write(self) -> None:
         closing = False
         while not closing:
-            closing = self._closing.wait(INTERVAL_SECONDS)  # if so, no line comes later
+            closing = self._closing.wait(INTERVAL_SECONDS)  # once set, no line follows
             while not self.lines.empty():
                 self._writer.handle(self.lines.get())
         self._written.set()
@@ -102,16 +102,17 @@ class BackgroundHandler(logging.Handler):
 def configure(
     level: str, stream: TextIO | None = None, *, form: logging.Formatter | None = None
 ) -> None:
-    """Send all logs of the process to `stream` (default: standard error) as JSON by default."""
+    """Send all logs of the process to `stream` in `form`; by default to standard error as JSON."""
     writer = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(form or JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
     root.setLevel(level.upper())
-    # Log lines do not show their place in the code: see "Optimization" in the logging manual.
+    # Do not collect what no line shows, such as the place in the code: see "Optimization" in the
+    # logging manual.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Our access line replaces uvicorn's, whose warnings of malformed requests repeat our 400s.
+    # Our access lines replace uvicorn's, and our 400s its warnings about malformed requests.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
@@ -133,8 +134,7 @@ COLOURS = {"good": "32", "warning": "33", "bad": "31", "dim": "2", "bold": "1"}
 
 
 def coloured(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether to use colours: on a terminal that supports them, unless NO_COLOR is set
-    (https://no-color.org)."""
+    """Return whether `stream` is a terminal with colours and NO_COLOR (no-color.org) is not set."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 

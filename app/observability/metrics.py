@@ -52,7 +52,7 @@ class Metrics:
     def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:
         # The library adds a series `_created` to each counter, which only OpenMetrics readers use.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
-        self.registry = CollectorRegistry(auto_describe=True)  # lets name[] select gauges
+        self.registry = CollectorRegistry(auto_describe=True)  # else name[] finds no gauge
         self._routes: set[str] = set()
         self._models: set[str] = set()
         self._request = self._histogram(

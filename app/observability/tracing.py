@@ -2,9 +2,9 @@
 
 Spans go to an OTLP collector over HTTP, as the standard OTEL_* variables configure.
 
-Tracing reads no clock between stages. It places them by their durations and by the time at which
-the jobs were queued: stages before the queue end at that time, stages after the run end when the
-stages are reported. Spans are made when the reply has been sent, and a thread exports them.
+Tracing reads no clock between stages: it computes their starts and ends from their durations. The
+last stage before the queue ends when the jobs are queued. The last stage after the run ends when
+the stages are reported. Spans are made when the reply has been sent, and a thread exports them.
 """
 
 from __future__ import annotations

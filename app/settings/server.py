@@ -33,7 +33,7 @@ DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
 
 
 def split_words(value: Any) -> Any:
-    """Split a comma-separated list from the environment. Raises ValueError if it has no item."""
+    """Split a comma-separated list from the environment. Raises ValueError for only commas."""
     if not isinstance(value, str):
         return value
     items = tuple(item.strip() for item in value.split(",") if item.strip())
@@ -358,7 +358,10 @@ class Settings(BaseSettings):
         return value
 
     def proxies(self) -> list[str]:
-        """The trusted proxies; IPv4 networks also as a dual-stack socket reports them (mapped)."""
+        """Return the trusted proxies, and each IPv4 network also as IPv4-mapped IPv6.
+
+        A dual-stack socket reports IPv4 clients in the mapped form.
+        """
         found = [ipaddress.ip_network(network) for network in self.trusted_proxies]
         mapped = (
             f"::ffff:{network.network_address}/{96 + network.prefixlen}"

@@ -1,4 +1,4 @@
-"""Predictors in child processes behind one port; one small module for each framework."""
+"""Predictors in child processes: one interface for all, and small modules for each framework."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     Raises BackendError.
     """
     if opening.get("format") == "onnx":
-        # As bytes: a program from a file could refer to weights outside the version.
+        # Not as a path: a framework could then read weights outside the version's directory.
         return Path(opening["directory"], opening["program"]).read_bytes()
     files = [opening["directory"], opening["program"], opening["params"] or ""]
     try:

@@ -2,9 +2,9 @@
 
     python -m app.engine.backends.onnx_program DIRECTORY PROGRAM PARAMS
 
-PARAMS is empty for a program without parameters. Writes the ONNX bytes to standard output. It runs
-in its own process, so that the backends that need only the result (onnxruntime, openvino) do not
-load Paddle into their memory.
+PARAMS is empty for a program without parameters. Writes the ONNX bytes to standard output. The
+conversion runs in its own process, so that the backends that need only the result (onnxruntime,
+openvino) do not load Paddle into their memory.
 """
 
 from __future__ import annotations

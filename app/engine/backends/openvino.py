@@ -43,7 +43,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         ) from error
     core = openvino.Core()
     model = core.read_model(onnx_bytes(opening))
-    # The compiled model may name an input after an operator that only passes it on.
+    # Names of the model before it is compiled: compiling may rename an input after an operator.
     names = [port.get_any_name() for port in model.inputs]
     compiled = core.compile_model(
         model,

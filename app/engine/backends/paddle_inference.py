@@ -32,13 +32,15 @@ OPTIONS: dict[str, Any] = {
 """`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs with fewer rows
 than `onednn_rows` run on Paddle's own kernels, in a second predictor with its own weights: each
 operator of oneDNN costs 10 to 20 µs more, which matters in a small run (docs/decisions/0030).
-`cache_capacity` is the number of input shapes for which oneDNN keeps its prepared primitives, each
-shape with its own packed weights; with 0, all shapes share one set of weights, and SHAPES of them
-are kept. `bfloat16` is for oneDNN, on a processor that supports it; `float16` is for a GPU."""
+`cache_capacity` is the number of input shapes for which oneDNN keeps its prepared primitives. Each
+shape has its own packed weights. With 0, all shapes share one set of weights, and up to SHAPES
+of these shapes are kept. `bfloat16` is for oneDNN, on a processor that supports it. `float16` is
+for a GPU."""
 
 SHAPES = 128
 """With `cache_capacity = 0`, oneDNN never drops a shape, and each one takes 1 MB. The predictor is
-therefore created again after this many shapes. Eight rows by seven length buckets are 56."""
+therefore created again when it has run more shapes than this. A model with up to eight rows and
+seven length buckets has 56 shapes."""
 
 GATHERED_BYTES = 4 * 2**20
 """Bytes of activations that Paddle collects before it frees them. By default it wakes a thread for

@@ -1,7 +1,7 @@
 """Paddle layers, which run one operator after another: the dynamic graph, and `paddle.jit.load`.
 
-The dynamic graph runs as in training and debugging, and is the slow end of every comparison. The
-static program is traced, but not optimised for inference.
+The dynamic graph runs as in training and debugging. It is the slow reference of comparisons. The
+program that `paddle.jit.load` opens is traced, but not optimised for inference.
 """
 
 from __future__ import annotations

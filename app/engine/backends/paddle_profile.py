@@ -136,7 +136,7 @@ def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _name(name: str) -> str:
-    """Return an operator's full name; the saved program has numbers for Paddle's own dialects."""
+    """Return an operator's full name: the saved program has numbers instead of dialect names."""
     for short, dialect in (("0.", "builtin."), ("1.", "pd_op.")):
         if name.startswith(short):
             return dialect + name.removeprefix(short).rstrip("_")
@@ -158,7 +158,7 @@ def _timed(
     timed = []
     for operator in operators:
         own = times[operator["name"]]
-        # If some ran only while loading, the last operators of that name have the events.
+        # Operators that ran only while loading have no events: the last ones of a name have them.
         missing = wanted[operator["name"]] - len(own)
         if missing > 0:
             wanted[operator["name"]] -= 1
@@ -169,7 +169,7 @@ def _timed(
 
 
 def _linked(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace the values of each operator by the places of the operators that made its inputs."""
+    """Replace inputs and outputs by `sources`: the places of the operators that made the inputs."""
     makers: dict[int, int] = {}
     for place, each in enumerate(operators):
         each["sources"] = sorted({makers[v] for v in each.pop("inputs") if v in makers})

@@ -1,4 +1,4 @@
-"""A predictor of any framework in its own child process, behind the engine's port."""
+"""A predictor of any framework in its own child process: a `ports.Predictor` for the engine."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ TUNED_ALLOCATOR = malloc_settings(
     "hugetlb=1", "mmap_threshold=4294967296", "trim_threshold=4294967296", "top_pad=67108864"
 )
 CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
-"""Without this flag, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file beside
-them."""
+"""Without this flag, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file from their
+directory."""
 
 BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "paddle_inference": TUNED_ALLOCATOR,
@@ -54,11 +54,11 @@ BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     # threads than its budget; U²-Netp becomes a third slower and takes a third more memory.
     "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
     "paddle_dygraph": CURRENT_PROGRAMS,
-    # OpenVINO would report its use to its makers and store an identifier in the home directory.
+    # ONNX Runtime would report its use and store an identifier in the home directory.
     "onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"},
 }
-"""Environment by backend; static programs are served with this tuning. The dynamic graph and the
-other frameworks are compared as their users run them, without tuning: docs/decisions/0006."""
+"""Environment by backend. Only Paddle's static programs are tuned. The dynamic graph and the other
+frameworks are compared as their users run them, without tuning: docs/decisions/0006."""
 
 
 CONVERTING = ("onnxruntime", "openvino")
@@ -140,8 +140,8 @@ class ProcessBackend:
     """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
 
     `held` lists the `app.engine.process.confinement.MEASURES` in force; None before a predictor is
-    opened. With a `suspension`, all predictors stay in it and run only on idle processors: see
-    `app.engine.process.environment.Limits`.
+    opened. With a `suspension`, all predictors are stopped while it is held, and run only on idle
+    processors: see `app.engine.process.environment.Limits`.
     """
 
     backends: Mapping[str, str] = field(default_factory=lambda: BACKENDS)

@@ -25,10 +25,10 @@ class Startable(Protocol):
 
 
 class OnDemand:
-    """Limits the groups that start on demand; evicts the least recently used one at a limit.
+    """Limits the groups that start on demand; at a limit, stops the least recently used idle one.
 
     At most `limit` groups are live. No further group starts while the live ones hold `max_bytes` or
-    more of resident memory; the size of a group is unknown before it runs.
+    more of resident memory. The further group itself does not count: its size is not known yet.
     """
 
     def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:
@@ -80,16 +80,16 @@ class OnDemand:
 
 
 SLICE_SECONDS = 0.01
-"""Run time that a predictor being opened gets at least in every tenth of a second, so that a server
-that is never idle can still reload its models."""
+"""Minimum run time, in every tenth of a second, of a predictor that is being opened. It lets a
+server that is never idle reload its models."""
 
 
 class Yielding:
     """Suspends predictors that are being opened while those that serve need the cores.
 
-    Predictors are opened with its `suspension`. A lower priority would not be enough: a process
-    that has lowered its priority cannot raise it again, and a separate thread of lower priority
-    cannot do the warm-up, because oneDNN prepares a shape for each thread.
+    Predictors are opened with this object's `suspension`. A lower priority would not be enough. A
+    process that has lowered its priority cannot raise it again to serve. A separate thread of lower
+    priority cannot do the warm-up, because oneDNN prepares each shape for each thread.
     """
 
     def __init__(self, cores: float | None = None) -> None:
@@ -99,7 +99,7 @@ class Yielding:
         self._busy = 0
 
     def serving(self, threads: int) -> None:
-        """Record that this many threads begin to serve requests, or end if negative."""
+        """Record that `threads` more threads serve requests, or fewer if `threads` is negative."""
         self._busy += threads
         crowded = self._busy >= self._limit
         if crowded and not self.suspension.held:

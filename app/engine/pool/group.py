@@ -156,7 +156,7 @@ class Group:
             )
 
     def reserve(self, *, deadline: float) -> Reservation:
-        """Hold a place in the queue while a job is prepared. Raises the errors of submit()."""
+        """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
         return self._usable().reserve(deadline)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:

@@ -3,12 +3,12 @@
                 ┌───────── opened, tested, warmed up ◄────────────────────┐
 start ──► opening ──► serving ──► died, stopped or timed out ──► back-off
                 │  ▲         │
-   died: back-off ─┘         └── resident memory above the cap: a successor is opened beside
-                                 it and takes over between two batches
+   died: back-off ─┘         └── resident memory above the cap: a successor is opened while
+                                 this process serves, and takes over between two batches
 
 A task of the event loop opens and replaces the process; blocking steps run in a thread. While the
 process serves, the loop reads its socket. When a run has ended, the next batch is handed over
-before the jobs of the first are settled, so that the process does not wait for the event loop.
+before the jobs of the ended run are settled, so that the process does not wait for the event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ IDLE_CHECK_SECONDS = 0.5
 """How often an idle process is checked, unless it was used within that time."""
 ABORT_SECONDS = 0.2
 OPENING_SECONDS = 10.0
-"""How long close_all() waits for runs in progress, and for a process that is being opened."""
+"""close_all() waits `ABORT_SECONDS` for runs in progress, and then up to `OPENING_SECONDS` for
+processes that are being opened."""
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,9 @@ Answer = TypeVar("Answer", bound=Timed)
 class Run:
     """A batch that a worker runs.
 
-    `joining` is the seconds that joining its inputs took. `began` is the time when it was sent, or
-    when the run before it ended if that is later; `ended` is the time when its answer came.
+    `joining` is the time in seconds that joining the batch's inputs took. `began` is the time when
+    the batch was sent or when the previous run ended, whichever is later. `ended` is the time when
+    the answer came.
     """
 
     batch: Batch
@@ -121,9 +123,9 @@ class Instance(Generic[Request, Answer]):
             self._lose(None)
 
     async def join(self, timeout: float) -> None:
-        """Wait for the end; abort a run in progress after `timeout` seconds.
+        """Wait until the instance has ended; abort a run in progress after `timeout` seconds.
 
-        No request holds a lease on its result.
+        Instances are normally closed when no request waits for a result any more.
         """
         await asyncio.wait([self._task], timeout=max(0.0, timeout))
         if not self._task.done() and self._worker is not None:
@@ -146,7 +148,10 @@ class Instance(Generic[Request, Answer]):
             worker = await self._replace(reason)
 
     async def _first(self) -> Worker[Request, Answer] | None:
-        """Open the first worker, retrying without limit; None if it is rejected or on closing."""
+        """Open the first worker, retrying without limit.
+
+        Returns None if the model is rejected, or if the instance is closing.
+        """
         while True:
             try:
                 return await self.open_worker(True)
@@ -219,7 +224,7 @@ class Instance(Generic[Request, Answer]):
         self.batcher.give_back(*unbegun)
 
     def healthy(self) -> bool:
-        """Whether the process can run a batch; checks one that has been idle. See Taker."""
+        """Whether the process can run a batch. Checks the process if it was idle. See Taker."""
         worker = self._worker
         if worker is None or self._loss.done():
             return False
@@ -229,12 +234,12 @@ class Instance(Generic[Request, Answer]):
         return True
 
     def has_room(self) -> bool:
-        """Part of Taker."""
+        """Whether a second batch may be sent while one runs. See Taker."""
         usable = self.ahead and self._copying is None and not self._succession.ready()
         return usable and len(self._runs) == 1 and not self._closing.is_set()
 
     def take(self, batch: Batch) -> None:
-        """Send the batch to the process; one that cannot be sent goes back or fails. See Taker."""
+        """Send the batch to the process. If that fails, give it back or fail it. See Taker."""
         worker = self._worker
         if worker is None:
             self.batcher.give_back(batch)
@@ -384,7 +389,7 @@ class Instance(Generic[Request, Answer]):
         lost = None if worker is None else worker.failure()
         about_run = isinstance(error, PaddlepoolError | Interrupted)
         if lost is None and worker is not None and not about_run:
-            worker.abort()  # its unread answer would be mistaken for the next one
+            worker.abort()  # else the next run would get this run's unread answer
             lost = Restart.CORRUPT
         if lost is None and run is not None:
             self._refused(run.batch, error)

@@ -51,8 +51,9 @@ class Opening:
     async def open(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
         """Open a predictor; also returns the usual seconds of its runs if `timed`.
 
-        `gently` opens one at a time, with the processor time that serving predictors leave. A
-        suspended process cannot be timed; its first jobs are timed instead.
+        With `gently`, predictors are opened one at a time, with the processor time that serving
+        predictors leave. Their processes may be suspended meanwhile, so warm-up runs are not timed;
+        the first jobs are timed instead.
         """
         work = partial(self._opened, timed=timed and not gently, gently=gently)
         async with self._turn if gently else contextlib.nullcontext():
@@ -62,9 +63,9 @@ class Opening:
         return opened
 
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
-        """Open a tested predictor outside the group's work. Blocks; may be called in any thread.
+        """Open and test a predictor that gets no jobs of the group.
 
-        It may also raise DeadlineExceeded.
+        Blocks; may be called in any thread. It may also raise DeadlineExceeded.
         """
         return self.selftest.opened(open_predictor, self.spec, timeout=FIRST_RUN_SECONDS)
 

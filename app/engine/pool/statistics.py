@@ -1,4 +1,4 @@
-"""Counters of a served version since it was loaded: requests, runs and their times."""
+"""Counters of a served version since it was loaded: jobs, runs and their times."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ class Stages:
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """Counts requests and runs. Times are in seconds; `ended` is a value of the engine's clock.
+    """Counts jobs, which Triton calls requests, and runs. Times are in seconds.
 
-    `rows` counts inferences, `executions` predictor runs; `success`, `failure` and `queue` count
-    requests. `requests` contains the times of a run once for each request in the run. `batches`
-    contains them once for each run, keyed by the run's number of rows.
+    `rows` counts rows of answered jobs, `executions` predictor runs; `success`, `failure` and
+    `queue` count jobs. `requests` contains the times of a run once for each job in the run.
+    `batches` contains them once for each run, keyed by the run's number of rows. `last_ended` is
+    the end of the last run on the engine's clock.
     """
 
     rows: int = 0
@@ -67,7 +68,7 @@ class Statistics:
         self.last_ended = ended
 
     def succeeded(self, rows: int, times: RunTimes, *, queued: float, total: float) -> None:
-        """Record a request of `rows` rows, answered `total` seconds after it was queued."""
+        """Record a job of `rows` rows, answered `total` seconds after it was queued."""
         self.rows += rows
         self.success.add(total)
         self.queue.add(queued)
@@ -75,5 +76,5 @@ class Statistics:
 
     def snapshot(self) -> Statistics:
         """Return a copy, with batches by size; may be called in any thread."""
-        # Sorted first, in one step: the event loop may add a size meanwhile.
+        # sorted() copies the sizes in one step. The event loop may add a size during deepcopy().
         return deepcopy(replace(self, batches=dict(sorted(self.batches.items()))))

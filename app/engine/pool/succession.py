@@ -1,4 +1,4 @@
-"""Replaces a worker whose memory exceeds a cap by a fresh one, opened while the first serves."""
+"""Replaces a worker that exceeds a memory cap; the worker serves until its successor is open."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.05
-"""Interval between two checks of a worker's memory. A check takes a tenth of the time of a short
-run, because the system sums the memory over all processors."""
+"""Interval between two checks of a worker's memory. It is not shorter because a check takes a tenth
+of the time of a short run: the system sums the memory over all processors."""
 
 log = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ RAISED_BY_CHILDREN = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type)
     and issubclass(kind, errors.InputError | errors.OperatorError | errors.WorkerCrashed)
-    and kind is not errors.InputError  # raised only as one of its members
+    and kind is not errors.InputError  # only its subclasses are raised
 }
 """Errors by name. A child cannot raise errors about keys, other models or this server."""
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
-"""A function of a call's values and of the values and arrays of its answer. Raises ValueError for
-an answer that the genuine target never gives. The child can still write to the memory of the
-arrays: their dtypes and shapes are fixed, their values may change."""
+"""A function that checks an answer. It gets the values of the call, and the answer's values and
+arrays. It raises ValueError for an answer that the genuine target never gives. The arrays' dtypes
+and shapes are fixed, but their values may change: the child can still write to their memory."""
 
 
 class Reply(NamedTuple):

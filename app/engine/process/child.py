@@ -35,7 +35,7 @@ from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes that no call causes by itself: systems out of memory send KILL, or first TERM."""
+"""Exit codes after a kill from outside: a system that lacks memory sends KILL, or first TERM."""
 
 
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF
@@ -53,7 +53,7 @@ class ChildDied(Exception):
 class ChildTimeout(ChildDied):
     """The call exceeded its timeout; the process has been killed.
 
-    `starved` means that it was ready to run, but other processes used the processors.
+    `starved` means that the process was ready to run, but others used the processors.
     """
 
     def __init__(self, *, starved: bool = False) -> None:
@@ -127,8 +127,8 @@ DYING_SECONDS = 0.1
 def forward_output(printed: IO[bytes]) -> bool:
     """Copy printed text, up to one block, without waiting; False at the end of the stream.
 
-    A child never inherits this process's standard error: it could reopen a pipe and read what
-    others write there, read what an operator types at a terminal, or truncate a file.
+    A child never inherits this process's standard error. With it, the child could read what others
+    write to a pipe, read what an operator types at a terminal, or truncate a file.
     """
     try:
         block = os.read(printed.fileno(), BLOCK_BYTES)
@@ -206,7 +206,7 @@ class Child:
             if limits.suspension is not None:
                 self._lower_priority(limits.nice)
             opened_meta = self.call(opening, timeout=start_timeout).meta
-            if limits.suspension is None:  # a lost child must be replaced soon
+            if limits.suspension is None:  # not earlier: it must soon replace a lost one
                 self._lower_priority(limits.nice)
             self.ready: Mapping[str, Any] = opened_meta["ready"]
             self.held: tuple[str, ...] = tuple(opened_meta["held"])
@@ -280,7 +280,7 @@ class Child:
                 os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
 
     def fileno(self) -> int:
-        """A descriptor that is readable at a reply, the end, or output; see poll_reply()."""
+        """A descriptor that is readable after a reply, output or the end; see poll_reply()."""
         return self._events.fileno()
 
     def call(
@@ -304,7 +304,7 @@ class Child:
         self._put = slot, self._slots[slot][0].write(arrays), size
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
-        """Send the put request without blocking. If this raises ChildDied, it never began."""
+        """Send what was put(), without blocking. After ChildDied, the request never began."""
         if not self._under_way and self._arrives(0.0):
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
@@ -329,7 +329,7 @@ class Child:
         return bool(self._arrival.poll(max(0.0, 1000 * seconds)))
 
     def receive(self, *, timeout: float) -> Reply:
-        """Block until the reply to the oldest request under way; see expect() and poll_reply()."""
+        """Wait for and return the reply to the oldest request; see expect() and poll_reply()."""
         self.expect(timeout=timeout)
         while True:
             if self._events.poll(self.check_timeout()) and self.poll_reply() is not None:
@@ -380,7 +380,7 @@ class Child:
         return max(0.001, min(most, wait.deadline - now))
 
     def poll_reply(self) -> int | None:
-        """Read and check the oldest reply, for fetch(); return the bytes of request and reply.
+        """Read and check the oldest reply; return the bytes of its request and reply together.
 
         Returns None until it arrives. Raises ChildDied if the process has died or was killed; later
         requests then never began. Also raises the handler's error; the process then continues.
@@ -456,7 +456,7 @@ class Child:
         return ChildDied(ended(code), code)
 
     def _peer_closed(self) -> bool:
-        """Whether the child closed its socket; to recv(), an empty message looks the same."""
+        """Whether the child closed its socket. recv() also returns nothing for an empty message."""
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
     def _kill_corrupt(self, fault: str) -> ChildDied:

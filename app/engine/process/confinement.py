@@ -1,10 +1,11 @@
-"""Confines a child process, in case a client's bytes run their own code in it.
+"""Confines a child process, in case a client's data makes it run foreign code.
 
-Children of both kinds get no new privileges and no sockets. They cannot start, signal or inspect
+Codecs and predictors get no new privileges and no sockets. They cannot start, signal or inspect
 other processes, change the mode or owner of a file, or use a terminal. They read only code,
-libraries and information about the system; a `PREDICTOR` also reads its model. They write only to
-/dev/null; a predictor also to the devices of a GPU. If the kernel lacks one of these measures, the
-others still apply; the parent gets the list of the measures in force.
+libraries and information about the system; a predictor also reads its model. They write only to
+/dev/null. A predictor also writes to the devices of a GPU, and to a temporary directory while it
+converts its program. If the kernel lacks one of these measures, the others still apply; the parent
+gets the list of the measures in force.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from app.engine.process import landlock, seccomp
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION = 0x20080522
 _KEPT = 1 << 1 | 1 << 2
-"""Root's capabilities to access files of other users, who may own the code or a model. Root's other
-capabilities would let it inspect processes and change the system despite the measures below."""
+"""The capabilities that a child of root keeps: to access files of other users, who may own the code
+or a model. With root's other capabilities, the child could inspect processes and change the system
+despite the measures below."""
 _SYSTEM = ("/usr", "/lib", "/lib64", "/sys", "/etc/ld.so.cache", "/etc/localtime")
 _PROC = ("self", "cpuinfo", "meminfo", "stat", "version", "filesystems", "sys", "driver", "devices")
 """Entries of /proc that are not about other processes."""
@@ -85,8 +87,8 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 def _code() -> Iterator[Path]:
     """Yield the paths of programs and libraries.
 
-    A checkout adds only the package itself: keys may be stored beside it. An installed package has
-    libraries beside it (`pip install --user` or `--target`), so that directory is included.
+    The directory that contains the package is included only if the package is installed there with
+    other libraries (`pip install --user` or `--target`). In a checkout, it may also contain keys.
     """
     yield from map(Path, (*_SYSTEM, *_DEVICES, sys.prefix, sys.base_prefix))
     yield from (Path("/proc", name) for name in _PROC)

@@ -1,4 +1,4 @@
-"""Limits of a child process, and the part of the environment that it gets; no secrets."""
+"""Limits of a child process, and the environment variables that it gets, without secrets."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 It rejects what Landlock does not cover, or covers only in newer kernels: starting programs and
 processes, sockets, signals, and reading, changing or slowing down other processes. The numbers are
-from Linux's system-call tables. The program is classic BPF, which the kernel runs before each call:
-see seccomp(2).
+from Linux's system-call tables. The filter is a program in classic BPF, which the kernel runs
+before each call: see seccomp(2).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277
 """Column in the tables above, the kernel's AUDIT_ARCH value, number of seccomp()."""
 
 _THREAD = 0x10000 | 0x400
-"""CLONE_THREAD and CLONE_FILES: all threads share one file table, which /proc/PID/fd shows."""
+"""CLONE_THREAD and CLONE_FILES, which every clone() must have. All threads thus share one file
+table, and the parent can see all open files in /proc/PID/fd."""
 _OWN_FILES = 2
 """CLOSE_RANGE_UNSHARE, which gives a thread its own file table."""
 _REFUSED_TO_FILES = (8, 15, 1024)
@@ -83,8 +84,8 @@ _EPERM: Instruction = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
 def install(*, codec: bool, devices: bool) -> bool:
     """Install the filter. Returns False if this processor or kernel does not support it.
 
-    For a `codec` it also rejects memory files (memfd). It rejects every ioctl, except those that a
-    GPU may need if `devices` is set.
+    For a `codec` it also rejects memory files (memfd) and every change of processor affinity. It
+    rejects every ioctl; with `devices`, only those of _IOCTLS, because a GPU may need the others.
     """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:

@@ -13,10 +13,10 @@ HELD_SECONDS = 0.1
 
 
 class Suspension:
-    """A set of processes that are stopped (SIGSTOP) while it is held. Thread-safe.
+    """Processes that are stopped (SIGSTOP) while the suspension is held. Thread-safe.
 
-    `holds` counts the calls of hold(): if it is equal before and after a run, and the suspension
-    was not held, the run was not interrupted. `slice_seconds` is the duration of run_briefly().
+    `holds` counts the calls of hold(). A run was not interrupted if `held` was false when it began
+    and `holds` did not change during it. `slice_seconds` is the duration of run_briefly().
     """
 
     def __init__(self, *, slice_seconds: float = 0.0) -> None:

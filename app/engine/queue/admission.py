@@ -4,7 +4,7 @@ A job is admitted only if, by the moving average of service times, it can finish
 deadline. The one exception is a job that would run immediately: it is always admitted, so that its
 run can correct an estimate that is too high.
 
-The estimated wait counts only jobs that are scheduled ahead of this one, for every caller.
+The estimated wait of a job counts only the jobs, of any caller, that are scheduled ahead of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
 
 class Instances(Protocol):
-    """What admission needs to know of the instances."""
+    """What admission needs to know about the instances."""
 
     @property
     def live(self) -> int:
@@ -30,7 +30,7 @@ class Instances(Protocol):
 
     @property
     def free(self) -> bool:
-        """Whether one of them would take a job at once."""
+        """Whether an instance would take a job at once."""
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need."""
@@ -64,10 +64,11 @@ class Reservation:
 class Admission:
     """Decides which jobs enter the queues of one batcher.
 
-    **Invariant**: reservations and jobs of normal priority together never exceed `max_queue`, so
-    the job of a reservation always finds room. Beyond that, each caller without a job or
-    reservation here may add one, up to `max_queue` more in total, so no caller can fill the queue
-    for the others. Urgent work finishes admitted requests: it is not counted and never rejected.
+    **Invariant**: the job of a reservation always finds room. Reservations and jobs share
+    `max_queue` places. When these are taken, a caller without a job or reservation here may still
+    add one. There are `max_queue` further places for such callers, so that no caller can fill the
+    queue for the others. Urgent jobs finish requests that were admitted before: they are not
+    counted, and are rejected only if their deadline has passed.
 
     `on_rejected` is called with the reason of each rejection.
     """
@@ -87,9 +88,9 @@ class Admission:
     ) -> list[Job]:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
-        The reservation promised room and time, so later arrivals do not count against it. Returns
-        the jobs of lower priority that were shed to make room. Raises TooManyInputs, Overloaded and
-        DeadlineExceeded, and then leaves the queues as they were.
+        Room and time were checked for the reservation, so only the deadline of the first job is
+        checked. Returns the jobs of lower priority that were shed to make room. Raises
+        TooManyInputs, Overloaded and DeadlineExceeded, and then leaves the queues as they were.
         """
         reserved = reservation in self.reservations
         self.reservations.discard(reservation)
@@ -110,7 +111,7 @@ class Admission:
         return [shed for job in jobs if (shed := self._make_room(job.priority))]
 
     def _make_room(self, priority: int) -> Job | None:
-        """Remove and return the job that one of this priority displaces, if any."""
+        """Remove and return the job that is shed for a queued job of this `priority`, or None."""
         taken = self.queues.counted() + len(self.reservations)
         full = priority >= NORMAL and taken > self.max_queue
         unlucky = self.queues.least_urgent(priority) if full else None
@@ -142,7 +143,7 @@ class Admission:
         """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.
 
         `reserving` is the number of reservations ahead of the job. It is 0 if the job's request had
-        a reservation: each earlier one has become a job by now, or is scheduled after this job.
+        a reservation: the jobs of all reservations that are still open are queued later.
         """
         self._check_deadline(job, now)
         if job.priority < NORMAL:
@@ -154,9 +155,10 @@ class Admission:
         self._check_room(job.priority, wait, job.caller)
 
     def _reserving(self, caller: str) -> int:
-        """Number of reservations ahead of the caller's next one, because callers take turns.
+        """Number of reservations that are ahead of the caller's next one.
 
-        If the caller holds n reservations, all n are ahead, and up to n + 1 of every other caller.
+        Callers take turns: if this caller holds n reservations, these n are ahead, and up to n + 1
+        of each other caller.
         """
         if not self.reservations:
             return 0
@@ -197,7 +199,7 @@ class Admission:
     def _check_room(self, priority: int, wait: float, caller: str) -> None:
         """Raise Overloaded if the queue is full.
 
-        Jobs of lower priority do not count: the least urgent of them is shed.
+        Jobs of lower priority than `priority` do not count: the least urgent of them is shed.
         """
         limit = self.max_queue
         if len(self.queues) + len(self.reservations) < limit:

@@ -63,7 +63,7 @@ class Running:
         return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
 
     def resume(self, now: float) -> Batch | None:
-        """Return a batch that was given back, without the jobs that are settled, or None."""
+        """Return the next batch given back, without its settled jobs, or None if there is none."""
         while self.returned:
             batch = self.returned.popleft()
             self.batches.discard(batch)
@@ -124,9 +124,9 @@ class Batcher:
         self._alarm_at = math.inf
 
     def reserve(self, deadline: float) -> Reservation:
-        """Hold a place for a job in preparation, until it is submitted or released.
+        """Hold a place for a job in preparation, until the job is submitted or the place released.
 
-        Raises the errors of submit(), so a request is rejected before its picture is decoded.
+        Raises Overloaded or ModelNotReady: a request is rejected before its picture is decoded.
         """
         now = self.clock()
         self._check_open()
@@ -215,7 +215,10 @@ class Batcher:
         return None
 
     def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
-        """Find a busy instance that may receive this batch early: small, full and short."""
+        """Return a busy instance that may receive this batch early, or None.
+
+        Only a full batch with few bytes and a short run is sent early.
+        """
         if not jobs or sum(job.rows for job in jobs) < self.max_rows:
             return None
         if sum(job.nbytes for job in jobs) > INLINE_BYTES:
@@ -255,7 +258,7 @@ class Batcher:
             self._times.record(batch.key, seconds)
 
     def give_back(self, *batches: Batch) -> None:
-        """Take back batches that have not begun; the next instance takes them first."""
+        """Take back batches that must still run, or run again; they go before queued jobs."""
         if self._closed_with is None:
             self._running.returned.extend(batches)
             self.dispatch()
@@ -283,11 +286,11 @@ class Batcher:
 
     @property
     def free(self) -> bool:
-        """Part of Instances."""
+        """Whether an instance would take a job at once. Part of Instances."""
         return bool(self._free) or len(self._running.batches) < len(self._takers)
 
     def seconds_left(self, now: float) -> float:
-        """Part of Instances; estimated from the usual duration of a run."""
+        """Total seconds that the runs under way still need. Part of Instances."""
         return self._running.seconds_left(now)
 
     @property
@@ -306,7 +309,7 @@ class Batcher:
     def close(self, error: PaddlepoolError) -> None:
         """Fail all waiting and later jobs, each with a copy of the error.
 
-        Batches that are running are finished.
+        Jobs that are running still get their results.
         """
         self._closed_with = error
         self._schedule_dispatch(math.inf)

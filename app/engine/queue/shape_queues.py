@@ -14,14 +14,14 @@ from app.engine.queue.job import Job, ShapeKey
 WEIGHT = 0.25
 MAX_SHAPES = 256
 MOST_AT_ONCE = 4.0
-"""A run counts as at most this many times the average. A delayed run (a stopped process, a frozen
-machine) says little about the next one, but admission would reject requests because of it."""
+"""A run counts as at most this many times the average. Without this limit, one delayed run (a
+stopped process, a frozen machine) would make admission reject requests that can be served."""
 
 
 class ServiceTime:
     """Moving average of the seconds of one run, for each shape; the newest run weighs a quarter.
 
-    A shape not seen yet uses the average over all shapes; before the first run it is unknown.
+    For a shape that has not run yet, the average over all shapes counts; before any run, 0 counts.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def _moved(average: float | None, value: float) -> float:
 QueueKey = tuple[int, ShapeKey]
 
 REMEMBERED = 1024
-"""Maximum callers whose next turn is kept; twice the number of waiting callers if that is more."""
+"""Maximum number of callers whose next turn is kept, or twice that of waiting callers if higher."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
@@ -136,7 +136,8 @@ class ShapeQueues:
     def _refund(self, gone: Job, turn: Turn) -> None:
         """Move the caller's later jobs forward by the rows of a job that did not run.
 
-        They keep their order. Rows whose turn has passed are not refunded: they cannot be saved up.
+        These jobs keep their order. Rows whose turn has passed are not refunded: otherwise a caller
+        could save up turns.
         """
         start, place = turn
         rows = min(gone.rows, start + gone.rows - self._now)
@@ -161,9 +162,10 @@ class ShapeQueues:
         return min((job.deadline for job in self), default=math.inf)
 
     def next_batch(self, now: float) -> tuple[list[Job], float]:
-        """Return the jobs that may run now, still queued; or none, and when to ask again.
+        """Return the jobs of a batch that may run now, or no job and the time to ask again.
 
-        A queue is ready if its next batch is full or its first job has waited for the delay.
+        The jobs stay queued until take(). A queue is ready if its next batch is full or its first
+        job has waited for the delay.
         """
         ask_again = math.inf
         queues = sorted(self._queues, key=self._rank)
@@ -216,9 +218,9 @@ class ShapeQueues:
     def seconds_before(
         self, priority: int, joining: ShapeKey | None, rows: int, caller: str, times: ServiceTime
     ) -> float:
-        """Predictor seconds of the runs ahead of a job if it were added now.
+        """Return the seconds that predictors need for all runs ahead of a job if it is added now.
 
-        The job has this priority and this many `rows`; `joining` is its shape, None if unknown.
+        The job has this `priority` and `rows` rows; `joining` is its shape, None if unknown.
         """
         seconds = 0.0
         start = self.start_of(caller)

@@ -30,7 +30,10 @@ class LoadHistory:
 
     @contextlib.contextmanager
     def attempt(self, name: str, version: int | None) -> Iterator[None]:
-        """Mark a version as LOADING during the block; then keep or forget the reason of failure."""
+        """Mark a version as LOADING during the block; if the block raises, keep the reason.
+
+        The reason of an earlier failure is forgotten in any case.
+        """
         key = (name, version)
         self._loading.add(key)
         reason = ""
@@ -58,7 +61,7 @@ class LoadHistory:
         return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
 
     def keep(self, name: str, versions: Iterable[int]) -> None:
-        """Set the versions that matter now, and forget why any other one failed."""
+        """Set the versions that are considered now, and forget why other versions failed."""
         kept = frozenset(versions)
         self._kept[name] = kept
         for key in [key for key in self._failures if key[0] == name]:
@@ -88,7 +91,7 @@ class LoadHistory:
         on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
         rows = {*served, *loading, *failures, *on_disk, *without}
         numbered = {name for name, version in rows if version is not None}
-        # A failure of the whole model is newer than those of its versions: none was tried since.
+        # A failure of the whole model is the newest: no version has been tried after it.
         reasons = {key: failures.get((key[0], None)) or failures.get(key) for key in rows}
         reasons |= dict.fromkeys(without, UNSEALED)
         return tuple(

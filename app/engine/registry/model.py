@@ -38,7 +38,7 @@ PINNED = "config.toml names it"
 UNDECIDED = "it serves until the candidates have been measured, in idle moments"
 
 REMEMBERED_SHAPES = 256
-"""Maximum combinations of shapes that are known to fit a model; most requests repeat one."""
+"""Number of combinations of shapes that are remembered as valid; most requests repeat one."""
 
 Shapes = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 
@@ -63,9 +63,9 @@ class CheckedJob(NamedTuple):
 class ServedModel:
     """A verified model version and its predictors.
 
-    **Invariant**: its files and configuration never change. A reload builds another one and swaps
-    it in the registry. Requests keep this one through their leases, and it is closed when the last
-    lease ends.
+    **Invariant**: its files and configuration never change. A reload builds another ServedModel,
+    which replaces this one in the registry. Earlier requests still use this one by their leases. It
+    is closed when the last lease ends or the time for draining is over.
     """
 
     def __init__(

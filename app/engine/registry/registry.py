@@ -42,7 +42,7 @@ MIN_THREADS_LIMIT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadBudget:
-    """Threads of the model that uses the most; `cores` may be a fraction (a cgroup's quota)."""
+    """The threads of the model with the most threads; `cores` may be fractional (cgroup quota)."""
 
     threads: int
     cores: float
@@ -61,9 +61,9 @@ class ThreadBudget:
 def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudget:
     """Return the largest number of threads that the groups of one model use together.
 
-    Threads of different models are not added up: each model is sized for the whole machine, and
-    models with requests share the cores. Groups that start on demand do not count: they exist for
-    comparison, not to serve beside the others.
+    Threads of different models are not added up: each model is sized for the whole machine, and the
+    models that have requests at the same time share the cores. Groups that start on demand do not
+    count: they exist for comparison, not to serve together with the others.
     """
     return ThreadBudget(threads=max((each.threads() for each in configs), default=0), cores=cores)
 
@@ -121,7 +121,7 @@ class ServedVersions:
     def acquire(self, name: str, version: int | None) -> ServedModel | None:
         """Lease the named version, or the newest that is ready; the caller must release it.
 
-        If no version is ready, leases the newest: submitting a job to it raises the reason.
+        If no version is ready, leases the newest; submitting a job to it raises an error.
         Returns None if there is no such version.
         """
         versions = self._models.get(name, {})
@@ -410,7 +410,10 @@ class ModelRegistry:
         return bool(wanted) and all(self._serving.ready(each) for each in wanted)
 
     def wanted(self) -> tuple[str, ...]:
-        """Return the models that should be served: loaded or tried, and not unloaded since."""
+        """Return the models that should be served.
+
+        These are the models found at the start or loaded later, except those that were unloaded.
+        """
         return tuple(sorted(self._wanted))
 
     def budget(self) -> ThreadBudget:

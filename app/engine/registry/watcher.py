@@ -64,11 +64,11 @@ class RepositoryWatcher:
                 log.exception("the repository cannot be polled")
 
     async def poll(self) -> None:
-        """Load new and changed models and retire removed ones, if the previous poll saw the same.
+        """Load new and changed models, and retire removed ones.
 
-        Returns when that is done. A model that cannot be read because of an OSError stays as it is,
-        and the next poll tries again. Raises ConfigError if the repository itself cannot be read;
-        nothing is retired then.
+        Applies a change only if the previous poll saw the same state. Returns when that is done. A
+        model that cannot be read because of an OSError stays as it is, and the next poll tries
+        again. Raises ConfigError if the repository itself cannot be read; nothing is retired then.
         """
         now = await in_thread("repository", self._scan)
         previous, self._previous = self._previous, now
@@ -83,7 +83,7 @@ class RepositoryWatcher:
                 elif old.versions or name not in now:
                     await self._registry.unload(name)
             except PaddlepoolError:
-                pass  # already logged, index() has the reason; or removed or unloaded meanwhile
+                pass  # logged, and index() has the reason; or the model is gone by now
             except OSError as error:
                 self._seen[name] = old
                 _log_unchanged(name, error)
