@@ -1,4 +1,4 @@
-"""One request and its reply, between the server and the route; its id and its log line."""
+"""The path of one request and its reply between the HTTP server and a route; the request log."""
 
 from __future__ import annotations
 
