@@ -77,7 +77,7 @@ class Door:
     routes: Callable[[Settings], APIRouter]
     errors: ErrorForm
     headers: tuple[str, ...] = ()
-    """The door's own reply headers. Pages of PADDLEPOOL_CORS_ORIGINS may read them."""
+    """The door's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     agents: tuple[bytes, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
     info: Callable[[Services], Mapping[str, Any]] | None = None

@@ -1,4 +1,4 @@
-"""The web pages, the API's documentation, and the files they load: local, without a build step."""
+"""The web pages, the API's documentation and their files, which are local and need no build."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _drop_undeclared(paths: dict[str, Any]) -> None:
 
 
 def _fill_paths(paths: dict[str, Any]) -> None:
-    """Give each path variable an example. For model control it is a model: tasks are not loaded."""
+    """Give each path variable an example. Model control gets a model, because it loads no tasks."""
     for path, operations in paths.items():
         model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
         for operation in operations.values():

@@ -77,7 +77,7 @@ class Routing(BaseModel):
 
 
 ROUTING = tuple(Routing.model_fields)
-"""Names of the parameters."""
+"""Names of the routing parameters."""
 
 
 async def _routing(
@@ -289,7 +289,7 @@ class RouteTable:
         return route.max_body
 
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
-        """Raise Refused (405) unless the found route has the method."""
+        """Raise Refused (405) unless `route` accepts the method."""
         if method not in route.methods:
             allowed = {each for found in self._all(path) for each in found.methods}
             allowed |= {"HEAD"} if "GET" in allowed else set()
@@ -299,7 +299,7 @@ class RouteTable:
     async def answer(
         self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Call the found route. Raises HTTPException (404) and Refused (405)."""
+        """Call `route`. Raises HTTPException (404) if it is None, and Refused (405)."""
         path = scope["path"]
         if route is None:
             raise HTTPException(404)

@@ -108,7 +108,10 @@ class Calls:
         self._stream_seconds = settings.receive_timeout_seconds
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        """Answer a call with one message. An error ends the call with its own code and detail."""
+        """Answer a call that consists of one message.
+
+        An error ends the call with the code and detail of the error.
+        """
         call = Call(context.time_remaining())
         with self._recorded(method, context, call):
             fault, reply = await self._answer(method, messages, context, call)

@@ -32,7 +32,7 @@ IDLE_STALLS = 10
 last reply is written, although the client may still be reading that reply."""
 
 REFLECTION_BYTES = 65_536
-"""Maximum size of a reflection request: it names a method or a file, which each reply repeats."""
+"""Maximum size of a reflection request. It contains a name, and the reply repeats the request."""
 
 IDENTITY_ONLY = 1
 """Bit set of gRPC's compression algorithms; the first bit means no compression. A small message

@@ -1,4 +1,4 @@
-"""A complete server in its own process, and a function that merges the metrics of several."""
+"""A complete server in its own process, and a function that merges several servers' metrics."""
 
 from __future__ import annotations
 

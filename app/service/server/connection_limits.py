@@ -159,8 +159,8 @@ class LimitedProtocol(HttpToolsProtocol):
         elapsed = self.loop.time() - self._began
         self._arm_deadline(max(0.0, self.limits.receive_timeout_seconds - elapsed))
         if length is None or length > LINGER_BYTES:
-            # A reply before the body is complete is a rejection. The rest of such a body is not
-            # read, so the connection must end.
+            # A reply before the body is complete is a rejection. The rest of a chunked or long body
+            # is not read, so the connection must end.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:

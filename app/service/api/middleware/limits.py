@@ -182,7 +182,7 @@ class TokenBuckets:
         return bucket
 
     def of_caller(self) -> TokenBucket:
-        """Return the current caller's bucket, and make it available to the task through CALLER."""
+        """Return the current caller's bucket, and store it in CALLER, where pipelines find it."""
         caller = CALLER.get()
         bucket = self.of(caller.name)
         CALLER.set(replace(caller, quota=bucket))

@@ -60,8 +60,8 @@ class Expected:
 class ReplyForm:
     """The form of the reply that a client requested.
 
-    `outputs` are the outputs by name. Those in `binary` are raw, those in `base64` are strings in
-    base64, and `classes` maps outputs to the number of largest values to return. `options` are a
+    `outputs` are the names of the outputs. Those in `binary` are raw, those in `base64` are strings
+    in base64, and `classes` maps outputs to the number of largest values to return. `options` are a
     task's own parameters; `ignored` lists the names of unknown parameters.
     """
 
