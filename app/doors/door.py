@@ -1,6 +1,7 @@
 """The declaration of a door (a compatible API), and a reader for pictures in base64.
 
-Decoding base64 is costly, so the data plane does it only when the request has a place in the queue.
+Decoding base64 is costly. The data plane therefore calls this reader only after the request has a
+place in the queue.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def task_route(
 
 
 def add_health(router: APIRouter) -> None:
-    """Add `GET /health`. The reply has PaddleX's format, as TEI's clients read only the status."""
+    """Add `GET /health`. Its reply has PaddleX's format; TEI's clients read only its status."""
     router.add_api_route("/health", health, include_in_schema=False)
 
 
@@ -64,11 +65,11 @@ async def health(request: Request, services: ServicesDep) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One format in front of one task. Doors with the same name are enabled together.
+    """One compatible API of one task. Doors with the same name are enabled together.
 
     `routes` is called once at the start. `info` returns additional members for `/info`. `paths`
-    maps paths with another format to the door's own paths, for clients whose User-Agent contains
-    one of `agents`.
+    maps other paths of the server, such as `/sentiment`, to paths of the door. The mapping applies
+    only to clients whose User-Agent contains one of `agents`.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Door:
     routes: Callable[[Settings], APIRouter]
     errors: ErrorForm
     headers: tuple[str, ...] = ()
-    """The door's own reply headers. Pages of PADDLEPOOL_CORS_ORIGINS may read them."""
+    """The door's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     agents: tuple[bytes, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
     info: Callable[[Services], Mapping[str, Any]] | None = None
@@ -96,8 +97,8 @@ ADDRESSES = ("http://", "https://", "ftp://", "file://")
 
 
 MAX_MARKS = 4_096
-"""Maximum brackets, colons and commas in a body. A picture in base64 has none of them. The parser
-needs far more memory and time for each of them than for another byte."""
+"""Maximum opening brackets, colons and commas in a body; base64 contains none of them. The parser
+needs far more memory and time for each of them than for any other byte."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 The clients are recognised by their User-Agent, so they may also use the address of `/sentiment`, of
 `/segment` or of the server. Requests and replies follow `huggingface_hub/inference/_client.py` and
-`_providers/hf_inference.py` of huggingface_hub 2.4. The client there takes a flat list of labels
-for one label, and sends pictures without a Content-Type.
+`_providers/hf_inference.py` of huggingface_hub 2.4. That client reads a flat list of labels as one
+label, so a reply about texts is a list of lists. It sends pictures without a Content-Type.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ JSON = "application/json"
 PART_LABELS = 256 * 1024
 """Number of labels that are written in one call."""
 ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
-"""The label 0 and its comma: two bytes as one number. This number plus 1 is the label 1."""
+"""The text `0,` as one little-endian number of two bytes. This number plus 1 is the text `1,`."""
 
 
 class PaddleXError(BaseModel):

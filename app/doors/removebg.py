@@ -41,7 +41,8 @@ URLENCODED = "application/x-www-form-urlencoded"
 DETECTED = "other"
 """remove.bg's X-Type for a picture of no specific kind. This server detects no kinds."""
 UNLIMITED_CALLS = 1_000_000
-"""Free calls in /v1.0/account if there is no quota. Clients compare the number with their need."""
+"""Free calls that /v1.0/account reports if there is no quota. The number is large because clients
+check that it covers the calls they plan."""
 FIELD_TEXT_BYTES = 1024
 QUOTED = {
     b"%2B": b"+",
@@ -140,12 +141,12 @@ async def account(services: ServicesDep) -> dict[str, Any]:
 
 
 async def _given(request: Request, settings: Settings) -> tuple[Read, int]:
-    """Receive the body. Return a function that reads it, and the bytes that this may parse."""
+    """Receive the body. Return a function that parses it, and the number of bytes to parse."""
     kind = media_type(request)
     cap = settings.of(SegmentSettings).segment_max_bytes
     most = max(settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
-        # A field may be a picture in base64. The body's limit caps all fields together.
+        # A field may be a picture in base64, so its limit is that of the whole body.
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
         size = sum(len(value) for _, value in form.fields)
         return partial(read_source, dict(form.fields), dict(form.files)), size
@@ -276,7 +277,7 @@ BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
 WORD_CHARACTERS = 1024
 MAX_FIELDS = 20
-"""Fields in this form. A client may send all of them, even empty."""
+"""Number of fields in remove.bg's form. A client may send all of them, including empty ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +333,10 @@ def _word(value: object) -> str:
 
 
 def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
-    """Translate the fields. Undocumented ones are ignored. Raises InputError, with the field."""
+    """Translate the fields; undocumented ones are ignored.
+
+    Raises InputError, whose message names the field.
+    """
     body = source.file or picture_in_base64(source.base64, "image_file_b64")
     _one_of(fields, "type", TYPES)  # a hint without effect
     _one_of(fields, "type_level", LEVELS)
@@ -346,7 +350,7 @@ def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
     options |= {name: fields[name] for name in ("scale", "position") if name in fields}
     if "crop_margin" in fields and options["crop"] == "true":  # else remove.bg ignores it
         margin = fields["crop_margin"]
-        options["crop_margin"] = "0px" if margin == "0" else margin  # its default lacks a unit
+        options["crop_margin"] = "0px" if margin == "0" else margin  # remove.bg's default is 0
     if _one_of(fields, "channels", CHANNELS) == "alpha":
         options |= _alpha(fields)
     else:

@@ -56,7 +56,7 @@ class PredictRequest(BaseModel):
     )
     truncation_direction: Annotated[
         Literal["Left", "Right"] | None,
-        # Lowercase is accepted but undocumented: client generators merge the two spellings.
+        # Lowercase is accepted but undocumented: generators would give `left` and `Left` one name.
         BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
     ] = Field("Right", description="`Left` with truncate is rejected.")
     raw_scores: bool | None = Field(
@@ -112,7 +112,10 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
-    """Return the texts, and whether it is one text. Raises InvalidParameter and TextEmpty."""
+    """Return the texts, and whether `inputs` is a single text instead of a batch.
+
+    Raises InvalidParameter and TextEmpty.
+    """
     if isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], str):
         inputs = inputs[0]  # TEI reads a pair without its second text as a single text
     if isinstance(inputs, str):

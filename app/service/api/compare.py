@@ -221,7 +221,7 @@ class EngineState:
         self.processor = processor_info()
 
     def read(self, services: Services) -> list[Mapping[str, Any]]:
-        """Read the members of ComparedModel, without the figures of a window in `groups`."""
+        """Return the members of each ComparedModel; its `groups` lack the numbers of the window."""
         now = time.monotonic()
         if now - self._read_at >= FRESH_SECONDS:
             self._state = [_model(services, each) for each in shown(services.registry.index())]

@@ -229,7 +229,7 @@ def processor_info() -> ProcessorInfo:
 
 
 def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
-    """Yield all versions but those that are not loaded because a newer version is ready."""
+    """Yield all versions, except versions that are not loaded while a newer version is ready."""
     ready: dict[str, int] = {}
     for status in index:  # newest version first
         version = status.version or 0

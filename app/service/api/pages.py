@@ -1,4 +1,4 @@
-"""The web pages, the API's documentation, and the files they load: local, without a build step."""
+"""The web pages, the API's documentation and their files, which are local and need no build."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 PACKED = ".gz"
-"""Suffix of gzipped third-party files, such as `uplot.iife.min.js.gz`; licences are beside them."""
+"""Suffix of gzipped third-party files, such as `uplot.iife.min.js.gz`, next to their licences."""
 ICON = "/favicon.ico"
 """Browsers request this icon for any document that names none, such as a JSON reply."""
 HEADER = "<!-- header -->"
@@ -173,7 +173,7 @@ def title(router: APIRouter) -> None:
 
 
 def _drop_undeclared(paths: dict[str, Any]) -> None:
-    """Remove the 422 that FastAPI adds to routes whose form of errors declares none."""
+    """Remove the 422 reply that FastAPI adds to an operation that declares no 422 itself."""
     for operations in paths.values():
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422", "")):
@@ -181,7 +181,7 @@ def _drop_undeclared(paths: dict[str, Any]) -> None:
 
 
 def _fill_paths(paths: dict[str, Any]) -> None:
-    """Give each path variable an example. Model control gets a model: tasks cannot be loaded."""
+    """Give each path variable an example. Model control gets a model, because it loads no tasks."""
     for path, operations in paths.items():
         model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
         for operation in operations.values():

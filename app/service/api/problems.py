@@ -79,7 +79,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorForm:
-    """The form of errors in a format of another server.
+    """The form of error replies in another server's format or in the Open Inference Protocol.
 
     `write` builds the document from a fault and the request's id. `statuses` maps our codes and
     statuses to the format's statuses; a status without an entry stays unchanged.

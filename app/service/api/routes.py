@@ -1,9 +1,9 @@
-"""Routes: their table, the route class of endpoints that run a task, and its three parameters.
+"""The table of routes, the route class of task endpoints, and the parameters that these share.
 
-The middleware needs a path's route for body limits, keys and labels, so the table finds it before
-any of these steps. FastAPI builds the OpenAPI document from a task endpoint's signature but does
-not handle its requests: resolving the signature takes longer than a short text spends in the queue.
-Validation errors have the same form as FastAPI's.
+The middleware needs a path's route for the body limit, the form of errors and the labels, so the
+table finds it before any of these steps. FastAPI builds the OpenAPI document from a task endpoint's
+signature but does not handle its requests: resolving the signature takes longer than a short text
+spends in the queue. Validation errors have the same form as FastAPI's.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from app.service.api.uploads import media_type
 from app.settings.server import Settings
 
 UNDECLARED_TYPES = ("", "application/x-www-form-urlencoded")
-"""Content types of JSON from clients that set none: no type, or curl's default. A page of another
-site may send the second without a preflight; app.service.api.middleware.keys rejects it."""
+"""Content types of JSON from clients that declare none: no type, or curl's default. A page of
+another site can send the latter without a preflight; app.service.api.middleware.keys rejects that.
+"""
 
 Model = TypeVar("Model", bound=BaseModel)
 Faults = list[Any]
@@ -77,7 +78,7 @@ class Routing(BaseModel):
 
 
 ROUTING = tuple(Routing.model_fields)
-"""Names of the parameters."""
+"""Names of the routing parameters."""
 
 
 async def _routing(
@@ -203,8 +204,8 @@ def _read_routing(request: Request, faults: Faults) -> Routing:
 def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
     """Parse the body as `model`; on failure, add its errors to `faults` and return None.
 
-    Raises UnsupportedMediaType, RequestValidationError if the body is not JSON, and HTTPException
-    if it cannot be parsed at all.
+    Raises UnsupportedMediaType, RequestValidationError if the body is not valid JSON, and
+    HTTPException for any other failure, such as invalid UTF-8 or too deep nesting.
     """
     if not content:
         faults.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
@@ -238,7 +239,11 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route: template, methods, body limit in bytes, application, own form of errors."""
+    """One route.
+
+    `max_body` is in bytes. `answer` is the route's ASGI application. `errors` is the route's own
+    form of errors; None means problem+json.
+    """
 
     template: str
     pattern: re.Pattern[str]
@@ -297,7 +302,7 @@ class RouteTable:
         return route.max_body
 
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
-        """Raise Refused (405) unless the found route has the method."""
+        """Raise Refused (405) unless `route` accepts the method."""
         if method not in route.methods:
             allowed = {each for found in self._all(path) for each in found.methods}
             allowed |= {"HEAD"} if "GET" in allowed else set()
@@ -307,7 +312,7 @@ class RouteTable:
     async def answer(
         self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Call the found route. Raises HTTPException (404) and Refused (405)."""
+        """Call `route`. Raises HTTPException (404) if it is None, and Refused (405)."""
         path = scope["path"]
         if route is None:
             raise HTTPException(404)

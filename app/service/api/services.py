@@ -1,4 +1,4 @@
-"""The services that endpoints may use, one frozen value on `app.state`, and their slow work."""
+"""The services that endpoints use, one frozen value on `app.state`, and a thread for slow work."""
 
 from __future__ import annotations
 

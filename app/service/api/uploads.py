@@ -82,7 +82,10 @@ class _InMemoryParser(MultiPartParser):
 
 
 def _check_charset(content_type: str) -> None:
-    """Check the charset, with the parser's own function, before the parser looks it up."""
+    """Reject a charset that CHARSETS lacks before the parser looks up its codec.
+
+    The parser's own function reads the charset, so the parser will see the same one.
+    """
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
     if charset.decode("latin-1").lower() not in CHARSETS:
         raise InvalidParameter(

@@ -1,7 +1,8 @@
-"""The steps of one call: caller, quota, message, answer, log line; limits on arriving messages.
+"""Answer gRPC calls: identify the caller, check its quota, receive the message, answer, log.
 
-Handlers get a stream of messages even if there is only one. The caller is therefore identified, and
-may be rejected, before a message of many megabytes is read.
+Handlers receive even a single message as a stream. A call can therefore be rejected before its
+message, which may have many megabytes, is read. This module also limits how many messages arrive at
+the same time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ METHOD = "POST"
 """The HTTP/2 method of every gRPC call."""
 
 NOT_RECORDED = 0
-"""Status of a stream's admission, which is neither logged nor measured."""
+"""The `status` of a stream that was admitted. Only its messages are logged and measured."""
 
 DEADLINE = 504
 
@@ -58,7 +59,7 @@ class Call:
     """Trailing metadata, sent after the answer."""
 
     def fail(self, fault: Fault) -> Fault:
-        """Take over an error's status and metadata; return the error."""
+        """Copy the status and metadata of `fault` to this call. Returns `fault`."""
         self.status = fault.status
         self.metadata |= metadata_of(fault)
         return fault
@@ -70,7 +71,7 @@ Answer = Callable[[bytes, Call], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A gRPC method. The rules for keys and quotas are those of `path`, its path over HTTP."""
+    """A gRPC method. `path` is its equivalent over HTTP, whose rules on keys and quotas apply."""
 
     name: str
     path: str
@@ -107,7 +108,10 @@ class Calls:
         self._stream_seconds = settings.receive_timeout_seconds
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        """Answer a call with one message. On error, ends the call with its code and detail."""
+        """Answer a call that consists of one message.
+
+        An error ends the call with the code and detail of the error.
+        """
         call = Call(context.time_remaining())
         with self._recorded(method, context, call):
             fault, reply = await self._answer(method, messages, context, call)
@@ -139,12 +143,18 @@ class Calls:
     def reflected(
         self, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncGenerator[bytes, None]:
-        """The messages of a stream that needs no key; other streams keep their own places."""
+        """Yield the messages of a reflection stream.
+
+        Such streams need no key. They have a limit of their own, so they take no place from others.
+        """
         return received(messages, context, self._reflections, seconds=self._stream_seconds)
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
-        """Limit calls that need no key to half of all calls: they may stay open without limit."""
+        """Hold one of the places for calls that stay open, or end the call if all are taken.
+
+        These calls need no key and may stay open forever, so they get only half of all places.
+        """
         with ExitStack() as places:
             try:
                 places.enter_context(self._kept.held())
@@ -184,7 +194,7 @@ class Calls:
 
     @contextmanager
     def _quota(self, method: Method, call: Call) -> Iterator[None]:
-        """Count the call while it runs; even if rejected, its metadata has the quota left."""
+        """Count the call while it runs. Even a rejected call's metadata has the remaining quota."""
         buckets = self._gates.buckets
         if buckets is None or is_free(method.path):
             yield
@@ -226,7 +236,7 @@ class Calls:
 
     @contextmanager
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[None]:
-        """Log and measure the call in this context, unless its `status` is NOT_RECORDED."""
+        """Log and measure the call when the context ends, unless its `status` is NOT_RECORDED."""
         began = time.perf_counter()
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
@@ -366,7 +376,7 @@ async def received(
 
 
 async def end_call(context: Any, fault: Fault, metadata: Mapping[str, str] | None = None) -> None:
-    """End a call with the fault's code, detail and metadata, or with this metadata instead."""
+    """End a call with the fault's code and detail, and `metadata` or else the fault's metadata."""
     metadata = metadata_of(fault) if metadata is None else metadata
     await context.abort(CODES[fault.status], fault.detail, tuple(metadata.items()))
 

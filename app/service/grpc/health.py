@@ -27,7 +27,7 @@ Response = health_pb2.HealthCheckResponse
 def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, list[Method]]:
     """Return the handler of the health service, and its gRPC methods.
 
-    The caller declares the methods' routes as metric labels.
+    The gRPC server declares the methods' routes as metric labels.
     """
 
     async def answer(message: bytes, call: Call) -> bytes:
@@ -38,7 +38,7 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
     check = Method(name="Check", path=PATH, answer=answer, service=NAME)
 
     async def first(message: bytes, call: Call) -> bytes:
-        """Check and return the request; `watch` sends its statuses."""
+        """Check that the message is a request, and return it. `watch` then sends the statuses."""
         del call
         _parse(message)
         return message
@@ -50,7 +50,8 @@ def handler(services: Services, calls: Calls) -> tuple[grpc.GenericRpcHandler, l
         last: int | None = None
         async with calls.kept_open(context):
             while True:
-                draining = services.lifecycle.draining  # read first, so the last status is sent
+                # Read before the status, so that the last status sent is NOT_SERVING.
+                draining = services.lifecycle.draining
                 try:
                     status = _status(services, asked)
                 except ModelNotFound:

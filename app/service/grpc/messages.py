@@ -1,11 +1,13 @@
-"""Messages of the protocol, and their translation to and from the forms of app.service.api.v2.
+"""The protocol's messages, translated to and from the requests and replies of app.service.api.v2.
 
-Messages are built from the descriptors beside this module when a server opens. They have their own
-descriptor pool, because a client library in the same process may register messages with the same
-names in the default pool. The protocol buffer parser would block the event loop while it copies
-each raw tensor, and would allocate a hundred bytes or more for an empty part of two bytes. This
-module therefore counts and measures all parts first, and splits and joins messages without parsing
-tensors.
+The message classes are built from the descriptors next to this module when a server is created.
+They have their own descriptor pool, because a client library in the same process may register
+messages with the same names in the default pool.
+
+The protocol buffer parser would block the event loop while it copies each raw tensor. It would also
+allocate a hundred bytes or more for an empty part, which takes two bytes in the message. Before it
+parses a message, this module therefore limits the number and size of the parts and separates the
+raw tensors. It also appends raw tensors to a reply without that library.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ FINAL = "triton_final_response"
 async def infer_message(
     services: Services, messages: Messages, message: bytes, *, within: float | None
 ) -> tuple[bytes, Inferred]:
-    """Run an inference message. Returns the reply's message and its outputs.
+    """Run the request in `message`. Returns the reply's message, and the Inferred it was made from.
 
     `within` is the time in seconds that the client waits. Raises InvalidTensor, InvalidParameter
     and the errors of infer_tensors().
@@ -135,7 +137,7 @@ def read_version(text: str) -> int | None:
 
 
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
-    """Convert the request to the JSON document of the HTTP API, with raw tensors after it."""
+    """Convert the request to the HTTP API's document, which declares `tensors` as raw."""
     inputs = [
         {
             "name": tensor.name,
@@ -200,7 +202,7 @@ MAX_PARTS = 4_096
 """Maximum parts of one message, including nested ones: inputs, parameters, strings, raw tensors."""
 
 Parts = Mapping[int, "Parts"]
-"""The fields that are messages themselves, by number; each maps to its own such fields."""
+"""Maps the number of each field that contains a nested message to the Parts of that message."""
 
 PARAMETER: Parts = {2: {}}
 INPUT: Parts = {4: PARAMETER, 5: {}}
@@ -212,9 +214,10 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
-    """Return the message without its raw tensors, of at most `max_head` bytes, and the tensors.
+    """Return the message without its raw tensors, and the raw tensors.
 
-    Raises InvalidTensor if it is not a message, and FileTooLarge.
+    Raises InvalidTensor if the message is malformed, and FileTooLarge if it has more than
+    `max_head` bytes without its raw tensors.
     """
     view = memoryview(message)
     head: list[memoryview] = []
@@ -273,7 +276,7 @@ def _parts(
 
 
 def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:
-    """Append raw tensors to a reply's message. They may follow it: fields may have any order."""
+    """Append raw tensors to a reply's message, whose fields may be in any order."""
     parts: list[bytes | memoryview] = [head]
     for tensor in tensors:
         parts += (bytes((RAW_OUTPUT,)), _encoded(len(tensor)), tensor)

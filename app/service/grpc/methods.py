@@ -22,7 +22,7 @@ INFER = "/v2/models/-/infer"
 
 
 def methods(services: Services, messages: Messages) -> list[Method]:
-    """Build all methods that take one message."""
+    """Build all methods whose request is a single message."""
     asked: Mapping[str, tuple[str, Ask]] = {
         "ServerLive": ("/v2/health/live", _live),
         "ServerReady": ("/v2/health/ready", _ready),

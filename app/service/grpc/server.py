@@ -25,23 +25,23 @@ from app.service.grpc.messages import SERVICE, Messages
 from app.service.grpc.methods import INFER, inference, methods
 
 WINDOW_BYTES = 1 << 18
-"""Bytes of a message that a client may send before a handler reads it; the rest may follow then."""
+"""Bytes of a message that a client may send before a handler begins to read the message."""
 
 IDLE_STALLS = 10
-"""Idle timeout in stall timeouts: gRPC counts a connection as idle when its last reply is written,
-although the client may still be reading it."""
+"""The idle timeout as a multiple of the stall timeout. gRPC counts a connection as idle when its
+last reply is written, although the client may still be reading that reply."""
 
 REFLECTION_BYTES = 65_536
-"""Maximum size of a reflection request: it names a method or a file, which each reply repeats."""
+"""Maximum size of a reflection request. It contains a name, and the reply repeats the request."""
 
 IDENTITY_ONLY = 1
 """Bit set of gRPC's compression algorithms; the first bit means no compression. A small message
 must not decompress to a large one."""
 
 CLIENT_LOG_LINES = ("Invalid encoding on ", "ExecuteBatchError raised in core")
-"""Beginnings of the library's log lines that are dropped; they are about clients and have a
-traceback each. The first reports metadata that is not text and quotes it, although it may be a key.
-The second reports a client that has disconnected."""
+"""Beginnings of gRPC's log lines that are dropped. Clients cause these lines, and each has a
+traceback. The first quotes metadata that is not text, although it may contain a key. The second
+reports a client that has disconnected."""
 
 log = logging.getLogger("paddlepool.server")
 

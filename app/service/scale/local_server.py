@@ -1,4 +1,4 @@
-"""A complete server in its own process, and a function that merges the metrics of several."""
+"""A complete server in its own process, and a function that merges several servers' metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KILL_AFTER_SECONDS = 5.0
 
 
 class LocalServer:
-    """`paddlepool serve` on a free port of the loopback interface. Ends when this process ends.
+    """`paddlepool serve` on a free loopback port. The server ends when this process ends.
 
     If the server ends without a drain, this process ends too. A proxy without its server would
     answer 503 faster than the other replicas answer, and so attract their requests.
@@ -50,7 +50,10 @@ class LocalServer:
             os._exit(1)
 
     async def drain(self) -> None:
-        """Finish the requests in flight within the drain timeout, then end."""
+        """Let the server finish its requests in flight, and wait until it ends.
+
+        A server that takes longer than seconds_to_end() is killed.
+        """
         self._draining = True
         self._process.send_signal(signal.SIGTERM)
         try:

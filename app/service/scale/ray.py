@@ -30,15 +30,17 @@ ACCESS_HEADERS = (b"authorization", b"x-api-key", b"host")
 """Request headers that decide whether a client may read the metrics."""
 
 MAX_ONGOING = 16
-"""The length of a model's shortest queue. Further requests wait in Ray for any replica."""
+"""Maximum requests that a replica accepts at a time: the default length of a model's queue. Further
+requests wait in Ray for the first replica that becomes free."""
 
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4
-"""Requests per replica at which Ray scales: two running and two in preparation keep two cores busy.
-"""
+"""Concurrent requests per replica that Ray's autoscaler aims for. Two running requests and two in
+preparation keep two cores busy."""
 
 WAIT_SECONDS = 15.0
-"""How long Ray waits for requests in flight, before the time that the server needs to drain."""
+"""Time for the requests in flight when Ray stops a replica. The shutdown timeout is this time plus
+the maximum duration of the server's drain."""
 
 START_SECONDS = 600.0
 POLL_SECONDS = 0.1
@@ -78,7 +80,7 @@ class Replica:
         self._own_key = [("authorization", f"Bearer {key.decode()}") for key in keys[:1]]
         await self._until_ready()
 
-        # uvicorn recognizes a coroutine function as ASGI 3.
+        # uvicorn recognizes a coroutine function as ASGI 3, but not a bound method.
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await self._answer(scope, receive, send)
 

@@ -19,10 +19,12 @@ CONNECTION_HEADERS = frozenset(
 """Hop-by-hop headers, which are not forwarded."""
 
 SET_IN_FRONT = frozenset((b"date", b"server", b"x-request-id"))
-"""Reply headers that the HTTP server in front sets itself. It forwards the request's id."""
+"""Reply headers that the HTTP server in front sets itself. That server also forwards the request's
+id, so the server behind uses the same one."""
 
 IDLE_SECONDS = 2.0
-"""Must be below PADDLEPOOL_KEEP_ALIVE_SECONDS, to send no request on a closing connection."""
+"""Time after which the relay closes an idle connection. It must be below
+PADDLEPOOL_KEEP_ALIVE_SECONDS, so that no request is sent while the server closes the connection."""
 
 log = logging.getLogger("paddlepool.relay")
 

@@ -44,7 +44,7 @@ log = logging.getLogger("paddlepool.protocol")
 def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProtocol]:
     """Return a protocol class with these limits; uvicorn creates an instance per connection.
 
-    `reply_bytes` is the maximum of all unread replies.
+    `reply_bytes` is the maximum total size of all unread replies.
     """
 
     class Protocol(LimitedProtocol):
@@ -105,7 +105,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
             self._arm_deadline(self.limits.header_timeout_seconds)
-        # Callbacks do not receive an unfinished header or the extensions of a chunk.
+        # Callbacks do not receive an unfinished header or the extensions of a chunk, so their bytes
+        # are counted here. Each callback for complete data resets the count.
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
@@ -146,7 +147,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self.app = refuse_crowded if crowded else self._application
         super().on_headers_complete()  # raises on an invalid target
         self._in_body = True
-        # A client that is rejected before `100 Continue` may or may not send the body.
+        # After a rejection before `100 Continue`, a client may or may not send the body. The start
+        # of the next request is then unknown, so the connection is not kept.
         keeps = self.cycle.keep_alive and not (self.expect_100_continue or upgrade)
         self._keeps_alive = self.cycle.keep_alive = keeps
         self._ended = upgrade
@@ -158,7 +160,8 @@ class LimitedProtocol(HttpToolsProtocol):
         elapsed = self.loop.time() - self._began
         self._arm_deadline(max(0.0, self.limits.receive_timeout_seconds - elapsed))
         if length is None or length > LINGER_BYTES:
-            # A reply before the body is complete is a rejection; the rest of the body is not read.
+            # A reply before the body is complete is a rejection. The rest of a chunked or long body
+            # is not read, so the connection must end.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -180,8 +183,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._deadline is not None or self.flow.write_paused:
-            # Either the next request has begun and has its own deadline, or the time until it must
-            # begin is counted from the flush of this reply.
+            # A deadline means that a request is arriving already. If writing is paused, the wait
+            # for the next request starts when this reply is flushed (resume_writing).
             self._unset_keepalive_if_required()
         if self._final_reply is not None and not self._is_answering():
             self._final_reply()
@@ -220,7 +223,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, answer)
 
     def _is_answering(self) -> bool:
-        """Whether a request waits for its reply, apart from one that is being rejected."""
+        """Whether a request waits for its reply. One that is being rejected does not count."""
         running = self._running
         if self._held is not None:
             return True

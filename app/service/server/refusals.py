@@ -1,4 +1,4 @@
-"""Replies of the connection itself, to requests that do not reach the application completely."""
+"""Error replies to requests that reach the application only in part or not at all."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ class PoolServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start the drain. Runs in a signal handler, so it sets plain values and takes no lock.
 
-        It does not keep the signal for uvicorn to raise again: a drained server exits with 0.
+        uvicorn's own method stores the signal and raises it again after the shutdown. This one does
+        not, so a drained server exits with 0.
         """
         del frame
         if self._stop_at is not None:
@@ -65,7 +66,7 @@ class PoolServer(uvicorn.Server):
         if self.force_exit:
             log.warning("stopped by a second signal")
             _end(EXIT_FORCED)  # a cancelled lifespan would log a traceback
-        closing.cancel()  # the lifespan has already awaited them
+        closing.cancel()  # the lifespan has already awaited the same closers
 
 
 def listen(host: str, port: int, *, backlog: int) -> socket.socket:
@@ -104,7 +105,7 @@ def run(app: FastAPI, *, listener: socket.socket) -> NoReturn:
         timeout_graceful_shutdown=settings.drain_timeout_seconds,  # type: ignore[arg-type]
     )
     server = PoolServer(config, services)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         signal.signal(signal.SIGHUP, server.handle_exit)  # from a closing terminal
     host, port = listener.getsockname()[:2]
     log.info("listening", extra={"url": f"http://{_url_host(host)}:{port}", "pid": os.getpid()})

@@ -90,7 +90,8 @@ class StallWatch:
     def _unread_bytes(self) -> int:
         """Unread bytes, including those in the kernel's send buffer.
 
-        The kernel accepts megabytes ahead of a slow client, and more only after a third is sent.
+        The kernel's buffer takes megabytes that a slow client has not yet read, and accepts more
+        only after a third is sent. The transport's own buffer alone would therefore look stalled.
         """
         connection: socket.socket = self._transport.get_extra_info("socket")
         queued = bytes(4)

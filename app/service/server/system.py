@@ -50,7 +50,8 @@ files, and connections beyond the limit that get a 503."""
 LEAST_ADDRESS_SPACE = 1_280 << 20
 """Lowest limit in bytes: a process with Paddle Inference maps 1,210 MiB before it loads a model."""
 LEAST_FILE_SIZE = 64 << 20
-"""Lowest limit in bytes: it also applies to the memory files that pass pictures and tensors."""
+"""Lowest limit in bytes. The limit of the file size also applies to the memory files that carry
+pictures and tensors between processes."""
 
 
 def require_room_for_children() -> None:

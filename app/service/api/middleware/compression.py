@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.contracts.errors import UnsupportedEncoding
 
 PIECE = 1 << 18
-"""Maximum bytes decompressed at a time: a millisecond of the event loop."""
+"""Maximum bytes decompressed at a time. They occupy the event loop for a millisecond."""
 
 GZIP_ONLY = 16 + zlib.MAX_WBITS
 

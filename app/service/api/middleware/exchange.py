@@ -1,4 +1,4 @@
-"""One request and its reply, between the server and the route; its id and its log line."""
+"""The path of one request and its reply between the HTTP server and a route; the request log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOGGED = {b"x-model": "x_model", b"x-predictor": "x_predictor", b"server-timing"
 """Reply headers that the log line repeats, mapped to their names in the log."""
 
 WATCH_DELAY_SECONDS = 0.05
-"""Delay after the body before a task watches for the client's disconnect. Most requests end earlier
-and need no task."""
+"""Time from the end of the body until a task starts to watch for the client's disconnect. Most
+requests end before that and need no task."""
 
 
 class Exchange:

@@ -81,7 +81,10 @@ class KeyRules:
             raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
-        """Return the caller of a path that needs no key; a key may still allow starting groups."""
+        """Return the caller of a path that needs no key.
+
+        A valid key still identifies the caller, because it may allow starting instance groups.
+        """
         if self._keys:
             with contextlib.suppress(Unauthorized):
                 return self._callers[_find(headers, self._keys, "")]

@@ -1,4 +1,4 @@
-"""The layers around the routes: the steps of every request in order, known clients, spans."""
+"""ASGI layers around the routes: the steps of every request, paths by User-Agent, and spans."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RequestLayer:
         *,
         wrap: Callable[[ASGIApp], ASGIApp],
     ) -> None:
-        """`wrap` adds layers inside the request log and outside the first step that may reject."""
+        """`wrap` adds layers between the request log and the first step that may reject."""
         settings = services.settings
         self._lifespan = lifespan
         self._services = services
@@ -139,7 +139,10 @@ class RequestLayer:
 
 
 class Agents:
-    """Changes the path of a request by its User-Agent. GET and HEAD, for pages, are unchanged."""
+    """Changes the path of a request if its User-Agent is that of a known client.
+
+    GET and HEAD requests keep their path, because browsers use them to load pages.
+    """
 
     def __init__(self, app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> None:
         """`paths` maps a path to its replacement, and to parts of a User-Agent that select it."""

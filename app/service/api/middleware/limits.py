@@ -20,7 +20,10 @@ RETRY_SECONDS = 1.0
 
 
 class Budget:
-    """An amount that all requests share; more is rejected with 503. For one event loop."""
+    """An amount that all requests share; more is rejected with 503.
+
+    Used from one event loop only.
+    """
 
     def __init__(self, limit: int, *, what: str) -> None:
         """`what` names the counted unit in error texts, such as "bytes of request bodies"."""
@@ -85,7 +88,8 @@ def too_large(cap: int, received: int | str) -> FileTooLarge:
 
 MINUTE = 60.0
 MAX_CALLERS = 10_000
-"""Maximum callers with a bucket. The least recently seen is evicted and later gets a full one."""
+"""Maximum callers with a bucket. Beyond it, the caller seen least recently loses its bucket and
+gets a full one with its next request."""
 
 
 class Allowance:
@@ -178,7 +182,7 @@ class TokenBuckets:
         return bucket
 
     def of_caller(self) -> TokenBucket:
-        """Return the current caller's bucket, and make it available to the task through CALLER."""
+        """Return the current caller's bucket, and store it in CALLER, where pipelines find it."""
         caller = CALLER.get()
         bucket = self.of(caller.name)
         CALLER.set(replace(caller, quota=bucket))

@@ -24,7 +24,7 @@ from app.settings.server import Settings
 
 MAX_LISTS = 2**18
 """Maximum lists and objects in one request's JSON. Each takes thirty times the memory of its two
-brackets and more time than many numbers, and the parser creates all before one can be checked."""
+brackets, and more time than many numbers. The parser creates all of them before any is checked."""
 
 NUMBER_BYTES = 10
 """Approximate bytes of a number in JSON."""
@@ -68,8 +68,8 @@ def may_name_group(body: bytes, json_bytes: int) -> bool:
 def place_timeout(size: int, *, names_group: bool, settings: Settings) -> float | None:
     """Seconds to hold a place in the default group's queue while reading a body of `size` bytes.
 
-    None for a small body, and for one that may name another group: its name is unknown until the
-    body is read.
+    None for a small body, and for a body that may name another group, because the name of the group
+    is unknown until the body is read.
     """
     if size <= LARGE_BYTES or names_group:
         return None

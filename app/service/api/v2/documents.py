@@ -36,7 +36,8 @@ SIMPLE = (str, int, float, bool)
 class Expected:
     """The tensors and parameters of a model or a task, against which a request is checked.
 
-    `options` are the task's own parameters, or None for a model.
+    `options` are the task's own parameters, or None for a model. A task's `optional` inputs may be
+    omitted; its `opaque` outputs are strings of binary data.
     """
 
     inputs: Sequence[TensorSpec]
@@ -59,8 +60,8 @@ class Expected:
 class ReplyForm:
     """The form of the reply that a client requested.
 
-    `outputs` are the outputs by name. Those in `binary` are raw, those in `base64` are strings in
-    base64, and `classes` maps outputs to the number of largest values to return. `options` are a
+    `outputs` are the names of the outputs. Those in `binary` are raw, those in `base64` are strings
+    in base64, and `classes` maps outputs to the number of largest values to return. `options` are a
     task's own parameters; `ignored` lists the names of unknown parameters.
     """
 
@@ -245,7 +246,7 @@ def _seconds(microseconds: int, within: float | None, settings: Settings) -> flo
     """Convert the protocol's timeout in microseconds to seconds; 0 means the default.
 
     `within` is the time that the client waits; the result is never longer. If the request has no
-    timeout, `within` replaces the default, even if it is longer, up to the limit.
+    timeout, `within` replaces the default, but the result is at most `timeout_max_ms`.
     """
     if within is None:
         return microseconds / 1e6 if microseconds else settings.timeout_default_ms / 1000

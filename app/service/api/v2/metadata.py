@@ -1,8 +1,8 @@
-"""Metadata of the server, and of each model its tensors, configuration and statistics.
+"""Metadata of the server, and the tensors, configuration and statistics of each model.
 
 Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
 as an ensemble of one step. If the repository has a model with a task's name, the name means the
-model, and the task has only its own endpoint.
+model under /v2, and only the task's own endpoint answers for the task.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def router() -> APIRouter:
     routes = APIRouter(tags=["v2"])
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
     unready = documented(404, 503, form=PROTOCOL)
-    # First: the routes of one model would read `stats` as a name.
+    # Added first: otherwise the route of one model would take `stats` as a model's name.
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
     add_by_version(
         routes, "/stats", stats, version_stats, operation="Statistics", responses=unready

@@ -87,7 +87,10 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
 
 
 async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Load a model. Raises ModelNotFound, ModelLoadFailed, InvalidParameter for any parameter."""
+    """Load a model.
+
+    Raises ModelNotFound, ModelLoadFailed, and InvalidParameter if `parameters` is not empty.
+    """
     if parameters:
         raise InvalidParameter(
             "a model is loaded from the repository; its configuration and files cannot be "

@@ -301,8 +301,8 @@ def classified(
 ) -> NDArray[np.object_]:
     """Return the `count` largest values of each row as strings `value:index:label`, largest first.
 
-    This is Triton's classification extension. A value without a label has no last part. The shape
-    is [rows, count], or [count] if no axis is the batch.
+    This is Triton's classification extension. An index without a label gives `value:index`. The
+    shape is [rows, count], or [count] if no axis is the batch.
     """
     rows = array.reshape(array.shape[0] if batched else 1, -1)
     count = min(count, rows.shape[1])
