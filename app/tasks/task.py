@@ -1,4 +1,4 @@
-"""The declaration of a task: one `TASK`, used by everything that serves tasks."""
+"""The declaration of a task: the object `TASK` of its module, for the server and the commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The executors of all pipelines: processes that open pictures, and threads that tokenise."""
+    """The executors that all pipelines share: codec processes, and threads that tokenise texts."""
 
     codec: Codecs
     text: ThreadPoolExecutor
@@ -49,17 +49,18 @@ class Task:
     build: Callable[[ServedModelInfo, Workers], Pipeline]
     endpoints: Callable[[Settings], APIRouter]
     settings: type[BaseModel] | None = None
-    """The task's own settings, read with the server's, under the same prefix; /info shows them."""
+    """The task's own settings, read from variables as the server's are; `/info` shows them."""
     headers: tuple[str, ...] = ()
     """The task's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     card: tuple[str, ...] = ()
     """Keys of `[parameters]` in config.toml that `/info` shows for a model."""
     tensors: Callable[[Settings], TaskTensors] | None = None
-    """The task as a tensor model, under its own name below `/v2`."""
+    """The task as a model of the `/v2` protocol, under the task's name."""
     comparison: Callable[[ServedModelInfo], TaskComparison] | None = None
-    """Inputs for `paddlepool compare` and a measure of agreement."""
+    """Sample inputs for `paddlepool compare`, and the measure of how well two outputs agree."""
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
-    """The measure alone, for the API process: agreement of two outputs, from 0 to 1."""
+    """The measure of `comparison` without the samples, for the API process. It returns the
+    agreement of two outputs, from 0 to 1."""
     warm_ups: tuple[str, ...] = ()
     """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
@@ -72,9 +73,10 @@ def first_route(task: Task, settings: Settings) -> str:
 
 
 def offline(name: str) -> Callable[..., Any]:
-    """Build a function that imports `module:attribute` when it is called, and calls that.
+    """Return a function that imports `name` ("module:attribute") when it is called, and calls it.
 
-    Only commands call it: the server process must not load picture decoders.
+    Only commands call the returned function: it may load picture decoders, and the server process
+    must not.
     """
 
     def call(*arguments: Any) -> Any:
@@ -93,7 +95,7 @@ def settings_class(tasks: Iterable[Task]) -> type[Settings]:
 
 
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
-    """The model's task, if it has one. Raises ConfigError if it is unknown."""
+    """The model's task; None for a model without one. Raises ConfigError if no such task exists."""
     if info.pipeline is None:
         return None
     tasks = load_tasks() if tasks is None else tasks

@@ -1,4 +1,7 @@
-"""The config.toml that a new model starts with, from `templates/`; measured on two cores."""
+"""Writes the text of a new model's config.toml from `templates/`.
+
+The values in the templates were chosen by measurements on two cores.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +10,8 @@ from string import Template
 TEMPLATES = Path(__file__).parent / "templates"
 
 _ONE_SHAPE = "cache_capacity = 1          # every input has one shape"
-# Every pair of batch size and bucket is a shape. With a cache for only some shapes, each would hold
-# its own packed weights, which would be dropped and packed again.
+# Every pair of batch size and bucket is a shape. In a cache for only some shapes, each shape would
+# have its own packed weights, and they would be packed again whenever the shape had been evicted.
 _ALL_SHAPES = "cache_capacity = 0          # all shapes are kept and share their packed weights"
 
 _MASKS = "{ mean_difference = 0.015, agreement = 0.95 }"

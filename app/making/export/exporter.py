@@ -194,7 +194,10 @@ LIMIT = 1e-4
 
 
 def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
-    """Raise ExportError if outputs differ by more than 1e-4. Does nothing without ONNX Runtime."""
+    """Raise ExportError if the program's outputs differ from those of the ONNX file by over 1e-4.
+
+    Does nothing if ONNX Runtime is not installed.
+    """
     if find_spec("onnxruntime") is None:
         return
     import onnxruntime
@@ -298,9 +301,9 @@ def save_program(
 ) -> None:
     """Write `inference.json` and `inference.pdiparams` into `directory`; consumes `network`.
 
-    With `store="float16"` the parameters are rounded to half precision and the program casts them
-    back, which Paddle Inference folds when it loads the program. Parameters keep their structured
-    names, from which the dynamic graph is rebuilt.
+    With `store="float16"`, the parameters are rounded to half precision, and the program casts them
+    to float32. Paddle Inference applies these casts once, when it loads the program. Parameters
+    keep their structured names, because the dynamic graph is rebuilt from them.
     """
     network.eval()
     for path, layer in network.named_sublayers(include_self=True):

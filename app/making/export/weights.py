@@ -289,7 +289,8 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
     """Rewrite published BERT arrays for `app.models.networks.bert`. Raises ExportError.
 
-    PyTorch stores a linear layer as [out,in], Paddle as [in,out]. Every position has token type 0.
+    PyTorch stores a linear layer as [out,in], Paddle as [in,out]. All tokens are of type 0, so the
+    embedding of that type is added to the position embeddings.
     """
 
     def take(name: str) -> np.ndarray[Any, np.dtype[np.float32]]:

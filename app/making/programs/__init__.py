@@ -1,1 +1,1 @@
-"""Derives programs from a version's own: an ONNX graph of named layers, its int8 form, a check."""
+"""Derives and checks the int8 program of a version, by way of an ONNX graph with named layers."""

@@ -1,4 +1,4 @@
-"""Makes a version's int8 program without data, checks it, and adds it to the version."""
+"""Makes a version's int8 program without calibration data, checks it and publishes it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
 
 
 def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Convert an older model; only ONNX's own operators matter here."""
+    """Convert a model to OPSET if its version of ONNX's own operators is older."""
     own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
     if own >= OPSET:
         return model
@@ -114,7 +114,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
     network: Mapping[str, Any] = files.manifest.network or {}
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
     if shipped is not None and shipped.ranges is not None and network:
-        # A sealed file has other layer names.
+        # A sealed program (without `network`) has other layer names than the ranges.
         return Derived(
             backend="openvino",
             content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
@@ -193,9 +193,10 @@ def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
 def add_program(directory: Path, derived: Derived) -> None:
     """Publish `derived` in a version; it replaces a program of the same name.
 
-    Both files are written beside the version and renamed into it, the manifest last. A server that
-    reads the version in between finds an unlisted file, and reads the version again later. After a
-    power failure in between, remove_unlisted() repairs the version.
+    The program and the manifest are written next to the version's directory and renamed into it,
+    the manifest last. A server that reads the version between the two renames finds an unlisted
+    file, and reads the version again later. After a power failure between the two renames,
+    remove_unlisted() repairs the version.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
@@ -232,7 +233,8 @@ def remove_unlisted(directory: Path, name: str) -> None:
 
 RUN_SECONDS = 120.0
 LARGEST_DRIFT = 0.02
-"""Limit of the mean absolute difference, relative to the reference's largest output or to 1."""
+"""Limit of the mean absolute difference, as a share of the reference's largest output or of 1,
+whichever is larger."""
 
 
 def checked(
@@ -247,8 +249,8 @@ def checked(
     """Measure the loss of `derived` on `samples`; return a copy with the loss in its quality.
 
     `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
-    if the loss is too large. This machine then computes differently from the one on which the
-    ranges were measured.
+    if the loss is too large: shipped ranges were measured on another machine, and this one may
+    compute int8 differently.
     """
     reference = files.spec(files.config.group(_reference_group(files)))
     with tempfile.TemporaryDirectory() as scratch:
@@ -336,7 +338,10 @@ def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArra
 
 
 def drift(found: Array, expected: Array) -> float:
-    """The mean absolute difference as a share of the largest expected value, or of 1."""
+    """The mean absolute difference as a share of the largest expected value.
+
+    If the largest expected value is below 1, the share is of 1.
+    """
     if not expected.size:
         return 0.0
     largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))

@@ -65,8 +65,9 @@ def simplified(
 ) -> onnx.ModelProto:
     """Fold constants, merge biases into their layers and name all nodes; consumes `model`.
 
-    Inputs and outputs get the given names. A node with weights gets their name without its last
-    part (`stage1.rebnconvin.conv_s1`), any other node its kind and a number.
+    Inputs and outputs get the given names. A node with weights gets the name of its weights
+    without the last part (`stage1.rebnconvin.conv_s1`). Any other node gets the name of its
+    operator and a number.
     """
     if any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
         return model  # names inside branches and loops would have to be changed too
@@ -152,7 +153,10 @@ def _drop_unread(graph: Graph) -> None:
 
 
 class _Names:
-    """Gives each name once; the second and later names of a kind end in a number."""
+    """Gives each name once.
+
+    The second and later names of a kind end in a number; if `numbered`, the first one does as well.
+    """
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
@@ -179,7 +183,8 @@ def _name_nodes(
     }
     for value in (*model.graph.input, *model.graph.output):
         value.name = named.get(value.name, value.name)
-    # Results avoid these names: weights may be named by a number, or like an output.
+    # A node's result must not get the name of an input, an output or a constant. Weights may have
+    # a number as their name, or the name of an output.
     layers, results = _Names(()), _Names((*inputs, *outputs, *graph.constants))
     for node in graph.nodes:
         weight = graph.weight_of(node)

@@ -26,12 +26,16 @@ FIRST_LEVELS = 64
 with more levels, the sum would overflow if an input uses its whole range."""
 
 SMALLEST = 1e-3
-"""Share of the layer's largest weight below which a channel gets no scale of its own."""
+"""If a channel's largest weight is below this share of the layer's largest weight, the channel's
+scale is computed from that share instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """A value's scale and zero point (int8 or uint8), and the `readers` that read it quantised."""
+    """The quantisation of a value: scale and zero point, int8 if `signed`, else uint8.
+
+    `readers` are the names of the nodes that read the quantised value.
+    """
 
     value: str
     scale: float
@@ -108,7 +112,7 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
 
 
 def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
-    """The QuantizeLinear that an activation has passed; None for any other value."""
+    """The QuantizeLinear from which a dequantised activation comes; None for any other value."""
     maker = makers.get(value)
     if maker is None or maker.op_type != "DequantizeLinear":
         return None
@@ -188,7 +192,7 @@ def _quantise_value(graph: Graph, each: Activation) -> list[onnx.NodeProto]:
 
 
 def _insert(graph: Graph, behind: Mapping[str, Sequence[onnx.NodeProto]]) -> None:
-    """Quantise each value right after the node that produces it, and inputs before everything."""
+    """Insert the nodes that quantise a value after its producer; those of inputs come first."""
     ordered = list(behind.get("", ()))
     for node in graph.nodes:
         ordered += [node, *behind.get(node.name, ())]
@@ -200,10 +204,11 @@ DIRECTORY = Path(__file__).parent / "ranges"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedRanges(Strict):
-    """Measurements on data for certain weights, and their origin.
+    """Measurements for the weights with one digest, shipped with the package, and their origin.
 
     `python -m training.u2netp.int8_ranges` measures `ranges`. `python -m
-    training.emotion.int8_factors` measures `exponents`: powers of two for each channel of a value.
+    training.emotion.int8_factors` measures `exponents`: smooth() divides each channel of a value by
+    2 to the power of its exponent.
     """
 
     weights_sha256: str
@@ -218,7 +223,7 @@ PARSER = TypeAdapter(ShippedRanges)
 
 
 def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
-    """The shipped ranges for the weights with this digest, or None."""
+    """The shipped measurements for the weights with this digest, or None."""
     for path in sorted(DIRECTORY.glob("*.json")):
         found = PARSER.validate_json(path.read_bytes(), strict=True)
         if found.weights_sha256 == weights_sha256:

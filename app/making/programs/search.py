@@ -74,13 +74,14 @@ Loss = Callable[[onnx.ModelProto], float]
 Show = Callable[[str, float], None]
 
 SHARE = 0.1
-"""A stage or layer is examined only if it alone loses more than this share of the budget, or of the
-worst stage's loss if that is larger."""
+"""The layers of a stage are measured only if the stage, alone in int8, loses more than this share
+of the budget or of the worst stage's loss, whichever is larger. The same limit selects the layers
+that may become float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Ranges and loss of the program found; `tried` counts the programs that were measured."""
+    """Ranges and loss of the program that was found, and how many programs were `tried`."""
 
     ranges: Ranges
     loss: float
@@ -88,7 +89,7 @@ class Search:
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """The ranges with these layers float as well; they also read their inputs unquantised."""
+    """The ranges with the layers `floats` in float as well; these read their inputs unquantised."""
     activations = []
     for each in ranges.activations:
         readers = tuple(name for name in each.readers if name not in floats)
@@ -112,9 +113,10 @@ class FloatLayers:
     def find(self, budget: float) -> Search:
         """Find a small set of float layers that brings the loss within the budget, if there is one.
 
-        If everything in int8 loses too much, measure each stage (the first part of a layer's name)
-        alone in int8, then each layer of the stages that lose most, and make the worst layers
-        float, one after another.
+        If the program with every layer in int8 loses too much, measure the loss with only one stage
+        in int8, for each stage (layers whose names have the same first part). Then measure the loss
+        with only one layer in int8, for each layer of the stages that lose most. Then make the
+        layers float one after another, the worst first, until the loss is within the budget.
         """
         floats: list[str] = []
         loss = self._measured("everything", floats)
@@ -125,7 +127,7 @@ class FloatLayers:
         return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)
 
     def _worst(self, budget: float) -> list[str]:
-        """The layers by the loss with only this layer in int8, the worst first."""
+        """The layers that lose most when only that layer is in int8, the worst first; see SHARE."""
         stages: dict[str, list[str]] = {}
         for layer in self._layers:
             stages.setdefault(layer.partition(".")[0], []).append(layer)

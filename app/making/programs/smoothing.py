@@ -62,7 +62,8 @@ def _divided(
         graph.constants[f"{smoothed}.factors"] = 1 / factors
         inputs = [value, f"{smoothed}.factors"]
         return helper.make_node("Mul", inputs, [smoothed], name=smoothed)
-    # A second normalisation costs less than a product. The residual sum reads the first one.
+    # A second normalisation, with divided parameters, takes less time than a multiplication. The
+    # first one stays, because the residual sum reads its value.
     node = onnx.NodeProto()
     node.CopyFrom(maker)
     node.name = node.output[0] = smoothed
@@ -75,7 +76,8 @@ def _divided(
 def quantise_embeddings(graph: Graph) -> list[str]:
     """Store embeddings in int8 with a scale for each row; returns the names of their lookups.
 
-    Tokens differ in size by much more than the values of one token.
+    One scale for all rows would be inaccurate, because the embeddings of different tokens differ in
+    size by much more than the values of one embedding.
     """
     lookups = []
     for node in list(graph.nodes):

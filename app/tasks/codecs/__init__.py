@@ -3,7 +3,7 @@
     pool      runs functions named "module:function" in codec processes      (parent)
     picture   a decoded picture in shared memory, within a budget            (parent and child)
     sandbox   what runs inside a codec process                               (child)
-    limits    formats of a picture, and limits on it, processor time included (child)
+    limits    accepted formats, and limits on size and processor time        (parent and child)
     decode    bytes to upright 8-bit RGB or RGBA, after checks of the header (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 

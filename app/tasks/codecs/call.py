@@ -76,13 +76,17 @@ class CodecProcess(ChildWorker):
         self._child.expect(timeout=self._wall, patience=timeout - self._wall)
 
     def poll_reply(self) -> int | None:
-        """Read the reply; return the bytes of request and reply, or None until it arrives.
+        """Read the reply; return the size of request and reply in bytes, or None until it arrives.
 
-        Raises what the function raised; the process continues. Raises the call's `blame` if the
-        process died, ran out of memory or exceeded the wall limit, and DeadlineExceeded if other
-        processes kept it from running. If the system or another program killed or stopped the
-        process, for example when memory ran out, the call is not at fault: the first time raises
-        Interrupted, the second Overloaded. Raises WorkerCrashed for a corrupt answer.
+        If the function raised an error, this method raises the same error, and the process
+        continues. After any other failure, it raises
+        - the call's `blame` if the process died, ran out of memory or exceeded a time limit;
+        - DeadlineExceeded if the deadline passed before the wall limit, or if other processes used
+          the processors meanwhile;
+        - Interrupted if the system or another program killed or stopped the process, for example
+          when the machine lacked memory: the call is not at fault, and may be retried;
+        - Overloaded if that happens to the same call again;
+        - WorkerCrashed for a corrupt answer.
         """
         try:
             size = self._child.poll_reply()

@@ -1,6 +1,6 @@
 """Decodes uploaded bytes to upright 8-bit pixels with Pillow. Runs only in a codec process.
 
-OpenCV only rotates and flips arrays that Pillow made: it crashed on hostile files.
+OpenCV's decoders crashed on hostile files, so OpenCV only rotates and flips arrays from Pillow.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 
 
 def decode(body: bytes, limits: PictureLimits) -> Pixels:
-    """Decode the first frame or page, upright by its own metadata; RGBA if it has transparency.
+    """Decode the first frame or page and turn it upright; RGBA if it is transparent, else RGB.
 
-    Raises InputError. Ends the process if it takes longer than `limits.seconds` allows for the
-    size.
+    Raises InputError. Ends the process if decoding takes more processor time than `limits.seconds`
+    allows for a picture of this size.
     """
     if not body:
         raise FileMissing("the picture has 0 bytes")
@@ -141,8 +141,8 @@ def _discard_stderr() -> Iterator[None]:
 def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
     """True if data is missing at the end of a JPEG that has an end marker.
 
-    libjpeg fills the missing part with mid-grey. If the last corner is mid-grey, decode again with
-    a few bytes before the end marker: only an incomplete picture changes.
+    libjpeg fills the missing part with mid-grey. If the bottom right corner is mid-grey, decode
+    again with extra bytes inserted before the end marker: they change only an incomplete picture.
     """
     end = body.rfind(b"\xff\xd9")
     if end == -1 or not (pixels[-8:, -8:] == 128).all():
@@ -195,9 +195,10 @@ def _from_sixteen_bits(image: Image.Image) -> Pixels:
 
 
 SCAN_BUDGET = 48
-"""Maximum passes over the whole picture, summed over the components of all scans. libjpeg's default
-script makes 14, the longest script of mozjpeg about twice as many. The cost of a scan depends on
-its pixels, not on its bytes."""
+"""Maximum passes over the whole picture. A scan makes one pass for each of its components. A
+progressive JPEG with libjpeg's default scans takes 14 passes, with mozjpeg's longest list of scans
+about twice as many. Passes are limited because the time that a scan takes depends on the number of
+pixels, not on the bytes of the scan."""
 BUDGET_PIXELS = 12_000_000
 """A smaller picture gets the budget of a picture of this size."""
 
@@ -209,7 +210,7 @@ _START_OF_SCAN, _END_OF_IMAGE, _FILL = 0xDA, 0xD9, 0xFF
 
 
 def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> None:
-    """Raise TooManyScans if a JPEG exceeds the limit of scans or their budget."""
+    """Raise TooManyScans if a JPEG has more than `limits.scans` scans, or exceeds SCAN_BUDGET."""
     budget = SCAN_BUDGET * max(width * height, BUDGET_PIXELS)
     scans = passes = 0
     at = 2

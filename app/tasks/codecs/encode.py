@@ -17,13 +17,13 @@ from app.tasks.codecs.picture import Pixels
 WEBP_QUALITY = 90
 JPEG_QUALITY = 90
 WEBP_METHOD = 0
-"""From 0 to 6. Method 1 takes twice as long and makes files an eighth to a third smaller."""
+"""libwebp's effort, 0 to 6. Method 1 takes twice as long and makes files 1/8 to 1/3 smaller."""
 
 
 def check_output(
     width: int, height: int, *, format: str, grey: bool, limits: PictureLimits
 ) -> None:
-    """Raise OutputTooLarge for a result that `encode` cannot hold."""
+    """Raise OutputTooLarge if the result exceeds a limit of its format or of `limits`."""
     pixels = width * height
     most = {"png": limits.png_pixels, "webp": WEBP_PIXELS}.get(format)
     if most is not None and not grey and pixels > most:
@@ -53,7 +53,7 @@ def _webp(pixels: Pixels) -> Pixels:
     try:
         Image.fromarray(pixels).save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_METHOD)
     except ValueError as error:
-        if "encoding error 1" in str(error):  # what Pillow says when libwebp is out of memory
+        if "encoding error 1" in str(error):  # Pillow's text when libwebp is out of memory
             raise MemoryError from None
         raise
     return np.frombuffer(file.getbuffer(), np.uint8)
@@ -78,7 +78,7 @@ BAND_BYTES = 1 << 18
 
 
 def _png(pixels: Pixels) -> Pixels:
-    """Encode a PNG, four times as fast as libpng over zlib: docs/decisions/0027.
+    """Encode a PNG four times as fast as libpng with zlib (docs/decisions/0027-png-by-isa-l.md).
 
     Each row is predicted from the row above it (filter 2 of https://www.w3.org/TR/png-3/) and
     deflated by ISA-L, in bands that stay in the processor's cache.

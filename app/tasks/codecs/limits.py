@@ -24,16 +24,17 @@ EXIF_BYTES = 256 * 1024
 """Maximum bytes of metadata in which the orientation is looked up: ten times what cameras write. In
 larger metadata, Pillow would create too many objects, one for each fraction."""
 LEAST_SHARE = 0.4
-"""Minimum share of the time limit that every picture gets, however small: enough for the slowest
-decoder."""
+"""Every picture gets at least this share of the time limit. Even the slowest decoder needs no more
+for a small picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """Limits on an upload and on a colour PNG of the reply, which could exceed 100 MB above 25 MP.
+    """Limits on uploaded pictures, and on the pixels of a colour PNG in a reply.
 
-    `seconds` is the processor time to decode a picture of `pixels`. If `formats` is empty, every
-    format that can be decoded is accepted.
+    A PNG of more than 25 MP could exceed 100 MB. `seconds` is the processor time allowed for a
+    picture of the maximum size; a smaller picture gets less. If `formats` is empty, every format
+    that can be decoded is accepted.
     """
 
     pixels: int = 50_000_000
@@ -121,7 +122,7 @@ def accepted_formats() -> tuple[str, ...]:
 
 
 def formats_named(names: Iterable[str]) -> tuple[str, ...]:
-    """The formats of these names, ignoring case. Raises ConfigError."""
+    """The formats with these names, ignoring case. Raises ConfigError if one cannot be decoded."""
     known = {name.lower(): name for name in accepted_formats()}
     if unknown := [name for name in names if name.lower() not in known]:
         raise ConfigError(

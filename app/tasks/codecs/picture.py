@@ -86,7 +86,10 @@ class Picture:
         self._open = True
 
     def charge(self) -> None:
-        """Charge the written memory. Raises Overloaded, or ResolutionTooHigh if it never fits."""
+        """Count the written memory against the store's budget.
+
+        Raises Overloaded if it does not fit now, and ResolutionTooHigh if it never fits.
+        """
         if self._open:
             size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
             self._store._charge(size)

@@ -55,9 +55,9 @@ log = logging.getLogger(__name__)
 class CodecPool:
     """A pool of `count` codec processes. It belongs to the event loop; start() opens the processes.
 
-    Each runs every function of `warm_ups` first, as `function({}, {}, ())`, so that no request pays
-    for an import. `memory_bytes` limits its address space. `on_restart` is called with the reason
-    when a process is replaced; it must not block or raise.
+    Each process first runs every function of `warm_ups`, as `function({}, {}, ())`, so that no
+    request waits for an import. `memory_bytes` limits the address space of a process. `on_restart`
+    is called with the reason when a process is replaced; it must not block or raise.
     """
 
     count: int
@@ -124,10 +124,10 @@ class CodecPool:
         own arrays and the last steps of a request, such as encoding: an urgent call is scheduled
         before the others, does not count against the queue's limit, and may run until its deadline.
 
-        The future raises what the function raised, DeadlineExceeded, or `blame` if the process
-        crashed, ran out of memory or exceeded the wall limit: a picture that kills its decoder is
-        at fault. It raises Overloaded if the process was killed from outside twice, and
-        WorkerCrashed if it gave an invalid answer.
+        The future raises the function's error, or DeadlineExceeded. It raises `blame` if the
+        process crashed, ran out of memory or exceeded the wall limit, because a picture that kills
+        its decoder is at fault. It raises Overloaded if two processes in turn were killed from
+        outside during the call, and WorkerCrashed if the answer was invalid.
 
         Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
         drops a call that is still queued.
@@ -156,7 +156,7 @@ class CodecPool:
         return call.future
 
     def expect(self, function: str, check: Check) -> None:
-        """Check each answer of `function`; if one is rejected, its process is killed."""
+        """Check each answer of `function` with `check`; kill the process if one is rejected."""
         self._checks[function] = check
 
     def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
@@ -169,7 +169,7 @@ class CodecPool:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The MEASURES that confine the processes."""
+        """Names of those MEASURES of confinement that are in force in the processes."""
         return self._held or ()
 
     async def close(self) -> None:

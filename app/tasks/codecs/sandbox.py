@@ -17,7 +17,10 @@ MAX_FILE_BYTES = 512 << 20
 
 
 def open_sandbox(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Target of a codec Child; its calls carry {"function": "app.…:name", "meta": {…}}."""
+    """Set the limits of a codec process, and return the handler of its calls.
+
+    A message of the handler is {"function": "app.…:name", "meta": {…}}.
+    """
     del init
     # A core file would hold a client's picture.
     lower_limit(resource.RLIMIT_CORE, 0)

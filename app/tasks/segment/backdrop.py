@@ -16,9 +16,10 @@ Bands = Callable[[slice], Pixels]
 """A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
 
 SMALL_SIGMA = 4.0
-"""A blur is computed on a picture reduced until its standard deviation is this many pixels."""
+"""A wide blur is computed on a reduced picture, on which the blur's standard deviation is this many
+pixels."""
 SUBJECT_COUNTS = 1e-4
-"""Weight of the subject's colours in the blur, for pictures without any background."""
+"""Weight of the subject's colours in the blur: a picture may consist of the subject alone."""
 DOUBT = 0.02
 """Weight of the background's colour from farther away, where little background is near."""
 
@@ -80,7 +81,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 
     rest = np.uint8(255) - alpha
     weight = small(rest) / np.float32(255.0) + np.float32(SUBJECT_COUNTS)
-    sums = [  # one colour at a time, so that 50 MP fit a codec process
+    sums = [  # one colour at a time: 50 MP must fit the memory limit of a codec process
         small(cv2.multiply(plane, rest, scale=1 / 255.0))
         + np.float32(SUBJECT_COUNTS) * small(plane)
         for plane in (np.ascontiguousarray(pixels[..., channel]) for channel in range(3))
@@ -96,7 +97,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
     """The blurred `sums` (colours times their weight) divided by the blurred `weight`.
 
-    Where the weight is close to 0, the colour comes from a reduced picture, blurred alike.
+    Where the weight is close to 0, the colour comes from a smaller picture, blurred the same way.
     """
     height, width = weight.shape
     if max(height, width) <= 4:

@@ -1,4 +1,4 @@
-"""The task for offline commands: inputs to compare, agreement, and quality of masks."""
+"""Supports offline commands: sample pictures, and a model's quality on known masks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ BETA_SQUARED = 0.3
 
 @dataclass(frozen=True, slots=True)
 class MaskScores:
-    """Means over pictures; `max_f` is the maximum of the mean F curve over 256 thresholds."""
+    """Means over `pictures`, and `max_f`, the largest F of 256 thresholds.
+
+    F at a threshold is computed from the mean precision and the mean recall at that threshold.
+    """
 
     mae: float
     max_f: float
@@ -44,7 +47,10 @@ class MaskScores:
 
 
 def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> MaskScores:
-    """Compare H×W maps in 0…1 with graded uint8 masks; F and IoU with the mask at half."""
+    """Compare H×W maps in 0…1 with graded uint8 masks.
+
+    F and IoU count pixels of a mask above 127 as foreground.
+    """
     errors, overlaps, precisions, recalls = [], [], [], []
     for prediction, truth in zip(predictions, truths, strict=True):
         errors.append(float(np.abs(prediction - truth.astype(np.float32) / 255).mean()))
@@ -218,7 +224,7 @@ def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _picture(path: Path) -> Pixels:
-    """Read a picture (H, W, 3), transparency over white."""
+    """Read a picture (H, W, 3), with white where it is transparent."""
     try:
         return matte.over_white(decode(read_bytes(path), PictureLimits()))
     except InputError as error:
@@ -235,7 +241,7 @@ class MaskComparison:
     """Samples are (name, tensors); agreement is the intersection over union of two masks."""
 
     agreement_name = "mask IoU"
-    least_agreement = 0.9  # a picture may contain no object
+    least_agreement = 0.9  # masks of a picture without an object may differ much
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)

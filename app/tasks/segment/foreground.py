@@ -26,7 +26,8 @@ RADIUS = 3
 FINEST_PIXELS = 1_000_000
 """The last level has half the picture's resolution up to 4 MP, a quarter above that, and so on."""
 WHOLE_PIXELS = 200_000
-"""Levels of up to this many pixels are computed everywhere, the last one only along edges."""
+"""Levels of up to this many pixels are computed for the whole picture. The last level is computed
+only along edges."""
 COARSEST = 64
 TILE = 64
 """Side of the tile that is computed at once, in pixels of the last level."""
@@ -44,8 +45,8 @@ _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 
 def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     """Foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
-    The colours differ from the picture's only along edges with partial alpha, but not near parts
-    that are transparent in the picture itself.
+    The colours are the picture's own, except along edges with partial alpha. Near parts that are
+    transparent in the picture itself, they are the picture's own along such edges as well.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
@@ -187,7 +188,7 @@ def _finished(
     place: Tile,
     step: int,
 ) -> Pixels:
-    """The final colours of `place`, from the last level of its `blocks` and a margin around."""
+    """The final colours of `place`; the last level is computed for its `blocks` and a margin."""
     rows, columns = coarse[0].shape[:2]
     margin = RADIUS + 1  # for the window, and for a neighbour to interpolate with
     top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)

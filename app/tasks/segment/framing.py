@@ -113,7 +113,7 @@ def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> P
         return pixels[..., :3]
     cover = _resized_cover(alpha, height, width)
     colours = np.empty((height, width, 3), np.uint8)
-    for channel in range(3):  # one at a time, so that 50 MP fit a codec process
+    for channel in range(3):  # one at a time: 50 MP must fit the memory limit
         weighed = np.multiply(pixels[..., channel], alpha, dtype=np.uint16)
         weighed = resize(weighed, height, width)
         colours[..., channel] = cv2.divide(weighed, cover, scale=255.0, dtype=cv2.CV_8U)
@@ -136,10 +136,11 @@ def sampled(
     left: float = 0.0,
     top: float = 0.0,
 ) -> NDArray[Any]:
-    """Rows of a reduced plane at full size, `width` pixels wide; its edges repeat beyond it.
+    """Enlarge a reduced plane to full size, and return the given `rows`, `width` pixels wide.
 
-    `scale` is the size of a pixel in the plane, across and down. `left` and `top` are the place of
-    the first pixel, in pixels. Centres of pixels map to centres, as resizing the whole would.
+    `scale` is the width and height of a full-size pixel, in pixels of the reduced plane. `left` and
+    `top` are the position of column 0 and row 0 on the full-size plane. The result equals a part of
+    the whole enlarged plane; beyond the plane, its edges repeat.
     """
     across, down = scale
     shift_x, shift_y = (left + 0.5) * across - 0.5, (top + rows.start + 0.5) * down - 0.5
@@ -156,9 +157,10 @@ Tile = tuple[slice, slice]
 
 
 def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Tile, Tile]]:
-    """Tiles of `side` x `side` blocks of step x step pixels; each in blocks, then in pixels.
+    """Divide a plane into tiles of `side` x `side` blocks; a block is `step` x `step` pixels.
 
-    The remainder at two edges belongs to the last block.
+    Yields each tile twice: as slices of blocks, and as slices of pixels. Pixels at the right and
+    bottom that fill no block belong to the last one.
     """
     rows, columns = height // step, width // step
 
@@ -172,5 +174,5 @@ def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Ti
 
 
 def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:
-    """Alpha in 16 bits, up to 255 x 255, the range of a weighted colour."""
+    """The resized alpha times 255, in 16 bits: the scale of a colour multiplied by alpha."""
     return resize(np.multiply(alpha, 255, dtype=np.uint16), height, width)

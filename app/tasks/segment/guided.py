@@ -21,12 +21,14 @@ RADIUS = 0.01
 """Window radius as a fraction of the longer side."""
 EPSILON = 1e-3
 LEVELS = 0.2
-"""How far values are stretched away from 0.5 before and after the fit, because the network's blur
-is not translucency. All values here were chosen by the error near edges of known masks."""
+"""Values up to LEVELS become 0, values from 1 - LEVELS become 1, and those between are stretched,
+before and after the fit: the network's edges are blurred, but the object's are not translucent.
+
+The constants of this module were chosen by the error near the edges of known masks."""
 UNDECIDED = (0.15, 0.85)
 BROAD = 0.015
-"""Radius of a disc, as a fraction of the mask's longer side. Undecided values among which such a
-disc fits are a region, others are an edge."""
+"""Radius of a disc, as a fraction of the mask's longer side. An area of undecided values is a
+region if such a disc fits into it, and an edge otherwise."""
 TILE = 128
 """Side in pixels of the tile that is computed at once: small enough for the processor's cache."""
 
@@ -80,7 +82,10 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def _apply(padded: Floats, pixels: Pixels, place: Tile, step: int, alpha: Pixels) -> None:
-    """Write the alpha of `place`; `padded` has one block before the first and two at the end."""
+    """Write the alpha of `place`.
+
+    `padded` is the model, extended on both axes by one block at the start and two at the end.
+    """
     rows, columns = place
     blocks = padded[
         rows.start // step : -(-rows.stop // step) + 2,
@@ -97,7 +102,10 @@ def _apply(padded: Floats, pixels: Pixels, place: Tile, step: int, alpha: Pixels
 
 
 def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
-    """Two maps, each 1 where all windows of the model see only ones, or only zeros."""
+    """Two maps, full and empty.
+
+    They are 1 where all windows that affect a pixel contain only ones, or only zeros.
+    """
     reach = np.ones((4 * radius + 3, 4 * radius + 3), np.uint8)
     full = cv2.erode((stretched >= 1).astype(np.uint8), reach)
     empty = cv2.erode((stretched <= 0).astype(np.uint8), reach)
@@ -195,7 +203,7 @@ def _inverse(rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any) -> Inverse:
     """Invert the symmetric 3 x 3 matrices by cofactors."""
     i_rr, i_rg, i_rb = gg * bb - gb * gb, gb * rb - rg * bb, rg * gb - gg * rb
     i_gg, i_gb, i_bb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg
-    # Positive definite thanks to epsilon.
+    # The determinant is not 0: epsilon makes the matrices positive definite.
     share = 1 / (i_rr * rr + i_rg * rg + i_rb * rb)
 
     def scaled(cofactor: Any) -> Floats:

@@ -25,9 +25,9 @@ BOX_LEVEL = 16
 def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:
     """The network's input (1, 3, size, size), made as in U2-Net's training.
 
-    Like RescaleT and ToTensorLab(flag=0) of
-    https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py: scaled bilinearly, and divided
-    by the picture's own maximum. Anti-aliasing would move the masks by several percent.
+    The picture is scaled bilinearly and divided by its own maximum, as in RescaleT and
+    ToTensorLab(flag=0) of https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py.
+    Anti-aliasing while scaling would change the masks by several percent.
     """
     small = cv2.resize(pixels, (size, size), interpolation=cv2.INTER_LINEAR)
     largest = max(1.0, float(small.max()))

@@ -1,9 +1,10 @@
-"""Closed-form matting where the mask is undecided, for hair and fur; `guided` everywhere else.
+"""Closed-form matting near unsure pixels of the mask, for hair and fur; `guided` everywhere else.
 
-It solves for the alpha that is a linear function of the colours in every window (Levin et al., "A
-Closed-Form Solution to Natural Image Matting", 2008). The matrix is never built: its product with
-an alpha is a few box filters (He et al., "Fast Matting Using Large Kernel Matting Laplacian
-Matrices", 2010). The reduced picture and the iterations of conjugate gradients are bounded.
+The solution is the alpha that is closest to a linear function of the colours in every window (Levin
+et al., "A Closed-Form Solution to Natural Image Matting", 2008). The matrix of this linear system,
+the matting Laplacian, is never built: its product with an alpha is a few box filters (He et al.,
+"Fast Matting Using Large Kernel Matting Laplacian Matrices", 2010). To limit the time, the system
+is solved on a reduced picture with a limited number of iterations of conjugate gradients.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def thin(level: Floats) -> Floats:
     side = _reach(level)
     whole = (level > 0.5).astype(np.uint8)
     narrow = whole - opened(whole, side)
-    # Slivers are corners of wide parts.
+    # Remove slivers: they are corners of wide parts, not narrow parts.
     narrow = cv2.morphologyEx(narrow, cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
     near = cv2.dilate(narrow, np.ones((side, side), np.uint8))
     return cv2.GaussianBlur(near.astype(np.float32), (0, 0), side / 4)
@@ -114,7 +115,10 @@ class Laplacian:
 def solved(
     laplacian: Laplacian, start: Floats, band: Pixels, target: Floats, *, prior: float
 ) -> Floats:
-    """Conjugate gradients: `start` outside the band; inside, `target` attracts alpha by `prior`."""
+    """Solve for the alpha inside the band, with conjugate gradients.
+
+    Outside the band, alpha is `start`. Inside, `prior` is the weight that pulls it to `target`.
+    """
     free, weight = band.astype(np.float32), np.float32(prior)
     alpha = start.copy()
     rest = (weight * (target - alpha) - (laplacian @ alpha)) * free

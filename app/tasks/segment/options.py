@@ -1,7 +1,8 @@
 """The options of `/segment`, declared once, for parsing, OpenAPI and the demo page.
 
-`SegmentOptions` of the Python client repeats them; a test compares the two. An option that needs
-another one has no `default` here: pages generated from the OpenAPI document would send it alone.
+`SegmentOptions` of the Python client repeats the options; a test compares the two. An option that
+is valid only together with another one has no `default` here: pages generated from the OpenAPI
+document would send the default without the other option.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ FOREGROUND = 0.5
 class Parameters(BaseModel):
     """How a picture becomes the network's input: side in pixels, then mean and std per channel.
 
-    `output` names the mask, by default the first output. The other defaults are U2-Net's
+    `output` names the output that is the mask; the default is the first output. The other defaults
+    are U2-Net's
     (https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py).
     """
 

@@ -29,7 +29,8 @@ STAGES = "app.tasks.segment.stages"
 
 
 FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
-"""Bounds of a file's size: no format takes more, even for pixels that cannot be compressed."""
+"""An encoded file has at most FILE_BYTES, and FILE_BYTES_A_PIXEL for each pixel: no format takes
+more, even for pixels that cannot be compressed."""
 
 
 # Checks of the answers of codec processes (app.engine.process.answers.Check): names, types, shapes

@@ -39,8 +39,10 @@ Length = tuple[float, str]
 class Scene:
     """The place of the foreground and its background; the defaults leave the result unchanged.
 
-    `bg_blur` (the standard deviation), `scale` and `position` (of the free room left of the subject
-    and above it) are in percent; `margins` are top, right, bottom, left.
+    `bg_blur` is the blur's standard deviation in percent of the picture's longer side. `margins`
+    are top, right, bottom, left. `scale` is the percentage of the canvas that the subject fills.
+    `position` is the percentage of the free room that is left of the subject, and above it.
+    `shadow` is the shadow's opacity, from 0 to 1.
     """
 
     bg_fit: str = "cover"
@@ -152,7 +154,10 @@ def _margin(text: str) -> Length:
 
 
 def _position(text: str | None, *, scaled: bool) -> tuple[float, float] | None:
-    """Read the position; None leaves the subject in place. A scaled one is centred by default."""
+    """Read the position; returns None if the subject stays in place.
+
+    Without `text`, a `scaled` subject is centred, and any other stays in place.
+    """
     if text is None:
         text = "center" if scaled else _ORIGINAL
     if text == _ORIGINAL:
@@ -187,7 +192,10 @@ def _opacity(text: str | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRequest:
-    """One picture and what to make of it. `labels` requests the pixels of the result, too."""
+    """One picture and what to make of it.
+
+    With `labels`, the result contains the pixels of the mask as well as the encoded file.
+    """
 
     body: bytes
     background: bytes | None = None
@@ -239,9 +247,9 @@ def read_options(
     preferred_format: str | None = None,
     labels: bool = False,
 ) -> SegmentRequest:
-    """Check the options by name; `preferred_format` is that of the Accept header.
+    """Check the options and apply the defaults; `preferred_format` comes from the Accept header.
 
-    Raises InvalidParameter that names the option and its accepted values.
+    Raises InvalidParameter, which names the option and its accepted values.
     """
     output = read_word(options, "output")
     # JPEG has no alpha and blurs a mask's edge, so only a composite may be a JPEG.
@@ -305,7 +313,7 @@ def _colour(text: str | None, output: str) -> Colour:
 
 
 class SegmentSettings(BaseModel):
-    """Settings of the task, read from PADDLEPOOL_ and the field's name in capitals."""
+    """Settings of the task; each variable is PADDLEPOOL_ and the field's name in capitals."""
 
     segment_max_bytes: Bytes = Field(
         12 * MIB, description="Maximum request body of /segment, in bytes."

@@ -122,7 +122,7 @@ def _as_picture(answer: Answer) -> Response:
 
 
 def _document(answer: Answer) -> bytes:
-    """Build the JSON reply without an encoder for the picture: base64 needs no escapes."""
+    """Build the JSON reply; `image` bypasses the JSON encoder, because base64 needs no escapes."""
     result: SegmentResult = answer.value
     reply = {
         "width": result.width,
@@ -175,7 +175,11 @@ def _parameters() -> list[dict[str, Any]]:
 
 
 def _request_body() -> dict[str, Any]:
-    """Describe the files only; with the parameters, pages would offer each of them twice."""
+    """Describe only the files, not the parameters, which may also be fields of the form.
+
+    Parameters are already declared for the query. With a second declaration here, API pages would
+    offer each of them twice.
+    """
     pictures = {
         name: {
             "type": "string",

@@ -1,6 +1,7 @@
 """The calls that `/segment` makes into codec processes; the pictures stay in memory between them.
 
-All follow `app.tasks.codecs.sandbox.Handler`. They return their times in seconds by stage.
+Each function is a Handler (`app.engine.process.worker`). Those that serve a request return the
+seconds that each stage took.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The task for offline commands: texts to compare, agreement, and scores on data."""
+"""Supports offline commands: sample texts, and a model's quality on labelled posts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BINS = 15
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Figures of a set of predictions; each lies within 0 … 1."""
+    """Quality of the predictions for `texts` texts; each other figure is from 0 to 1."""
 
     texts: int
     accuracy: float
@@ -43,7 +43,7 @@ class Quality:
 
 
 def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Quality:
-    """Judge [n, classes] probabilities against [n] class numbers, n at least 1."""
+    """Compare probabilities [n, classes] with the true class numbers [n]; n is at least 1."""
     guesses = probabilities.argmax(axis=1)
     f1 = {}
     for number, name in enumerate(labels):
@@ -59,7 +59,10 @@ def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Qua
 
 
 def calibration_error(probabilities: Floats, truth: Ints) -> float:
-    """The expected calibration error: the mean gap between top score and accuracy."""
+    """The expected calibration error (ECE) over BINS bins of the top score.
+
+    It is the gap between mean top score and accuracy in each bin, averaged over all texts.
+    """
     top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
     slot = np.minimum((top * BINS).astype(int), BINS - 1)
     gaps = (abs(top[slot == b].sum() - right[slot == b].sum()) for b in range(BINS))
@@ -67,7 +70,7 @@ def calibration_error(probabilities: Floats, truth: Ints) -> float:
 
 
 def text_key(text: str) -> str:
-    """A key to find copies of one post: its letters and digits, with width and case folded."""
+    """A key that copies of one post share: its letters and digits in lower case and NFKC form."""
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()
 
 
@@ -211,8 +214,10 @@ class LabelComparison:
         self._tokenizer = open_tokenizer(info, self._parameters)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample for each line, in .jsonl files for its `text`. Raises ConfigError or
-        InputError."""
+        """One sample for each line of the files; of a line in a .jsonl file, its member `text`.
+
+        Raises ConfigError if a file cannot be read, and InputError if a text is not accepted.
+        """
         texts: list[str] = []
         for file in files:
             if file.suffix == ".jsonl":

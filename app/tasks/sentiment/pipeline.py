@@ -65,7 +65,7 @@ class Parameters(BaseModel):
         return self
 
     def lengths(self) -> tuple[int, ...]:
-        """The lengths to which texts are padded: buckets below the model's maximum, and that."""
+        """The lengths to which texts are padded: buckets below `max_tokens`, and `max_tokens`."""
         return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
 
 
@@ -92,7 +92,10 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 
 
 class Tokenised(NamedTuple):
-    """One tokenised text: the `ids` of its tokens and of two markers, padded to `bucket` ids."""
+    """One tokenised text: the `ids` of its tokens, which tensors_of() pads to the length `bucket`.
+
+    Markers such as [CLS] are among the `ids`, and `tokens` counts them.
+    """
 
     ids: Sequence[int]
     tokens: int
@@ -118,7 +121,10 @@ def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
-    """Build one tokenizer for all versions with the same file; this holds the interpreter lock."""
+    """Build one tokenizer for all versions with the same file.
+
+    Building holds the interpreter lock.
+    """
     tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a "[SEP]" in a client's text is text, not a marker
@@ -204,7 +210,10 @@ class TextScores(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """The texts of a request, and the text of each row when all rows of its jobs are joined."""
+    """The texts of a request, and their order in its jobs.
+
+    Row n of all jobs, one job after another, is the text at position `order[n]` of `texts`.
+    """
 
     texts: Sequence[Tokenised]
     order: Sequence[int]
@@ -237,7 +246,8 @@ class SentimentPipeline:
     async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
 
-        Raises TextEmpty, TextTooLong for WholeTexts, DeadlineExceeded and Overloaded.
+        Raises TextEmpty, DeadlineExceeded, Overloaded, and TextTooLong if the model would truncate
+        one of WholeTexts.
         """
         CALLER.get().spend("texts", len(payload))
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
@@ -261,9 +271,12 @@ class SentimentPipeline:
         prepared: Prepared,
         outputs: Sequence[Tensors],
         *,
-        deadline: float,  # noqa: ARG002 - of the port; this cannot take long enough to miss one
+        deadline: float,  # noqa: ARG002 - the port requires it; finish() is too fast to need it
     ) -> Finished:
-        """A tuple of TextScores, one per text; raises ModelOutputInvalid."""
+        """A tuple of TextScores, one per text.
+
+        Raises ModelOutputInvalid if the model's scores have a wrong shape.
+        """
         request: _Request = prepared.state
         begin = time.perf_counter()
         logits = np.concatenate([array for output in outputs for array in output.values()])
@@ -286,7 +299,7 @@ class SentimentPipeline:
         return Finished(value=tuple(value), stages={"postprocess": time.perf_counter() - begin})
 
     def close(self) -> None:
-        """The executor belongs to the server."""
+        """Do nothing: the executor belongs to the server."""
 
     def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
         if self._clock() >= deadline:

@@ -93,7 +93,7 @@ EXAMPLES: dict[str, Example] = {
         },
     },
 }
-"""Requests that a page offers to send. The texts are our own."""
+"""Example requests, which the API's interactive pages offer to send. The texts are our own."""
 
 HAPPY = {"label": "happy", "label_zh": "快乐", "score": 0.9902}
 SAD = {"label": "sad", "label_zh": "悲伤", "score": 0.9571}
@@ -150,7 +150,7 @@ async def classify_sentiment(
 
 
 async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
-    """Check the texts, run them and count their padding; for every request format."""
+    """Check and classify the texts, and count their padding; all request formats call this."""
     settings = services.settings
     check_texts(texts, limits=settings.of(SentimentSettings))
     answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))

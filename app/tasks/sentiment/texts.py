@@ -31,7 +31,7 @@ MAX_TOP_K = 1_000
 
 
 class SentimentSettings(BaseModel):
-    """Settings of the task, read from PADDLEPOOL_ and the field's name in capitals."""
+    """Settings of the task; each variable is PADDLEPOOL_ and the field's name in capitals."""
 
     sentiment_max_bytes: Bytes = Field(
         256 * KIB, description="Maximum request body of /sentiment, in bytes."
