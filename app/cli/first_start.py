@@ -1,4 +1,4 @@
-"""The user's own repository, for commands without a configured one or ./model_repo."""
+"""The user's own repository, for a server with neither a configured one nor ./model_repo."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _pull(root: Path) -> None:
     if published_version(root / PULLED, RELEASES[PULLED].sha256):
         return
     logger.info("looking for the official weights of %s", PULLED)
-    # A separate process, because it imports Paddle. -P: ignore a directory `app` here.
+    # A separate process, because it imports Paddle. -P: do not import `app` from the working
+    # directory.
     command = [sys.executable, "-P", "-m", "app.cli", "pull", PULLED, "--if-possible"]
     command += ["--timeout", str(PULL_TIMEOUT), "--repository", str(root)]
     done = subprocess.run(

@@ -38,7 +38,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""The group's budget divided by the loss budget: the group is judged on a single sample."""
+"""Factor from --budget to the group's budget; above 1, as one sample alone judges the group."""
 
 GROUP = """
 [[instance_group]]

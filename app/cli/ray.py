@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal. Raises ConfigError without Ray, and for invalid options."""
+    """Serve until a signal. Raises ConfigError if Ray is not installed or an option is invalid."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read by the import of Ray and by its processes
     try:
         import ray

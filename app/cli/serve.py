@@ -123,7 +123,7 @@ def _form(wanted: str, replica: str) -> logging.Formatter:
 
 
 def main() -> int:
-    """Serve for another command; end when standard input closes, as when the parent ends."""
+    """Serve for another program. Exit when standard input closes; the program's end closes it."""
     parser = argparse.ArgumentParser()
     configure(parser)
     threading.Thread(target=_end_with_input, daemon=True).start()

@@ -26,9 +26,10 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
 
 
 def repository_root(given: Path | None) -> Path:
-    """Return the given directory, the configured one, or the user's own.
+    """Return `given`, else the configured repository.
 
-    Raises ConfigError.
+    If that is a missing default, return the user's own repository, if it exists. Raises ConfigError
+    if a setting is invalid.
     """
     if given:
         return given

@@ -27,7 +27,7 @@ from app.evidence.comparison.search import (
 from app.tasks.task import comparison_of
 
 REQUESTS = 40
-"""Runs of each group alone, with --groups."""
+"""Runs of each group with --groups: this many alone, and at least this many on busy cores."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -40,7 +40,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A profiled graph. `before` is the number of exported operators; the executor `added` some."""
+    """A profiled graph.
+
+    `before` is the number of exported operators. `added` contains the name and milliseconds of each
+    operator that the executor added.
+    """
 
     model: str
     group: str
@@ -72,7 +76,7 @@ class Graph:
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
-    """Profile a run of the self-test's input in a process. Raises BackendError."""
+    """Profile a run of the self-test's input in a child process. Raises BackendError."""
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":
         raise BackendError("only a Paddle program has a graph to show; this one is ONNX")

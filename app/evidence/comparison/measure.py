@@ -24,7 +24,7 @@ Sample = tuple[str, Tensors]
 
 
 class TaskComparison(Protocol):
-    """Result of a task's `comparison`."""
+    """Samples and measure of agreement for a model, as the task's `comparison` returns them."""
 
     agreement_name: str
     least_agreement: float
@@ -43,7 +43,7 @@ ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
 
 
 def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
-    """A version's self-test with the task's measure. Raises ManifestError."""
+    """A version's self-test with the task's measure of agreement. Raises ManifestError."""
     return files.selftest(None if task is None else task.agreement)
 
 
@@ -84,7 +84,10 @@ def open_groups(
     count: Callable[[InstanceGroup], int] = lambda _: 1,
     opened_one: Callable[[], None] = lambda: None,
 ) -> Opened:
-    """Open `count(group)` predictors of each group. The result lists refusals; none is raised."""
+    """Open `count(group)` predictors of each group.
+
+    A group that cannot be opened is listed in `refused` with the reason; no error is raised.
+    """
     opened = Opened(predictors={}, refused={})
     try:
         for group in groups:
@@ -106,7 +109,7 @@ def open_groups(
 
 RUN_SECONDS = 120.0
 SLICES = 3
-"""Slices of each group's concurrent runs; those of all groups are interleaved."""
+"""Number of slices of each group's concurrent runs; the groups take turns after each slice."""
 
 
 @dataclass(slots=True)
@@ -180,7 +183,10 @@ def _busy(
     requests: int,
     tick: Callable[[], None],
 ) -> list[float]:
-    """Times of `requests` runs, shared by all predictors, each in its own thread."""
+    """Make `requests` runs and return their seconds.
+
+    The predictors share the runs; each predictor has its own thread.
+    """
     lock, numbers = threading.Lock(), iter(range(requests))
     seconds: list[float] = []
 

@@ -14,7 +14,7 @@ DEFAULT, OTHER, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#d9a441"
 
 
 def check_plot(file: Path) -> None:
-    """Raise ConfigError for another suffix or without matplotlib."""
+    """Raise ConfigError if the suffix is not one of SUFFIXES or matplotlib is not installed."""
     if file.suffix not in SUFFIXES:
         raise ConfigError(
             f"--plot writes {' and '.join(SUFFIXES)} files", received=file.suffix or "no suffix"
@@ -23,7 +23,7 @@ def check_plot(file: Path) -> None:
 
 
 def plot_comparison(found: Comparison, file: Path) -> None:
-    """Times of a single request with whiskers to the 95th percentile, and the busy rate."""
+    """Plot the times of a single request and, if measured, requests per second on busy cores."""
     concurrent = [each.concurrent_per_second for each in found.groups]
     panels = 2 if any(rate is not None for rate in concurrent) else 1
     height = 1.6 + 0.42 * len(found.groups)

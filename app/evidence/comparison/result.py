@@ -168,9 +168,9 @@ def recommend(
 ) -> Recommendation:
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
-    Groups that were not measured on all cores are compared by the inverse of one request's median
-    time. Rejects groups beyond their budget, groups that are no candidates, and groups whose 95th
-    percentile is above `p95_seconds`.
+    Groups are compared by their throughput on all cores. If that was not measured for every group,
+    all are compared by the inverse of a single request's median time. A group is rejected if it is
+    beyond its budget, is no candidate, or has a 95th percentile above `p95_seconds`.
     """
     results = {each.group: each for each in found.groups}
     default = results[found.default_group]

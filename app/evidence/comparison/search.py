@@ -35,7 +35,7 @@ from app.models.repository.layout import ModelFiles
 from app.observability.metrics import Metrics
 
 EQUAL = 1.10
-"""Candidates within this of the best count as equally fast; the simplest of them wins."""
+"""Candidates within this factor of the best count as equally fast; the simplest of them wins."""
 
 BATCHES = (2, 4, 8)
 
@@ -138,8 +138,8 @@ if TYPE_CHECKING:
 def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[int, ...]]) -> None:
     """Set the default group's count and threads, the batch size and, for texts, the buckets.
 
-    `lengths` maps each input of the warm-up shapes to its leading sizes, without the bucket. Raises
-    ConfigError.
+    A warm-up shape of an input consists of its sizes in `lengths` and, as the last size, a bucket.
+    Raises ConfigError.
     """
     config, document = load_config(path), _parsed(path)
     import tomlkit
@@ -165,9 +165,10 @@ def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[in
 
 
 def write_default_group(path: Path, name: str) -> None:
-    """Make `name` the default group; it starts with the server, the old one on demand.
+    """Make `name` the default group, which starts with the server.
 
-    It gets as many instances as fit into the old group's threads. Raises ConfigError.
+    It gets as many instances as fit into the threads of the old default group, which starts on
+    demand from then on. Raises ConfigError.
     """
     config, document = load_config(path), _parsed(path)
     old = config.default_group
@@ -284,7 +285,7 @@ async def open_candidate(
     open_predictor: PredictorFactory,
     agreement: Agreement | None = None,
 ) -> CandidateUnderLoad:
-    """Start serving a candidate; every predictor is warm and has passed its self-test then."""
+    """Start serving a candidate; on return, all predictors are warm and passed their self-tests."""
     model = ServedModel(
         candidate_files(files, candidate, samples),
         context=EngineContext(
@@ -304,7 +305,7 @@ async def open_candidate(
 
 
 ROUNDS = 3
-"""Slices of each candidate's time; those of all candidates are interleaved."""
+"""Number of slices of each candidate's time; the candidates take turns after each slice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +364,7 @@ class Search:
     def _fits_memory(
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]
     ) -> bool:
-        """Estimate memory from the largest predictor so far; half of the free memory must stay."""
+        """Whether half of the free memory is enough, judged by the largest predictor so far."""
         seen = [*known, *(one.outcome() for one in loaded if one.seconds)]
         each = max((one.resident_bytes // one.candidate.count for one in seen), default=0)
         if not each and loaded:

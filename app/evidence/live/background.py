@@ -42,7 +42,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Background:
-    """A TrafficListener; began(), ended() and answered() are called from the event loop."""
+    """The background thread, and the TrafficListener that makes it pause during requests.
+
+    began(), ended() and answered() are called from the event loop.
+    """
 
     idle_gate: IdleGate
     shadow: Shadow

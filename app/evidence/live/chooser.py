@@ -1,8 +1,9 @@
 """Measures, chooses and sets the default group of each model with `default_group = "auto"`.
 
-One candidate at a time is measured against the first group, in idle moments. Both groups run
-several processes at once, because processes slow each other down: as many as would serve, but at
-most TOGETHER, and fewer if memory is short.
+One candidate at a time is measured against the first group, in idle moments. The two groups take
+turns. Each runs all its processes at once, because processes in service slow each other down. It
+has as many processes as it would have in service, but at most TOGETHER, and fewer if memory is
+short.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ Precision = Literal["auto", "exact"]
 Choosing = Literal["off", "auto", "exact"]
 
 RETRY_SECONDS = 120.0
-"""Pause before candidates are measured again: runs were interrupted or noisy, or a process died."""
+"""Pause before candidates without a final result are measured again.
+
+Their runs were interrupted or noisy, a process crashed or could not start, or memory was short.
+"""
 
 MORE_ROUNDS = 3
-"""Limit of further rounds for undecided candidates once another candidate serves."""
+"""Maximum number of further rounds for undecided candidates once another candidate serves."""
 
 ROOM = 1.25
-"""Assumed memory of a candidate's process, relative to a process of the first group."""
+"""Assumed memory of a process in a race, relative to a serving process of the first group."""
 
 log = logging.getLogger(__name__)
 

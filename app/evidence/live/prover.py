@@ -1,4 +1,4 @@
-"""Proves whether groups have an effect by runs that alternate with runs of the base."""
+"""Proves whether a group has an effect: its runs alternate with runs of its base."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ MAX_ROUNDS = 72
 OWN, BASE = "own", "base"
 
 RETRY_SECONDS = 600.0
-"""Pause before a group is measured again: runs failed or were noisy, or its process died once."""
+"""Pause before a group is measured again.
+
+Its runs failed or were noisy, or its process crashed for the first time.
+"""
 
 NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and names no base")
 
@@ -35,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Prover:
-    """Proves one group at a time; `which` selects those that are started, or all of config.toml."""
+    """Proves one group at a time; `which` selects the started groups, or all of config.toml."""
 
     registry: RegistryProxy
     shadow_predictors: ShadowPredictors

@@ -1,4 +1,4 @@
-"""Race of a candidate against the first group: the same inputs in turn, each on all cores."""
+"""A race of a candidate and the first group: they take turns with the same inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.models.repository.selftest import Quality
 ALONE_RUNS = 5
 
 QUICK_PAIRS = 3
-"""A candidate that loses each of this many pairs is not measured further."""
+"""A candidate that is slower in all of its first QUICK_PAIRS pairs is not measured further."""
 
 MAX_PAIRS = 24
 MAX_ROUNDS = 100
@@ -47,7 +47,7 @@ class RaceResult:
 
 
 class Race:
-    """Opens both sides on entry and closes them on exit; owned by one thread.
+    """Opens predictors of both groups on entry and closes them on exit; owned by one thread.
 
     Entry and run() raise Closed, and the same errors as ServedModel.open_shadow.
     """
@@ -68,7 +68,7 @@ class Race:
         self._together = together
         self._first = config.default_group
         count = config.count_in_place(group)
-        if count > together:  # not all run at once: count those with a core per thread
+        if count > together:  # not all can run at once: count those with a core per thread
             count = config.count_of_threads(group)
         self._counts = {group: count, self._first: config.group(self._first).count}
         self._opened = contextlib.ExitStack()
@@ -92,9 +92,10 @@ class Race:
         ]
 
     def run(self, *, most_difference: float) -> RaceResult:
-        """Run the race. The reference is the first group's answer to the golden input.
+        """Run the race, unless the candidate's outputs differ by more than `most_difference`.
 
-        The stored golden output may have fewer digits.
+        Both groups' outputs for the golden input are compared. The stored golden output is not the
+        reference, because it may have fewer digits.
         """
         golden = self._served.selftest
         outputs = run_together(self._own[:1], golden.inputs).outputs
@@ -152,14 +153,17 @@ class Race:
         return RaceResult(candidate=candidate, decided=not noisy, verdict=verdict)
 
     def _seconds_alone(self) -> float | None:
-        """Seconds of a run while nothing else runs; None if requests left no time."""
+        """Median seconds of a run of one predictor alone; None if every run was interrupted."""
         inputs = _shapes(self._served)[0]
         ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
         seconds = [each for each in ran if each is not None]
         return statistics.median(seconds) if seconds else None
 
     def _runner(self, group: str) -> Runner:
-        """Build a function that runs all predictors at once and reports the time per run."""
+        """Build a function that runs all predictors of `group` at once.
+
+        It divides their mean time by the number of processes that the group has in service.
+        """
         predictors = self._own if group == self._group else self._theirs
 
         def run(inputs: Tensors) -> Timed:

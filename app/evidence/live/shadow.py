@@ -1,4 +1,4 @@
-"""Replays answered requests on other groups in idle moments: times, drift, agreement."""
+"""Replays answered requests on other groups in idle moments: measures time, drift, agreement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.evidence.live.shadow_predictor import (
 from app.models.repository.config import ModelConfig
 
 MAX_RESIDENT_BYTES = 2 << 30
-"""Memory at which a shadow is closed, to be opened again."""
+"""A shadow predictor that uses more memory is closed; the next replay opens a new one."""
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class Shadow:
     """Samples answered jobs and replays them on other groups.
 
     offer() is called from the event loop, replay_one() from the thread that owns the predictors. At
-    most one job per model waits. At most `max_predictors` predictors are open; the least recently
-    used one is closed for the next.
+    most one job per model waits. At most `max_predictors` predictors are open; before another is
+    opened, the least recently used one is closed.
     """
 
     registry: RegistryProxy
@@ -61,7 +61,11 @@ class Shadow:
     def offer(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> bool:
-        """Sample a share of the requests that the default group answered; True if taken."""
+        """Keep one job of a request for a replay; False if it is not kept.
+
+        A request that the default group answered is kept with the probability `fraction`, unless
+        another job of its model waits.
+        """
         if group != served.config.default_group or self.draw() >= self.fraction:
             return False
         if served.name in self._waiting:
@@ -75,7 +79,7 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Run the longest-waiting job on its model's groups; False if none waits. Raises Closed."""
+        """Replay the longest-waiting job on other groups; False if none waits. Raises Closed."""
         waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
             return False
@@ -120,7 +124,8 @@ class Shadow:
             raise
         self._keep(key, shadow)
         if timed.seconds is not None:
-            # Without a batch axis, clients choose the first size: it must not become a label.
+            # Without a batch axis, clients choose the first size. It must not become the label
+            # `rows`, because the number of its values would have no limit.
             rows = len(next(iter(answered.inputs.values()))) if served.batched else 1
             self.observer.batch_done(
                 model=served.name,
@@ -160,7 +165,10 @@ class Shadow:
 
 
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
-    """Warn of each name that is no model's group: a typo, or its model is not published yet."""
+    """Warn of each name that no model has as a group that requests can be replayed on.
+
+    The name is a typo, or its model is not published yet.
+    """
     known = {
         group.name
         for config in configs

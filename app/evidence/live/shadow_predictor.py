@@ -73,14 +73,14 @@ class IdleGate:
         raise Closed
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
-        """Block for `seconds` or until `unless()`, which wake() checks again. Raises Closed."""
+        """Block for `seconds` or until `unless()` is true. wake() causes a check. Raises Closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or unless(), seconds)
             if self._closed:
                 raise Closed
 
     def check(self) -> None:
-        """Raise Closed after close(), the likely cause of a failure."""
+        """Raise Closed after close(): then close() is the likely cause of a failed run."""
         if self._closed:
             raise Closed
 

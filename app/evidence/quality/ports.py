@@ -23,7 +23,7 @@ RUN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Location of the data. `limit` truncates each set; `smoke` has labelled sentences."""
+    """Location of the data. `limit` truncates each set; `smoke` lists files of labelled texts."""
 
     data: Path
     smoke: tuple[Path, ...] = ()
@@ -87,7 +87,7 @@ class Bench:
 
 
 class TaskQuality(Protocol):
-    """Result of a task's `quality`; its data are already read."""
+    """Measure of a model's quality, as the task's `quality` returns it; the data are loaded."""
 
     def measure(self, bench: Bench) -> Findings: ...
 

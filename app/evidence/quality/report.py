@@ -106,7 +106,10 @@ _NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`wrong` is False if the card has no such figures."""
+    """How a card differs from the measured figures.
+
+    `wrong` is False if the card has no figures of the version.
+    """
 
     sentence: str
     wrong: bool = True
@@ -128,9 +131,10 @@ def read_card(path: Path) -> str:
 
 
 def write_card(path: Path, report: Report) -> None:
-    """Write the figures over this version's, behind other versions', or below the heading.
+    """Write the figures into the card, in place of earlier figures of this version.
 
-    Raises ConfigError like read_card, and for figures of a part of the data.
+    Without earlier figures, they go after those of other versions, or else below the heading.
+    Raises ConfigError like read_card, and if the figures are of only a part of the data.
     """
     if report.limit is not None:
         raise ConfigError("figures of a part of the data (--limit) do not belong in a card")

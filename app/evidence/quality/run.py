@@ -168,7 +168,10 @@ def _fingerprint(manifest: Manifest) -> str:
 
 
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
-    """Build a table of differences for each table of figures. Equal counts stay as they are."""
+    """Build a table of differences for each table of figures.
+
+    A count that is equal in both tables is repeated; its difference would say nothing.
+    """
     known = {table.key: dict(table.rows) for table in before.tables}
     return [
         Table(

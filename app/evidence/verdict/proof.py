@@ -1,9 +1,10 @@
 """Decides whether a configuration takes effect, and which of several is best.
 
 Paddle's switches can report "enabled" and change nothing, so verdicts rest on measurements. A group
-is *effective* if its outputs or its times differ from those of its base (the whole interval of the
-ratio lies beyond 5 %). It is *ineffective* if its outputs are bitwise equal and its times differ by
-no more than noise. It is *unproven* while there are too few runs or they are too noisy.
+is *effective* if its outputs or its times differ from those of its base. Times differ if the whole
+interval of their ratio is more than 5 % away from 1. A group is *ineffective* if its outputs are
+bitwise equal and its times differ by no more than noise. It is *unproven* while there are too few
+runs or they are too noisy.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def interleave(
 ) -> dict[str, Runs]:
     """Run every group once per round, cycling through the inputs, until `enough`.
 
-    Each round begins with the next group. Its times count only if none of its runs was interrupted.
+    Each round starts with a different group than the round before. The times of a round count only
+    if none of its runs was interrupted.
     """
     runs = {name: Runs() for name in runners}
     names = list(runners)
@@ -78,7 +80,10 @@ def interleave(
 Finding = Literal["effective", "ineffective", "unproven"]
 
 MIN_PAIRS = 8
-"""Fewer pairs cannot prove an effect at 99 %: 8 equal signs occur by chance in 2 / 2**8 = 0.8 %."""
+"""Fewer pairs cannot prove an effect at 99 % confidence.
+
+Without an effect, one group is faster in all 8 pairs with a probability of 2 / 2**8 = 0.8 %.
+"""
 
 MINIMAL_EFFECT = 1.05
 """Smallest ratio of times that matters, however significant."""
@@ -130,7 +135,7 @@ def _decide(
     pairs = len(own.seconds)
     equal = all(map(bitwise_equal, own.outputs, base_runs.outputs))
     takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
-    if not equal and own.repeatable and base_runs.repeatable:  # else, other bits prove nothing
+    if not equal and own.repeatable and base_runs.repeatable:  # varying outputs prove nothing
         return "effective", f"other outputs than {base}; {takes}"
     same = f"the same bits as {base}" if equal else f"{base} varies from run to run"
     if pairs < MIN_PAIRS:
@@ -173,14 +178,15 @@ def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
 
 
 GAIN = 1.10
-"""A candidate is worth a change only if its whole interval is above this."""
+"""A candidate is worth a change only if the whole interval of its gain is above this factor."""
 
 EQUAL = 1.05
-"""Candidates within this of the best count as equally fast."""
+"""Candidates within this factor of the best count as equally fast."""
 
 SOONER, SOONER_COSTS = 1.5, 1.15
 """A candidate that answers a single request 1.5 times sooner may have up to 1.15 times less
-throughput: in service, two-threaded processes lose nothing (decision 55)."""
+throughput. The loss occurs only in the measurement, where all processes start at the same moment,
+and not in service (decision 55)."""
 
 EXACT_DIFFERENCE = 1e-4
 """Largest difference from the first group's outputs that counts as equal float32 results."""
@@ -206,8 +212,8 @@ def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: flo
 def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
     """The best candidate that is fit, or None if none is worth a change.
 
-    The highest throughput wins, unless a candidate with slightly less answers much sooner (SOONER).
-    Ties go to full precision, then to the sooner answer, then to the least memory.
+    The highest throughput wins, unless a candidate with slightly lower throughput answers much
+    sooner (SOONER). Ties go to full precision, then to the sooner answer, then to the least memory.
     """
     fit = [each for each in candidates if each.fit]
     equal = fastest_of(fit, rate=_gain, within=EQUAL)

@@ -1,12 +1,14 @@
 """BERT for sequence classification, equal to Hugging Face's BertForSequenceClassification.
 
-Post-layer-norm encoder, absolute positions, exact (erf) GELU, tanh pooler. The embedding of token
-type 0 is added to the position embeddings once, at import, because serving sends one segment.
-The last layer computes only its first position, because the pooler reads no other.
+The network has a post-layer-norm encoder, absolute positions, exact (erf) GELU and a tanh pooler.
+The embedding of token type 0 is added to the position embeddings once, at import, because serving
+sends one segment. The last layer computes only its first position, because the pooler reads no
+other.
 
 `BertClassifier` is the network in the form for training. `StaticBertClassifier` computes the same
-function of the same parameters with fewer operators per run, because Paddle Inference computes
-expressions of parameters when it loads the program. docs/decisions/0029 lists each step's gain.
+function of the same parameters with fewer operators per run: Paddle Inference evaluates expressions
+that contain only parameters once, when it loads the program. docs/decisions/0029 lists each
+step's gain.
 """
 
 from dataclasses import dataclass
@@ -86,7 +88,10 @@ class EncoderLayer(nn.Layer):
 
 
 class BertClassifier(nn.Layer):
-    """int64 `input_ids`, `attention_mask` [N,L] (1 = real token) to float32 logits [N,labels]."""
+    """Maps int64 `input_ids` and `attention_mask` [N,L] (1 = real token) to logits [N,labels].
+
+    The logits are float32.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -109,12 +114,12 @@ class BertClassifier(nn.Layer):
 
 
 class StaticBertClassifier(BertClassifier):
-    """The form of `BertClassifier` for export: equal parameters, equal up to float32 rounding.
+    """The form of `BertClassifier` for export: the same parameters and fewer operators.
 
-    The scale of the scores is folded into the query's product. The softmax of a row sums to 1, so
-    the value's bias passes through unchanged and is folded into the output's bias. The mask is
-    expanded to the shape of the scores once: Paddle's own kernels add equal shapes many times
-    faster than they broadcast.
+    The outputs are equal up to float32 rounding. The scale of the scores is multiplied into the
+    query's weights and bias. The softmax of a row sums to 1, so the value's bias passes through
+    unchanged and is folded into the output's bias. The mask is expanded to the shape of the scores
+    once: Paddle's own kernels add equal shapes many times faster than they broadcast.
     """
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -123,7 +128,8 @@ class StaticBertClassifier(BertClassifier):
         x = self.embeddings_norm(self.word_embeddings(input_ids) + positions)
         bias = (1.0 - attention_mask.astype("float32")).unsqueeze([1, 2]) * MASKED
         heads = self.layers[0].attention.heads
-        # The length is given twice: a mask of another length must fail, not be read past its end.
+        # `length` is also given for the last axis: a mask of another length must fail here, and
+        # not be read past its end.
         wide = bias.expand([-1, heads, length, length])
         for layer in self.layers[:-1]:
             x = _encode(layer, x, x, wide)

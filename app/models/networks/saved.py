@@ -15,7 +15,7 @@ PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
 def load_program(path: Path) -> Any:
     """Load a saved program as a layer, by its path without a suffix.
 
-    Raises BackendError if there is a file *.info beside the program. Paddle 2 wrote such pickles;
+    Raises BackendError if there is a file *.info next to the program. Paddle 2 wrote such pickles;
     `paddle.jit.load` would unpickle one and run any code in it.
     """
     if found := sorted(each.name for each in path.parent.glob(f"*{PICKLED}")):

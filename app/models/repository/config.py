@@ -37,9 +37,9 @@ class _Table(BaseModel):
 class DynamicBatching(_Table):
     """How jobs of equal shape share a run.
 
-    `max_queue_size` counts jobs per instance. `max_batch_size` 0 means that the first axis is not a
-    batch: a request may have any size in it and runs alone. `express_instance` is accepted and has
-    no effect.
+    `max_queue_size` counts jobs per instance. `max_batch_size` 0 means that the first axis is not
+    the batch axis: a request may have any size along that axis, and it runs alone.
+    `express_instance` is accepted and has no effect.
     """
 
     max_batch_size: int = Field(default=1, ge=0, le=1024)
@@ -49,7 +49,7 @@ class DynamicBatching(_Table):
 
 
 class Budget(_Table):
-    """The loss that a lower precision may have on the golden input: as difference or agreement."""
+    """Limits of the loss of a lower precision on the golden input: mean difference, agreement."""
 
     mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
     agreement: float | None = Field(default=None, gt=0, le=1)
@@ -126,8 +126,8 @@ class VersionPolicy(_Table):
 class ModelConfig(_Table):
     """The whole of config.toml. Only the pipeline reads `parameters`.
 
-    In the result of load_config(), `default_group` is always the name of a group: "auto" becomes
-    the first group that always starts.
+    In the result of load_config(), `default_group` is always the name of a group: "auto" is
+    replaced by the first group with start = "always".
     """
 
     pipeline: str | None = None
@@ -188,9 +188,10 @@ class ModelConfig(_Table):
     def count_in_place(self, name: str) -> int:
         """Number of processes with which a group takes the place of the default group.
 
-        They use no more threads than the default group; 0 if not even one process fits. There is
-        one exception: up to TOGETHER processes keep their number if each gets more threads. A
-        single request then uses several cores, and many requests are answered as fast as before
+        As many processes as fit into the threads of the default group; 0 if none fits. There is one
+        exception: if the default group has at most TOGETHER processes and at least one process
+        fits, the group has as many processes as the default group, although each has more threads.
+        A single request then uses several cores, and many requests are answered as fast as before
         (decision 55).
         """
         default, count = self.group(self.default_group), self.count_of_threads(name)
@@ -206,7 +207,7 @@ class ModelConfig(_Table):
     def threads(self) -> int:
         """Total threads of the groups that always run.
 
-        A default group that was chosen by measuring counts with the threads of the first group.
+        If the default group was chosen by measuring, the first group is counted in its place.
         """
         first = self.first_group or self.default_group
         return sum(
@@ -218,8 +219,9 @@ class ModelConfig(_Table):
     def served_by(self, name: str, count: int | None = None) -> ModelConfig:
         """A copy in which `name` replaces the default group.
 
-        It has at least `count` processes, by default count_in_place(), and, unless it names a base,
-        is proven against the group that it replaces. That group starts on demand from then on.
+        The new default group has at least `count` processes, by default count_in_place(). Its base
+        is the replaced group, unless config.toml names another. The replaced group starts on demand
+        from then on.
         """
         if count is None:
             count = self.count_in_place(name)
@@ -268,7 +270,7 @@ class ModelConfig(_Table):
 def load_config(path: Path) -> ModelConfig:
     """Read MODEL/config.toml; a missing file means the defaults.
 
-    It may be a link within the repository, because clusters mount configuration as links. Raises
+    The file may be a link within the repository: clusters mount configuration as links. Raises
     ConfigError that names each fault, and OSError if the system does not let the server read it.
     """
     label = f"{path.parent.name}/{path.name}"
@@ -308,7 +310,7 @@ def parse_config(text: bytes) -> ModelConfig:
 
 
 def faults_of(error: ValidationError, *within: str) -> str:
-    """Describe in one line each wrong key of the table `within`."""
+    """Describe all wrong keys of a table in one line; `within` is the path of the table."""
     return "; ".join(
         f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
         for fault in error.errors()
@@ -316,7 +318,10 @@ def faults_of(error: ValidationError, *within: str) -> str:
 
 
 def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
-    """Number of processes that fill the cores: at least 1, at most one for each GiB of memory."""
+    """Number of processes that fill the cores.
+
+    At least 1, and at most MAX_COUNT and one for each GiB of memory.
+    """
     return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 def open_plain_file(path: Path) -> BufferedReader:
     """Open a regular file, without waiting on a pipe and without following a link.
 
-    Raises OSError, also for anything but a regular file.
+    Raises OSError if the file cannot be opened or is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -37,9 +37,9 @@ def _irregular() -> OSError:
 
 
 STAGING = ".staging-"
-"""Prefix of names that are being written in a model's directory. Servers ignore them."""
+"""Prefix of the names of files and directories that are not complete yet. Servers ignore them."""
 LEFTOVER_SECONDS = 86_400.0
-"""Age after which no machine can still be writing there."""
+"""Age at which a staged file or directory is removed: no machine can still be writing it."""
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def staging_name(directory: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or directory. Ignores failures: the error that led here has the reason."""
+    """Remove a file or directory. Failures are ignored, so that they do not hide another error."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The model repository on disk: its models, versions and default models, read without trust."""
+"""The model repository on disk: models, versions and default models. Its files are not trusted."""
 
 from __future__ import annotations
 
@@ -61,12 +61,15 @@ class ModelFiles:
         return self.config.dynamic_batching.max_batch_size if self.batched else 1
 
     def selftest(self, agreement: Agreement | None = None) -> SelfTest:
-        """The version's self-test, with the measure of its task. Raises ManifestError."""
+        """The version's self-test with its task's measure of `agreement`. Raises ManifestError."""
         test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
         return replace(test, agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
-        """The specification with which a backend opens `group`; no format without its program."""
+        """The specification with which a backend opens `group`.
+
+        Its `format` is None if the manifest does not list the group's program.
+        """
         found = self.manifest.find(group.program)
         return PredictorSpec(
             directory=self.directory,
@@ -208,9 +211,11 @@ def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
 def find_default_models(
     configs: Mapping[str, ModelConfig], tasks: Iterable[str], *, chosen: Mapping[str, str]
 ) -> dict[str, str]:
-    """The default model of each task: `chosen`, or with `default = true`, or the first by name.
+    """The default model of each task.
 
-    A default model may be damaged: its task is not passed to another model. Raises ConfigError if
+    That is the model in `chosen`, else one with `default = true`, else the first by name.
+
+    If a default model is damaged, its task is not given to another model. Raises ConfigError if
     `chosen` names an unknown task; an unknown model is accepted, as it may be published later.
     """
     known = sorted(tasks)

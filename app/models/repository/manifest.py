@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 20
 MAX_MANIFEST_BYTES = 1 << 20
 ONNX_SUFFIX = ".onnx"
 PICKLED = ".info"
-"""Suffix of a pickle that Paddle 2 wrote beside a program."""
+"""Suffix of a pickle that Paddle 2 wrote next to a program."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -58,7 +58,10 @@ class Derivation(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(Strict):
-    """The data for measuring activations; `sha256` covers the digests of the files, or texts."""
+    """The data for measuring activations.
+
+    `sha256` is computed from the digests of the files or, for texts, from the texts themselves.
+    """
 
     data: str
     count: Annotated[int, Field(ge=1)]
@@ -76,7 +79,7 @@ class MeasuredLoss(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The files of one program, and what runs them; `name` is None for the reference."""
+    """The files of one program and their format; `name` is None for the reference program."""
 
     name: str | None
     format: Format
@@ -98,7 +101,8 @@ class DerivedProgram(Program, Strict):
 class Manifest(Strict):
     """Contents and origin of a version; inputs and outputs are in predictor order.
 
-    Format 2 adds `programs`, and a reference program in ONNX. `params` is null without parameters.
+    Format 2 adds `programs`, and a reference program in ONNX. `params` is null for a program
+    without parameters.
     """
 
     format: Literal[1, 2]

@@ -90,7 +90,7 @@ class SelfTest:
             self._check_budget(self.budget, self.quality(found))
 
     def quality(self, found: Tensors) -> Quality:
-        """Compare outputs, which must have the shapes of the golden ones, with those."""
+        """Compare outputs with the golden outputs, which must have the same shapes."""
         return Quality(
             largest_difference=largest_difference(found, self.outputs),
             mean_difference=mean_difference(found, self.outputs),
@@ -164,8 +164,8 @@ def read_selftest(
 ) -> SelfTest:
     """Read a version's self-test. Raises ManifestError if it does not fit the specs.
 
-    An output may be empty along a free axis (nothing found): then only its dtype and shape are
-    tested.
+    An output may be empty along a free axis, for example if a detector detects no object. Then only
+    its dtype and shape are tested.
     """
     label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
     try:

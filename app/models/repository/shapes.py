@@ -47,8 +47,8 @@ Axis = tuple[str, int]
 class EqualAxes:
     """Input axes that must have the same size in a request, such as a text's ids and its mask.
 
-    Each axis is written `input.number`. Not every framework checks this: one of them reads past the
-    end of the shorter tensor and returns an answer.
+    Each axis is written `input.number`. Not every framework checks the sizes: one of them reads
+    past the end of the shorter tensor and returns an answer.
     """
 
     def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:

@@ -1,4 +1,4 @@
-"""The models that come with the program, and the repository that a user's server makes of them."""
+"""The models that come with the program, and the user's own repository, a copy of them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def user_repository() -> Path | None:
 
 
 def located(configured: Path, *, chosen: bool) -> Path:
-    """Return `configured`, or the user's own repository where `configured` is a missing default.
+    """Return `configured`, or the user's own repository if only that exists.
 
-    `chosen` tells whether an operator chose `configured`; otherwise it is the default.
+    `chosen` is True if an operator chose `configured`, which is then returned even if it does not
+    exist. It is False if `configured` is the default.
     """
     if chosen or configured.exists():
         return configured

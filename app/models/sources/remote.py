@@ -39,7 +39,10 @@ class RemoteModel:
 
 
 class Source:
-    """The repository at one address. **Invariant**: only names valid in the local one are read."""
+    """The repository at one address.
+
+    **Invariant**: files whose names are not valid in a local repository are not read.
+    """
 
     def __init__(self, address: str) -> None:
         """Raises ConfigError if the address is invalid or no installed package can read it."""

@@ -24,7 +24,10 @@ from app.models.sources.remote import RemoteFile, RemoteModel, Source, fingerpri
 
 CONFIG = "config.toml"
 REFUSED = ".refused.json"
-"""File in the local repository with the fingerprints of refused versions, each read only once."""
+"""File of the local repository with the fingerprints of refused versions.
+
+A refused version is not copied again until its fingerprint changes.
+"""
 
 
 @dataclass(slots=True)
@@ -40,9 +43,9 @@ class Changes:
 def sync(source: Source, root: Path) -> Changes:
     """Copy what is new in `source` into the repository `root`, and remove versions that it dropped.
 
-    Only versions that the model's version policy could serve are copied. A version appears once
-    every byte matches its manifest; one that does not match is refused until its listing changes. A
-    damaged local version is copied again.
+    Only versions that the model's version policy could serve are copied. A version is published
+    after every byte has been compared with its manifest. A version that differs is refused until
+    its listing changes. A damaged local version is copied again.
 
     A model that the source no longer has stays: a source cannot empty the local repository. Raises
     DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written.
@@ -67,7 +70,7 @@ def sync(source: Source, root: Path) -> Changes:
 def _removed_if_unserved(directory: Path, changes: Changes) -> Iterator[None]:
     """Remove the model's directory if the block created it and published no version in it.
 
-    A source may list thousands of models without a single valid one.
+    A source may list thousands of models without a single valid version.
     """
     before, taken = directory.exists(), len(changes.taken)
     try:
@@ -221,7 +224,7 @@ def _read_refused(root: Path) -> dict[str, str]:
 
 
 def lines_of(changes: Changes) -> Iterator[str]:
-    """Report what happened, a line each, for a terminal and a log."""
+    """Yield one line for each change, for a terminal and a log."""
     yield from (f"damaged {label}: {reason}" for label, reason in changes.damaged.items())
     yield from (f"taken {label}" for label in changes.taken)
     yield from (f"removed {label}" for label in changes.removed)
@@ -233,7 +236,7 @@ END_SECONDS = 5.0
 TIMEOUT_SECONDS = 600.0
 """Time limit for copying everything new; versions that were copied by then are kept."""
 START_SECONDS = 30.0
-"""This limit at startup, if there is a version to serve and the source is polled again later."""
+"""Time limit at startup, if there is a version to serve and the source is polled again later."""
 
 log = logging.getLogger(__name__)
 
@@ -250,9 +253,9 @@ def refresh(
 ) -> bool:
     """Synchronise `root` with the source, log what happened, and return whether it succeeded.
 
-    Runs sync() in a process of its own, because the server loads no cloud library. Ends within
-    `timeout` seconds, and soon after `until` is set. Never raises an error: the server serves its
-    local repository even if the source is gone.
+    Runs sync() in a process of its own, because the server loads no cloud library. Stops that
+    process after `timeout` seconds, or soon after `until` is set. Never raises an error: the server
+    serves its local repository even if the source is gone.
     """
     command = [sys.executable, "-m", "app.cli", "models", "sync", address, "--end-with-input"]
     try:
