@@ -403,23 +403,26 @@ INTRODUCTION = """\
 
 `.venv/bin/python loadtest/benchmark.py --write docs/benchmark.md` measured and wrote this page; the
 [raw figures](benchmark.json) hold every round. All servers ran U²-Netp with the same weights on the
-same cores, where the clients ran too. They sent a JPEG of 1 MP for its mask. There is no text
-model, because the programs of the peers serve pictures.
+same cores, where the clients ran too. The clients sent a JPEG of 1 MP and received its mask. No
+text model was measured, because the programs of the other servers serve only pictures.
 
 Before you compare:
 
-- **Precision**: the peers run the float32 program by ONNX Runtime. Paddlepool has two rows in the
-  first table: with the instance group that it chose by itself, which may be int8 within its limits
-  of quality ([quality](quality.md)), and limited to float32 (`PADDLEPOOL_PRECISION=exact`).
+- **Precision**: the other servers run the float32 program with ONNX Runtime. Paddlepool has two
+  rows in the first table: with the instance group that it chose by itself, which may be int8 within
+  its limits of quality ([quality](quality.md)), and limited to float32
+  (`PADDLEPOOL_PRECISION=exact`).
 - **Threads**: LitServe, BentoML, MLServer and Ray Serve have a worker of one thread for each core,
-  so one client's picture uses one core. rembg, a single process, uses all cores for it; so does
-  Paddlepool's group with `t2` in its name, on two cores.
-- **Programs**: those four run programs that we wrote (`loadtest/peer_programs`). Like rembg, they
-  queue requests without a bound, as they do by default; BentoML's `max_concurrency` and Ray Serve's
-  `max_queued_requests` would refuse some. rembg resizes in another way, so its mask differs.
-- **Requests**: MLServer takes the picture in base64, rembg, LitServe and BentoML in a form. A
-  client keeps its connection; in BentoML it may then stay with one worker while another is idle.
-- **Priority**: the peers run at nice 10 as a whole, Paddlepool only where it computes.
+  so one client's picture uses one core. rembg, a single process, uses all cores for one picture.
+  Paddlepool's group with `t2` in its name uses two.
+- **Programs**: LitServe, BentoML, MLServer and Ray Serve run programs that we wrote
+  (`loadtest/peer_programs`). Like rembg, they queue requests without a limit, which is their
+  default. BentoML's `max_concurrency` and Ray Serve's `max_queued_requests` could limit the queue.
+  rembg resizes in another way, so its mask differs.
+- **Requests**: MLServer receives the picture in base64; rembg, LitServe and BentoML receive a form.
+  A client keeps its connection; in BentoML it may then stay with one worker while another is idle.
+- **Priority**: all processes of the other servers run at nice 10; of Paddlepool, only the processes
+  that compute.
 
 The best server's figure in each column is bold; bare loops, which do the same work without a
 server, do not compete, even where they are better. Treat overlapping ranges as a tie.
@@ -429,39 +432,41 @@ STEADY = """\
 ### Latency, throughput and memory
 
 The servers take turns in one run (`--rounds {rounds} --seconds {seconds:g}`); the others are idle
-meanwhile. Each cell is a median with the lowest and highest value in parentheses: of the requests
-for one client, otherwise of {rounds} rounds of {seconds:g} s. Memory is that of all processes after
-each round; shared pages count once. The last column is the mean difference from Paddlepool's mask
-of this one picture, in levels of 255.
+meanwhile. Each cell is a median with the lowest and highest value in parentheses: for one client
+over its requests, otherwise over {rounds} rounds of {seconds:g} s. Memory is that of all processes
+after each round; shared pages count once. The last column is the mean difference from Paddlepool's
+mask of this one picture, in levels of 255.
 """
 
 TROUBLE = """\
 ### In trouble
 
-Each server ran alone, {repeats} times in turns: medians, with the lowest and the highest.
+Each server ran alone, {repeats} times in turns. The tables show medians, with the lowest and the
+highest value in parentheses.
 
 - **Start**: seconds from the command to the first mask, {starts} times. Paddlepool's first start
-  has its default float32 group. The later ones open the group that it has chosen by then, which it
-  keeps in a file.
-- **Ten times the load**: ten times its own throughput for {flood:.0f} s, so each has another load
-  and shares do not compare. "Refused" is 429 or 503; "failed" is no answer in the {patience:.0f} s
-  that a client waits, or an error; "p99" is that of the answered. "Next" is the time until one more
-  request, sent 1 s later, has its answer; "none" means none in 60 s.
+  opens its default float32 group. The later starts open the group that it has chosen by then, which
+  it keeps in a file.
+- **Ten times the load**: each server gets ten times its own throughput for {flood:.0f} s. The loads
+  therefore differ, and the shares of different servers do not compare. "Refused" is 429 or 503;
+  "failed" is no answer in the {patience:.0f} s that a client waits, or an error; "p99" is that of
+  the answered requests. "Next" is the time until one more request, sent 1 s later, has its answer;
+  "none" means none in 60 s.
 - **Killed worker**: SIGKILL to the process that computes most, with {clients} clients who never
   pause. In rembg that is the whole server, which nothing starts again. LitServe has
   `restart_workers` on, which is off by default. The throughput is that of the last {late:.0f} s.
-- **Bad pictures**: the status of a PNG of 400 million pixels in {bomb:.0f} kB, of half a JPEG and
-  of a text, 0 for no answer in {patience:.0f} s, and the peak of memory less that before, while
-  another client sends a good picture. LitServe, BentoML, MLServer and Ray Serve decode by our
+- **Bad pictures**: the statuses of a PNG of 400 million pixels in {bomb:.0f} kB, of half a JPEG and
+  of a text (0: no answer in {patience:.0f} s), sent while another client sends a good picture; and
+  by how much memory grew at most. LitServe, BentoML, MLServer and Ray Serve decode with our
   program, which has no limit of pixels and catches no error.
-- **Another model**: two clients, while the model is loaded again in the way that the server offers,
-  or the server is stopped and started. Paddlepool looks for a new version each second
-  (`PADDLEPOOL_REPOSITORY_POLL_SECONDS=1`; the default is never). It opens and tests it in the time
-  that requests leave, at least a tenth of a core
-  ([decision 10](decisions/0010-a-reload-stands-still.md)), so a busy server takes long.
+- **Another model**: two clients send requests while the model is replaced, in the way that the
+  server offers or, if it offers none, by a restart. Paddlepool checks for a new version each second
+  (`PADDLEPOOL_REPOSITORY_POLL_SECONDS=1`; the default is never). It opens and tests the new version
+  in the time that requests leave, at least a tenth of a core
+  ([decision 10](decisions/0010-a-reload-stands-still.md)), so this takes long on a busy server.
 
-"Failed" counts the requests of these clients that got no mask. A client that tries again every
-0.05 s until a server is back has one failed request. "Longest gap" is the longest time in which no
+"Failed" counts the requests of these clients that got no mask. A client that retries every 0.05 s
+until a server is back counts as one failed request. "Longest gap" is the longest time in which no
 client got a mask.
 """
 

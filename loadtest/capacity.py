@@ -64,7 +64,7 @@ predictors.
 The table shows requests a second. A few clients (two for each core, four for texts) each send the
 next request when the last one is answered. A mask is `/segment?output=mask` of a JPEG; a text has
 41 characters. `float32` is the group `onednn`; `chosen` is the default group that the server chose
-by its own measurements, in brackets.
+by its own measurements, whose name is in brackets.
 """
 
 OTHERS = """\
@@ -84,17 +84,17 @@ above. A rejected request counts as 30 s.
 START = """\
 ## How long a start takes
 
-A server is ready after {seconds:.1f} s. The API process, which imports first, uses {api:.1f} s of
-processor time. Its children open their models, check them and run each shape of `warmup`. They use
-{children} s.
+A server is ready after {seconds:.1f} s. The API process uses {api:.1f} s of processor time, mostly
+for imports. Predictors open their model, check it and run each shape of `warmup`. The child
+processes (codec processes and predictors) use {children} s.
 """
 
 COSTS = """\
 ## What one request costs
 
 The figures are for {cores} cores and the chosen groups. The table shows the processor time of all
-processes of the replica, of its API process alone, and of the balancer (HAProxy before one
-replica), and the bytes of a request with its reply.
+processes of the replica, of its API process alone, and of the balancer (HAProxy in front of one
+replica), and the size of a request with its reply.
 """
 
 CEILINGS = """\

@@ -63,49 +63,51 @@ PUBLISHED = "#c0c4cc"
 INTRODUCTION = """\
 # Predictor configurations compared
 
-`{command}` measured and wrote this page; `make comparison` does it again. Read ratios: seconds
-belong to the machine, which was
+`{command}` measured and wrote this page; `make comparison` does it again. Compare ratios rather
+than seconds, because seconds depend on the machine, which was
 
 > {machine}
 
-Every instance group runs in a process of its own and is interleaved with the others, on the same
-inputs, after its golden self-test and a warm run. Times are what a request pays for its predictor:
-the way to the process and back is in them (about half a millisecond), queue, picture and tokenizer
-are not.
+Every instance group runs in a process of its own, after its golden self-test and a warm-up run. The
+groups take turns on the same inputs. Times are those of a predictor call: they include the transfer
+to the process and back (about half a millisecond), but not the queue, the decoding of pictures or
+the tokenizer.
 """
 
 CLAIMS = """\
 ## The published tables, measured again
 
-The tables that this project started from compare one network in several ways to run it. Ratios are
-to the dynamic graph; *ahead* says whether ours is larger than the published one. Rows without a
-published figure show what else there is: the dynamic graph with our allocator, bfloat16 where the
-processor has it, and the whole machine busy, where the dynamic graph gets every core as threads and
-Paddlepool gives every core a predictor. A published ratio counts as exceeded when one of its rows
-is ahead: for BERT's static graph that is the row with length buckets, as the server runs it.
-Padded, both sides do the same arithmetic on padding.
+The published tables that this project started from compare several ways to run one network. A ratio
+is the time of the dynamic graph divided by that of the row; *ahead* says whether our ratio is
+larger than the published one. Rows without a published figure were added here: the dynamic graph
+with our allocator, bfloat16 if the processor supports it, and rows with all cores busy. There, the
+dynamic graph uses one thread for each core, and Paddlepool one predictor for each core. A published
+ratio counts as exceeded if one of its rows is ahead. For BERT's static graph that is the row with
+length buckets, as the server runs it. If every text is padded to one length, the dynamic and the
+static graph do the same arithmetic on the padding.
 
 BERT has bert-base's shape (12 layers of 768, vocabulary of 21,128) and random weights: latency does
-not depend on them. Texts have {lengths} tokens, in turn: equal shares of 40,374 posts. The original
-padded every text to one maximum; here that is {padded}. Length buckets are what Paddlepool serves
-with.
+not depend on them. Texts have {lengths} tokens, in turn: the middle lengths of 20 equal shares of
+40,374 posts. The published measurement padded every text to one maximum; here that is {padded}.
+Paddlepool itself serves with length buckets.
 """
 
 READING = """\
 ## How to read the tables
 
 - **Threads.** {budgets}
-- **effective**: whether the group differs from its base group, in outputs bit by bit or in time
-  by more than the interleaved runs explain (99 % bootstrap interval of the median ratio, 5 % at
-  least). `NO` means that a configuration changes nothing; `unproven` that the runs were too few
-  or too noisy to tell.
-  Paddle's own switches cannot be asked: `enable_openvino_engine()`, and `enable_mkldnn_int8()` on
+- **effective**: `yes` if the group's outputs differ from those of its base group in any bit, or if
+  its times clearly do: the whole 99 % bootstrap interval of the median ratio lies beyond 5 %.
+  `NO` means that a configuration changes nothing; `unproven` that the runs were too few or too
+  noisy to tell.
+  Paddle's own switches do not show this: `enable_openvino_engine()`, and `enable_mkldnn_int8()` on
   a float program, report success and change nothing.
 - **drift** is the largest absolute difference of any output from the default group's.
-- **busy** rows keep every core at work: as many predictors as cores allow, one client each.
+- **busy** columns were measured with every core in use: as many predictors as the cores allow, with
+  one client each.
 - **memory** is the resident size of one predictor process.
-- **weights** in a heading are the first digits of the sha256 of the version's params file, as its
-  `manifest.json` has it: the drift and the agreement belong to these weights.
+- **weights** in a heading are the first digits of the sha256 of the version's params file, as in
+  its `manifest.json`: the drift and the agreement were measured with these weights.
 
 ## What the groups are
 
