@@ -428,7 +428,10 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def explain(error: ValidationError) -> str:
-    """Describe all wrong settings in one line: variable, requirement, received value (no keys)."""
+    """Describe all wrong settings in one line: variable, requirement and received value.
+
+    The value is left out if the setting's name contains "key": it may be secret.
+    """
     faults = []
     for fault in error.errors(include_url=False):
         name = str(fault["loc"][0]) if fault["loc"] else "settings"

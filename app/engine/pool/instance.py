@@ -133,7 +133,7 @@ class Instance(Generic[Request, Answer]):
         await asyncio.wait([self._task], timeout=OPENING_SECONDS)
 
     def give_up_opening(self, error: PaddlepoolError) -> None:
-        """Fail `opened` now and continue to retry."""
+        """Fail the future `opened` if it is pending; this does not stop any retries."""
         if not self.opened.done():
             self.opened.set_exception(error)
 
@@ -450,7 +450,7 @@ class Instance(Generic[Request, Answer]):
 
 
 async def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:
-    """End the instances and wait. Close their batcher first."""
+    """End the instances and wait for them. The caller must have closed their batcher before."""
     for instance in instances:
         instance.ask_to_close()
     await asyncio.gather(*(instance.join(ABORT_SECONDS) for instance in instances))

@@ -111,7 +111,10 @@ class Admission:
         return [shed for job in jobs if (shed := self._make_room(job.priority))]
 
     def _make_room(self, priority: int) -> Job | None:
-        """Remove and return the job that is shed for a queued job of this `priority`, or None."""
+        """Shed a less urgent job if a job just queued at this `priority` overfills the queue.
+
+        Returns the removed job, or None if there is room or no queued job is less urgent.
+        """
         taken = self.queues.counted() + len(self.reservations)
         full = priority >= NORMAL and taken > self.max_queue
         unlucky = self.queues.least_urgent(priority) if full else None

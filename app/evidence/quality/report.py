@@ -131,10 +131,11 @@ def read_card(path: Path) -> str:
 
 
 def write_card(path: Path, report: Report) -> None:
-    """Write the figures into the card, in place of earlier figures of this version.
+    """Write the report's figures into the card, in place of earlier figures of this version.
 
-    Without earlier figures, they go after those of other versions, or else below the heading.
-    Raises ConfigError like read_card, and if the figures are of only a part of the data.
+    If the card has none, the new figures follow the last ones of another version, or else the
+    heading "Measured quality", which is added if missing. Raises ConfigError as read_card() does,
+    and also if the report covers only part of the data.
     """
     if report.limit is not None:
         raise ConfigError("figures of a part of the data (--limit) do not belong in a card")

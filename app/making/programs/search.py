@@ -1,4 +1,7 @@
-"""int8 from data: ranges measured by NNCF (extra `quantize`), and layers that must stay float."""
+"""Quantises to int8 with calibration data: ranges of values, and layers that must stay float.
+
+NNCF measures the ranges; it needs the extra `quantize`.
+"""
 
 from __future__ import annotations
 

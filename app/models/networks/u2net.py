@@ -116,10 +116,11 @@ class U2NetMask(nn.Layer):
     """Salient-object network: float32 image [N,3,H,W] to the fused mask `d0` [N,1,H,W] in 0..1.
 
     `d0` equals upstream's; the six side outputs are left out. Upstream computes each side output by
-    a 3×3 convolution to one channel, which leaves fifteen of sixteen vector lanes idle. Here, a 1×1
-    convolution multiplies the feature by the nine taps of that kernel and the weight of `outconv`.
-    A 3×3 convolution with a fixed kernel then shifts and adds the nine products. Upsampling keeps
-    constants, so the seven biases become one. The network is 4 % faster in total.
+    a 3×3 convolution to one channel, which leaves fifteen of sixteen vector lanes idle, and fuses
+    the six by the 1×1 convolution `outconv`. Here, a 1×1 convolution multiplies each feature by the
+    nine taps of its kernel, times the weight in `outconv`. A 3×3 convolution with a fixed kernel
+    then shifts and adds the nine products. Upsampling does not change a constant, so the biases of
+    the six side outputs and of `outconv` are one. The network is 4 % faster in total.
     """
 
     def __init__(self, stages: Sequence[Stage] = U2NETP) -> None:

@@ -132,7 +132,7 @@ class ModelInfo(BaseModel):
 
 
 class ThreadBudgetInfo(BaseModel):
-    """Threads of the model that uses most, compared with the cores it may use."""
+    """The largest number of threads that one model uses, and the cores the server may use."""
 
     cores: float
     threads: int
@@ -151,7 +151,7 @@ class ProcessorInfo(BaseModel):
 
 
 class Info(BaseModel):
-    """The document of /info. Open doors add the members that their clients read."""
+    """The document of /info; APIs that are compatible with other servers may add members."""
 
     model_config = ConfigDict(extra="allow")
 

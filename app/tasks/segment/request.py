@@ -192,9 +192,9 @@ def _opacity(text: str | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRequest:
-    """One picture and what to make of it.
+    """One picture and the options for its result.
 
-    With `labels`, the result contains the pixels of the mask as well as the encoded file.
+    If `labels` is set, the result has the mask's pixels in addition to the encoded file.
     """
 
     body: bytes

@@ -1,4 +1,4 @@
-"""ASGI layers around the routes: the steps of every request, paths by User-Agent, and spans."""
+"""ASGI layers around the routes: request steps, path rewriting by User-Agent, and tracing."""
 
 from __future__ import annotations
 
