@@ -11,10 +11,10 @@ FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
 # pip shows its progress on a terminal only; a log gets the messages below.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
-.PHONY: help run test test-all test-fast check lint fuzz faults load chaos chart sbom install lock comparison screenshots weights
+.PHONY: help run test test-all test-avx2 test-fast check lint fuzz faults load chaos chart sbom install lock comparison screenshots weights
 
 help:  ## list these commands
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: weights  ## serve all models on http://127.0.0.1:8000; installs what serving needs
 	$(BIN)/paddlepool serve
@@ -24,6 +24,9 @@ test: $(INSTALLED) weights  ## run the tests, in two processes; installs what th
 
 test-all: $(INSTALLED) weights  ## run every test, including the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-avx2: $(INSTALLED) weights  ## run the tests as on a processor with AVX2 alone (on Intel, as root)
+	$(BIN)/python -m tests.avx2.run $(MAKE) test
 
 test-fast: $(INSTALLED)  ## run the tests without Paddle, servers and long waits, in less than a minute
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=fast -m "not paddle and not e2e and not slow and not nightly" $(TESTS)

@@ -39,7 +39,8 @@ def smooth(graph: Graph, exponents: Mapping[str, Sequence[float]]) -> None:
     """
     for value, powers in exponents.items():
         maker, found = graph.maker(value), readers(graph, value)
-        factors = np.exp2(np.array(powers, np.float32))
+        # numpy's float32 function differs in the last bit from one instruction set to another.
+        factors = np.exp2(np.array(powers, np.float64)).astype(np.float32)
         if maker is None or any(
             graph.constants[node.input[1]].shape[0] != len(factors) for node in found
         ):
