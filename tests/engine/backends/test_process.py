@@ -179,14 +179,11 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
     """A lost predictor must be replaced soon; what runs then gives way to liveness."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     backends = {"fake": "tests.engine.backends.targets:open_priorities"}
-    predictor = ProcessBackend(backends)(spec(), suspension=suspension)
-    try:
+    with contextlib.closing(ProcessBackend(backends)(spec(), suspension=suspension)) as predictor:
         found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
         policy = os.sched_getscheduler(_pid(predictor))
         threads = [int(task.name) for task in Path(f"/proc/{_pid(predictor)}/task").iterdir()]
         given = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
-    finally:
-        predictor.close()
     assert found == [[mine if suspension is None else min(19, mine + NICE), min(19, mine + NICE)]]
     assert (len(threads), given) == (2, {min(19, mine + NICE)})
     assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
@@ -194,27 +191,21 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
 
 def test_a_settled_predictor_serves_whatever_is_held() -> None:
     suspension = Suspension()
-    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
-    try:
+    with contextlib.closing(ProcessBackend(BACKENDS)(spec(), suspension=suspension)) as predictor:
         suspension.hold()
         predictor.settle()
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
         os.kill(_pid(predictor), signal.SIGSTOP)
         wait_until(lambda: predictor.failure() == "stopped")
-    finally:
-        predictor.close()
 
 
 def test_a_held_predictor_gets_ahead_with_moments() -> None:
     """A server that is never idle can still open one: it gets a moment of every tenth second."""
     suspension = Suspension(slice_seconds=0.01)
     suspension.hold()
-    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
-    try:
+    with contextlib.closing(ProcessBackend(BACKENDS)(spec(), suspension=suspension)) as predictor:
         assert suspension.held
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
-    finally:
-        predictor.close()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -32,13 +33,10 @@ def hostile(attack: str) -> Child:
 @pytest.mark.parametrize("name", [name for name in MESSAGES if name not in UNASKED])
 def test_an_answer_that_is_none_is_refused(name: str) -> None:
     """Offsets, dtypes, shapes, JSON: nothing is read by them."""
-    block = SharedArrays.create("block")
-    try:
+    with contextlib.closing(SharedArrays.create("block")) as block:
         block.write({"x": np.zeros(4096, np.uint8)})
         with pytest.raises(ValueError, match=r"\w"):
             block.read(read_answer(MESSAGES[name][0]).layout)  # type: ignore[union-attr]
-    finally:
-        block.close()
 
 
 @pytest.mark.parametrize("attack", ["negative offset", "garbage", "nothing", "hang up"])
@@ -46,8 +44,7 @@ def test_an_answer_that_is_none_ends_the_child(
     attack: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process is gone. A message of no bytes is such an answer, and not the child's end."""
-    child = hostile(attack)
-    try:
+    with contextlib.closing(hostile(attack)) as child:
         child.put({"x": np.zeros(4, np.float32)})
         child.send({})
         with pytest.raises(ChildDied) as caught:
@@ -55,23 +52,18 @@ def test_an_answer_that_is_none_ends_the_child(
         assert caught.value.reason is Restart.CORRUPT
         assert ("invalid answer" in caplog.text) is (attack != "hang up")
         wait_until(lambda: child.failure() is Restart.KILLED)
-    finally:
-        child.close()
 
 
 @pytest.mark.parametrize("attack", UNASKED)
 def test_answers_that_nobody_asked_for_are_answers_to_nobody(attack: str) -> None:
     """The next request would be given them: a stranger's reply."""
-    child = hostile(attack)
-    try:
+    with contextlib.closing(hostile(attack)) as child:
         child.call({}, timeout=20.0)
         assert select.select([child], [], [], 20.0)[0]
         with pytest.raises(ChildDied) as caught:
             child.send({})
         assert caught.value.reason is Restart.CORRUPT
         wait_until(lambda: child.failure() is Restart.KILLED)
-    finally:
-        child.close()
 
 
 def test_a_child_that_reads_nothing_holds_nobody_up() -> None:
@@ -92,23 +84,17 @@ def test_a_child_that_reads_nothing_holds_nobody_up() -> None:
 
 def test_a_file_cannot_be_shortened_while_it_is_copied() -> None:
     """That would end the parent with SIGBUS."""
-    child = hostile("short file")
-    try:
+    with contextlib.closing(hostile("short file")) as child:
         array = child.call({}, timeout=20.0).arrays["x"]
         assert array.nbytes == 256 << 20
-    finally:
-        child.close()
 
 
 def test_seconds_are_never_more_than_have_passed() -> None:
     """Admission counts with them: it would refuse every later request."""
-    child = Child("tests.engine.process.hostile:open_slow_clock", {})
-    try:
+    with contextlib.closing(Child("tests.engine.process.hostile:open_slow_clock", {})) as child:
         began = time.monotonic()
         reply = child.call({}, timeout=20.0)
         assert reply.seconds <= time.monotonic() - began
-    finally:
-        child.close()
 
 
 @pytest.mark.parametrize(
@@ -147,8 +133,7 @@ def test_only_opening_may_find_that_the_system_has_nothing_to_give() -> None:
 
 def test_a_large_block_gives_its_memory_back_and_keeps_its_size() -> None:
     """It is sealed against shrinking; what it held is gone all the same."""
-    block = SharedArrays.create("block")
-    try:
+    with contextlib.closing(SharedArrays.create("block")) as block:
         array = np.arange(40 << 20, dtype=np.uint8)
         layout = block.write({"x": array})
         assert np.array_equal(block.read(layout)["x"], array)
@@ -158,28 +143,20 @@ def test_a_large_block_gives_its_memory_back_and_keeps_its_size() -> None:
             os.ftruncate(block.descriptor, 0)
         layout = block.write({"x": array})
         assert np.array_equal(block.read(layout)["x"], array)
-    finally:
-        block.close()
 
 
 def test_what_the_other_side_has_grown_is_given_back_too() -> None:
     """Though this side has never written, nor read, beyond a few bytes of it."""
-    block = SharedArrays.create("block")
-    try:
+    with contextlib.closing(SharedArrays.create("block")) as block:
         block.write({"x": np.zeros(1, np.uint8)})
         os.posix_fallocate(block.descriptor, 0, 40 << 20)
         block.trim()
         assert os.fstat(block.descriptor).st_blocks == 0
-    finally:
-        block.close()
 
 
 def test_more_than_half_a_gigabyte_is_not_written() -> None:
     """Nor would it be read."""
-    block = SharedArrays.create("block")
-    try:
+    with contextlib.closing(SharedArrays.create("block")) as block:
         huge = np.broadcast_to(np.uint8(0), ((512 << 20) + 1,))
         with pytest.raises(ValueError, match="limit 536870912"):
             block.write({"x": huge})
-    finally:
-        block.close()
