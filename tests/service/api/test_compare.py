@@ -32,13 +32,8 @@ REFUSED = replace(
 )
 
 
-class CountingModel(FakeModel):
-    """Counts how often the engine is asked."""
-
-    asked = 0
-
+class TwoGroups(FakeModel):
     def groups(self) -> tuple[GroupStatus, ...]:
-        CountingModel.asked += 1
         return (replace(GROUP, effect=Effect(True, "other outputs than two")), REFUSED)
 
 
@@ -53,7 +48,7 @@ CONFIG = ModelConfig(
 
 @pytest.fixture
 def metrics_and_client() -> tuple[Metrics, Client]:
-    services = make_services(registry=FakeRegistry(models=[CountingModel(config=CONFIG)]))
+    services = make_services(registry=FakeRegistry(models=[TwoGroups(config=CONFIG)]))
     services.metrics.expect_model("m1", ["one", "two"])
     return services.metrics, Client(make_app(services=services))
 
@@ -142,17 +137,6 @@ def test_a_model_that_is_not_served_says_why() -> None:
     client = Client(make_app(registry=FakeRegistry(failed=[broken])))
     [_, model] = client.get("/compare/data").json()["models"]
     assert (model["name"], model["reason"], model["groups"]) == ("m2", "its file is damaged", [])
-
-
-def test_many_pages_cost_the_engine_as_much_as_one(
-    metrics_and_client: tuple[Metrics, Client],
-) -> None:
-    """Its state, for which /proc is read, is asked for at most once a second."""
-    _, client = metrics_and_client
-    CountingModel.asked = 0
-    for _ in range(20):
-        groups(client)
-    assert CountingModel.asked < 20
 
 
 @pytest.mark.parametrize(
