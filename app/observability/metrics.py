@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
@@ -10,12 +14,14 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.observability.gauges import Gauges
-from app.observability.histogram import HistogramFamily
 from app.observability.history import History, Series
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -34,6 +40,57 @@ DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps per decade; the first m
 AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+class _Series:
+    __slots__ = ("buckets", "total")
+
+    def __init__(self, buckets: int) -> None:
+        self.buckets = [0] * buckets
+        self.total = 0.0
+
+
+class HistogramFamily(Collector):
+    """All series of one histogram; a series appears with its first observation.
+
+    The library's own Histogram tests its buckets one by one and takes two locks for each value, and
+    a request for one text records six values. May be used in any thread, for example in that of the
+    replays.
+    """
+
+    def __init__(
+        self, name: str, text: str, labels: tuple[str, ...], bounds: Sequence[float]
+    ) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._le = [
+            floatToGoString(bound)  # type: ignore[no-untyped-call]  # the library has no type here
+            for bound in (*bounds, math.inf)
+        ]
+        self._series: dict[tuple[str, ...], _Series] = {}
+        if not labels:
+            self._series[()] = _Series(len(self._le))
+
+    def observe(self, value: float, *labels: str) -> None:
+        bucket = bisect_left(self._bounds, value)
+        with self._lock:
+            series = self._series.get(labels)
+            if series is None:
+                series = self._series[labels] = _Series(len(self._le))
+            series.buckets[bucket] += 1
+            series.total += value
+
+    def collect(self) -> Iterator[Metric]:
+        metric = Metric(self._name, self._text, "histogram")
+        for values, series in list(self._series.items()):
+            labels = dict(zip(self._labels, values, strict=True))
+            counts = [float(count) for count in accumulate(series.buckets)]
+            for bound, count in zip(self._le, counts, strict=True):
+                metric.add_sample(f"{self._name}_bucket", labels | {"le": bound}, count)
+            metric.add_sample(f"{self._name}_count", labels, counts[-1])
+            metric.add_sample(f"{self._name}_sum", labels, series.total)
+        yield metric
 
 
 class Metrics:

@@ -4,8 +4,7 @@ import prometheus_client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.observability.histogram import HistogramFamily
-from app.observability.metrics import DRIFT, ROWS, SECONDS
+from app.observability.metrics import DRIFT, ROWS, SECONDS, HistogramFamily
 
 BOUNDS = st.sampled_from((SECONDS, DRIFT, ROWS))
 
