@@ -75,7 +75,7 @@ class FakeModel:
     config: ModelConfig = CONFIG
     manifest: Manifest = MANIFEST
     is_ready: bool = True
-    group: GroupStatus = GROUP
+    statuses: tuple[GroupStatus, ...] = (GROUP,)
     choice: Choice = CHOICE
     pipeline: None = None
     batched: bool = True
@@ -94,7 +94,7 @@ class FakeModel:
         return self.manifest.outputs
 
     def groups(self) -> tuple[GroupStatus, ...]:
-        return (self.group,)
+        return self.statuses
 
     def ready(self) -> bool:
         return self.is_ready

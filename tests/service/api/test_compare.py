@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.contracts.reasons import ShadowOutcome
-from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
+from app.contracts.status import Candidate, Effect, ModelStatus
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.observability.metrics import Metrics
 from tests.service.api.fakes import (
@@ -32,11 +32,7 @@ REFUSED = replace(
 )
 
 
-class TwoGroups(FakeModel):
-    def groups(self) -> tuple[GroupStatus, ...]:
-        return (replace(GROUP, effect=Effect(True, "other outputs than two")), REFUSED)
-
-
+EFFECTIVE = replace(GROUP, effect=Effect(True, "other outputs than two"))
 CONFIG = ModelConfig(
     default_group="one",
     instance_group=(
@@ -48,7 +44,8 @@ CONFIG = ModelConfig(
 
 @pytest.fixture
 def metrics_and_client() -> tuple[Metrics, Client]:
-    services = make_services(registry=FakeRegistry(models=[TwoGroups(config=CONFIG)]))
+    model = FakeModel(config=CONFIG, statuses=(EFFECTIVE, REFUSED))
+    services = make_services(registry=FakeRegistry(models=[model]))
     services.metrics.expect_model("m1", ["one", "two"])
     return services.metrics, Client(make_app(services=services))
 
@@ -101,14 +98,10 @@ def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) ->
 )
 def test_a_measured_group_is_not_a_refused_one(effect: Effect, trial: str, reason: str) -> None:
     """What was found out about a group that does not run is no reason why it does not."""
-
-    class Measured(FakeModel):
-        def groups(self) -> tuple[GroupStatus, ...]:
-            return (GROUP, replace(REFUSED, effect=effect))
-
     choice = replace(CHOICE, candidates=(Candidate(group="two", fit=False, reason=trial),))
-    registry = FakeRegistry(models=[Measured(config=CONFIG, choice=choice)])
-    client = Client(make_app(registry=registry))
+    statuses = (GROUP, replace(REFUSED, effect=effect))
+    model = FakeModel(config=CONFIG, choice=choice, statuses=statuses)
+    client = Client(make_app(registry=FakeRegistry(models=[model])))
     two = groups(client)["two"]
     assert (two["reason"], two["proof"]) == (reason, effect.reason)
     assert two["refused"] == (reason if trial == reason else None)

@@ -86,7 +86,7 @@ NOTHING, REFUSED = Effect(False, "changes nothing"), Effect(None, "cannot start:
 )
 def test_info_tells_why_a_predictor_is_of_no_use(status: GroupStatus, reason: str | None) -> None:
     """First why it does not answer, then why it is not known to do anything."""
-    registry = FakeRegistry(models=[FakeModel(group=status)])
+    registry = FakeRegistry(models=[FakeModel(statuses=(status,))])
     [model] = client_of(registry).get("/info").json()["models"]
     [group] = model["predictors"]
     assert group["reason"] == reason
