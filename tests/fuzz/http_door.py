@@ -19,17 +19,18 @@ STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Keeps what is written, and how it stands."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.written = bytearray()
-        self.closing = False
+        self.closing = self.ended = self.paused = False
 
     def write(self, data: Any) -> None:
         self.written += data
 
-    def write_eof(self) -> None: ...
+    def write_eof(self) -> None:
+        self.ended = True
 
     def is_closing(self) -> bool:
         return self.closing
@@ -40,9 +41,11 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.closing = True
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.paused = True
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.paused = False
 
 
 LIMITS = Settings(header_timeout_seconds=30, header_max_bytes=4096, max_connections=9)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.service.server.connection_limits import PIPELINED
+from app.service.server.connection_limits import PIPELINED, LimitedProtocol, protocol_class
 from app.service.server.ending import LINGER_BYTES, LINGER_SECONDS, Lingering, WholeReply
 from app.service.server.refusals import REFUSED_CONNECTIONS
-from tests.fuzz.http_door import LIMITS
+from tests.fuzz.http_door import LIMITS, REPLY_BYTES, Transport
 from tests.service.api.fakes import make_app, make_settings
-from tests.service.server.fakes import Line, opened
 
 HOST = b"Host: localhost\r\n"
 KEYED = b"X-Api-Key: k\r\n" + HOST
@@ -37,11 +37,21 @@ async def told(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def opened(app: ASGIApp, line: Transport, state: ServerState) -> LimitedProtocol:
+    """A connection that has just been made."""
+    kind = protocol_class(LIMITS, reply_bytes=REPLY_BYTES)
+    config = uvicorn.Config(app, http=kind, ws="none", log_config=None)
+    config.load()
+    protocol = kind(config=config, server_state=state, app_state={})
+    protocol.connection_made(line)
+    return protocol
+
+
 def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
     """All that is answered, once nothing more comes."""
 
     async def sent() -> bytes:
-        state, line = ServerState(), Line()
+        state, line = ServerState(), Transport()
         protocol = opened(app, line, state)
         for part in parts:
             protocol.data_received(part)
@@ -150,7 +160,7 @@ def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
     app = make_app(settings=make_settings(api_keys=("k",)))
 
     async def refused() -> None:
-        state, line = ServerState(), Line()
+        state, line = ServerState(), Transport()
         protocol = opened(app, line, state)
         protocol.data_received(REFUSED[status])
         await asyncio.wait(state.tasks, timeout=20)
@@ -171,7 +181,7 @@ def test_an_ended_connection_is_closed_after_a_second() -> None:
         def call_later(self, seconds: float, call: Any) -> None:
             self.calls.append((seconds, call))
 
-    line, loop = Line(), Loop()
+    line, loop = Transport(), Loop()
     lingering = Lingering(line, loop)  # type: ignore[arg-type]  # what it uses of a loop
     lingering.begin()
     lingering.begin()
@@ -184,7 +194,7 @@ def test_an_ended_connection_is_closed_after_a_second() -> None:
 
 def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> None:
     async def closed() -> list[bool]:
-        state, lines = ServerState(), [Line() for _ in range(LIMITS.max_connections + 20)]
+        state, lines = ServerState(), [Transport() for _ in range(LIMITS.max_connections + 20)]
         protocols = [opened(make_app(), line, state) for line in lines]
         before = [line.closing for line in lines]
         protocols[0].data_received(GET % 1)
@@ -202,7 +212,7 @@ def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.Monk
     monkeypatch.setattr("app.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
 
     async def stopped(requests_before: int) -> bytes:
-        state, line, closed = ServerState(), Line(), asyncio.Event()
+        state, line, closed = ServerState(), Transport(), asyncio.Event()
         monkeypatch.setattr(line, "close", closed.set)
         protocol = opened(told, line, state)
         for number in range(requests_before):
