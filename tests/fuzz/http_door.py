@@ -23,11 +23,15 @@ class Transport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.written = bytearray()
+        self.writes: list[bytes] = []
         self.closing = self.ended = self.paused = False
 
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
+
     def write(self, data: Any) -> None:
-        self.written += data
+        self.writes.append(data)
 
     def write_eof(self) -> None:
         self.ended = True
@@ -102,7 +106,7 @@ class Door:
             await asyncio.wait(self._state.tasks, timeout=5)
         assert not self._state.tasks, "a request outlives its connection"
         assert not self._failures, self._failures
-        return [int(status) for status in STATUS.findall(bytes(transport.written))]
+        return [int(status) for status in STATUS.findall(transport.written)]
 
 
 @functools.cache

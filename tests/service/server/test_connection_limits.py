@@ -11,7 +11,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from app.service.server.connection_limits import PIPELINED, LimitedProtocol, protocol_class
-from app.service.server.ending import LINGER_BYTES, LINGER_SECONDS, Lingering, WholeReply
+from app.service.server.ending import (
+    JOINED_BYTES,
+    LINGER_BYTES,
+    LINGER_SECONDS,
+    Lingering,
+    WholeReply,
+)
 from app.service.server.refusals import REFUSED_CONNECTIONS
 from tests.fuzz.http_door import LIMITS, REPLY_BYTES, Transport
 from tests.service.api.fakes import make_app, make_settings
@@ -47,10 +53,10 @@ def opened(app: ASGIApp, line: Transport, state: ServerState) -> LimitedProtocol
     return protocol
 
 
-def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
-    """All that is answered, once nothing more comes."""
+def answered(*parts: bytes, app: ASGIApp = told) -> Transport:
+    """The connection on which these bytes came, once nothing more is written."""
 
-    async def sent() -> bytes:
+    async def sent() -> Transport:
         state, line = ServerState(), Transport()
         protocol = opened(app, line, state)
         for part in parts:
@@ -60,9 +66,13 @@ def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
             while tasks := set(state.tasks):
                 await asyncio.wait(tasks)
         protocol.connection_lost(None)
-        return bytes(line.written)
+        return line
 
     return asyncio.run(sent())
+
+
+def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
+    return answered(*parts, app=app).written
 
 
 def answers(received: bytes, wanted: Sequence[bytes]) -> None:
@@ -223,7 +233,7 @@ def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.Monk
         protocol.data_received(GET % 7)
         await asyncio.wait_for(closed.wait(), 20)
         protocol.connection_lost(None)
-        return bytes(line.written)
+        return line.written
 
     for requests_before in (0, 1):
         assert asyncio.run(stopped(requests_before)).endswith(b"/7 0>")
@@ -239,6 +249,16 @@ def replying(*parts: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ASGIApp:
         await send({"type": "http.response.body", "body": parts[-1]})
 
     return app
+
+
+@pytest.mark.parametrize("size", [0, JOINED_BYTES, JOINED_BYTES + 1])
+def test_a_small_reply_is_one_write_and_a_large_body_is_not_copied(size: int) -> None:
+    body = bytes(size)
+    app = replying(body, headers=[(b"content-length", b"%d" % size)])
+    line = answered(GET % 1, app=app)
+    assert line.written.endswith(b"\r\n\r\n" + body)
+    assert len(line.writes) == 1 or line.writes[1] is body
+    assert (len(line.writes) == 1) is (size <= JOINED_BYTES)
 
 
 LENGTH = (b"content-length", b"4")
