@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -43,6 +44,19 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
     }
 
 
+def gauges(*names: str, model: str = "u2netp", version: int = 1, **of_groups: Any) -> ModelGauges:
+    """A ready version whose groups have these names; the first is the default."""
+    groups = tuple(replace(GROUP, name=name, **of_groups) for name in names)
+    return ModelGauges(
+        model=model,
+        version=version,
+        ready=True,
+        default_group=names[0],
+        chosen_by="kept",
+        groups=groups,
+    )
+
+
 def value(metrics: Metrics, name: str, **labels: str) -> float:
     return samples(metrics)[name, frozenset(labels.items())]
 
@@ -67,11 +81,8 @@ def with_every_family() -> Metrics:
     metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
     metrics.drifted(model="m", group="g", drift=0.0, agreement=1.0)
     metrics.padded(model="m", group="g", tokens=1)
-    group = replace(GROUP, name="g", effect=Effect(True, "other outputs"))
-    gauges = ModelGauges(
-        model="m", version=1, ready=True, default_group="g", chosen_by="kept", groups=(group,)
-    )
-    metrics.gauges.read = lambda: [gauges]
+    read = gauges("g", model="m", effect=Effect(True, "other outputs"))
+    metrics.gauges.read = lambda: [read]
     return metrics
 
 
@@ -150,24 +161,14 @@ def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> 
 
 def test_an_idle_scrape_is_small() -> None:
     metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"})
-    gauges = []
+    models = []
     for path in (ROOT / "model_repo").glob("*/config.toml"):
         names = [group["name"] for group in tomllib.loads(path.read_text())["instance_group"]]
         metrics.expect_model(path.parent.name, names)
-        groups = tuple(replace(GROUP, name=name) for name in names)
-        gauges.append(
-            ModelGauges(
-                model=path.parent.name,
-                version=1,
-                ready=True,
-                default_group=names[0],
-                chosen_by="kept",
-                groups=groups,
-            )
-        )
-    metrics.gauges.read = lambda: gauges
+        models.append(gauges(*names, model=path.parent.name))
+    metrics.gauges.read = lambda: models
     text, _ = metrics.render()
-    assert len(gauges) >= 2
+    assert len(models) >= 2
     assert len(samples(metrics)) <= 1_500
     assert len(text) <= 150_000
 
@@ -197,21 +198,9 @@ def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
 
 def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     """Two versions of a model share the series of their queue."""
-    group = replace(
-        GROUP, name="onednn", queue_depth=2, queue_limit=16, inflight=1, resident_bytes=10
-    )
-    models = [
-        ModelGauges(
-            model="u2netp",
-            version=version,
-            ready=version == 2,
-            default_group="onednn",
-            chosen_by="kept",
-            groups=(group,),
-        )
-        for version in (2, 1)
-    ]
-    metrics.gauges.read = lambda: models
+    counted = {"queue_depth": 2, "queue_limit": 16, "inflight": 1, "resident_bytes": 10}
+    new, old = (gauges("onednn", version=version, **counted) for version in (2, 1))
+    metrics.gauges.read = lambda: [new, replace(old, ready=False)]
     where = {"model": "u2netp", "predictor": "onednn"}
     named = {"version": "2", "chosen_by": "kept"} | where
     assert value(metrics, "paddlepool_default_group_info", **named) == 1
@@ -227,13 +216,12 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
 
 def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
     """One group of a model has 1, also where the versions have other groups and other defaults."""
-    groups = tuple(replace(GROUP, name=name) for name in ("onednn", "native", "gone"))
-    versions = ((2, "native", groups[:2]), (1, "onednn", groups[:2]), (0, "gone", groups))
-    models = [
-        ModelGauges(model="u2netp", version=version, ready=True, default_group=name, groups=of)
-        for version, name, of in versions
+    versions = [
+        gauges("native", "onednn", version=2),
+        gauges("onednn", "native", version=1),
+        gauges("gone", "onednn", "native", version=0),
     ]
-    metrics.gauges.read = lambda: models
+    metrics.gauges.read = lambda: versions
     found = told(metrics, "paddlepool_predictor_default")
     assert found == {("u2netp", "native"): 1, ("u2netp", "onednn"): 0, ("u2netp", "gone"): 0}
 
