@@ -15,15 +15,7 @@ import pytest
 from app.application import build_gates
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
-from tests.engine.fakes import (
-    PATIENCE,
-    FakeFactory,
-    Gate,
-    doubled,
-    open_registry,
-    wait_until,
-    write_double,
-)
+from tests.engine.fakes import PATIENCE, FakeFactory, Gate, wait_until
 from tests.service.api.fakes import make_services
 
 pytest.importorskip("grpc")
@@ -37,23 +29,6 @@ from tests.service.grpc.half_sent import HalfSent
 
 MESSAGES = Messages()
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-
-
-@pytest.fixture(scope="module")
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory) -> Iterator[Driven]:
-    """`double`: y = 2 x, at most 4 rows, 16 places in the queue."""
-    root = tmp_path_factory.mktemp("repository")
-    write_double(root, 1)
-    with contextlib.closing(Loop()) as loop:
-        registry = open_registry(loop, root, factory)
-        registry.load_all()
-        yield registry
-        registry.close()
 
 
 class Client:
@@ -82,6 +57,13 @@ class Client:
         return call.code(), call.details(), dict(call.trailing_metadata())
 
 
+def code_at_end(stream: Any) -> grpc.StatusCode:
+    """The code of a stream that ends instead of sending another message."""
+    with pytest.raises(grpc.RpcError):
+        next(stream)
+    return stream.code()
+
+
 @contextlib.contextmanager
 def opened(registry: Driven, **given: Any) -> Iterator[Client]:
     """A server on the loop of the registry."""
@@ -104,7 +86,7 @@ def opened(registry: Driven, **given: Any) -> Iterator[Client]:
             loop(server.close)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client(registry: Driven) -> Iterator[Client]:
     with opened(registry) as client:
         yield client
@@ -211,9 +193,7 @@ def test_keys_are_asked_for_before_a_message_is_read(registry: Driven) -> None:
         assert (entry.name, entry.state) == ("double", "READY")
         stream = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
         call = stream(iter([infer()]), timeout=PATIENCE)
-        with pytest.raises(grpc.RpcError):
-            next(call)
-        assert call.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert code_at_end(call) is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_model_control_is_off_without_a_key(client: Client) -> None:
@@ -256,7 +236,6 @@ def gated(factory: FakeFactory) -> Iterator[Gate]:
         yield gate
     finally:
         gate.open()
-        factory.behaviour = doubled
 
 
 def test_a_full_queue(registry: Driven, factory: FakeFactory) -> None:
@@ -454,10 +433,7 @@ def test_what_is_kept_open_without_a_key_leaves_room_for_work(registry: Driven, 
             call = ask(messages(), timeout=PATIENCE)
             stack.callback(call.cancel)
             next(call)
-        one_more = ask(messages(), timeout=PATIENCE)
-        with pytest.raises(grpc.RpcError):
-            next(one_more)
-        assert one_more.code() is grpc.StatusCode.UNAVAILABLE
+        assert code_at_end(ask(messages(), timeout=PATIENCE)) is grpc.StatusCode.UNAVAILABLE
         reply, _ = client.ask("ModelInfer", infer(), metadata=[("x-api-key", "k")])
         assert reply.model_name == "double"
 
@@ -480,12 +456,8 @@ def test_an_idle_stream_ends(registry: Driven) -> None:
         held = ask(one_and_nothing(), timeout=PATIENCE)
         next(held)
         refused = ask(iter([infer(id="b")]), timeout=PATIENCE)
-        with pytest.raises(grpc.RpcError):
-            next(refused)
-        assert refused.code() is grpc.StatusCode.UNAVAILABLE
-        with pytest.raises(grpc.RpcError):
-            next(held)
-        assert held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert code_at_end(refused) is grpc.StatusCode.UNAVAILABLE
+        assert code_at_end(held) is grpc.StatusCode.DEADLINE_EXCEEDED
         assert next(ask(iter([infer(id="b")]), timeout=PATIENCE))
 
 

@@ -3,8 +3,8 @@
 import json
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,39 +14,14 @@ import pytest
 from app.contracts.errors import RunRefused
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
-from tests.engine.fakes import FakeFactory, calling, open_registry, write_double
+from tests.engine.fakes import FakeFactory, calling, write_double
 from tests.service.api.fakes import Client, RecordingExecutor, make_app, make_services
 
 INFER = "/v2/models/double/infer"
 HEADER = "Inference-Header-Content-Length"
 
 
-@pytest.fixture(scope="module")
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[Loop]:
-    with closing(Loop()) as loop:
-        yield loop
-
-
-@pytest.fixture(scope="module")
-def registry(
-    loop: Loop, tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory
-) -> Iterator[Driven]:
-    """`double` (y = 2 x, at most 4 rows), both versions served."""
-    root = tmp_path_factory.mktemp("repository")
-    config = write_double(root, 1, 2) / "config.toml"
-    config.write_text(config.read_text("utf-8") + '[version_policy]\nkind = "all"\n', "utf-8")
-    registry = open_registry(loop, root, factory)
-    registry.load_all()
-    yield registry
-    registry.close()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client(loop: Loop, registry: Driven) -> Client:
     return Client(make_app(registry=registry), loop=loop)
 
@@ -79,19 +54,24 @@ def refused(response: httpx.Response, status: int = 400) -> str:
 
 
 def test_what_the_framework_refuses_is_the_clients_to_mend(
-    client: Client, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+    client: Client, factory: FakeFactory
 ) -> None:
     """Shapes that do not go together, an index out of range: 400 with the shapes, not 500."""
 
     def refuse(inputs: Any) -> Any:
         raise RunRefused("the framework cannot run the model on these tensors")
 
-    monkeypatch.setattr(factory, "behaviour", refuse)
+    factory.behaviour = refuse
     assert "x [1, 2]" in refused(client.post(INFER, json=document()))
 
 
-def test_each_served_version_answers_by_its_number(client: Client) -> None:
+def test_each_served_version_answers_by_its_number(
+    client: Client, registry: Driven, tmp_path: Path
+) -> None:
     """The highest unless one is named; a version that is not there is 404."""
+    config = write_double(tmp_path, 2) / "config.toml"
+    config.write_text(config.read_text("utf-8") + '[version_policy]\nkind = "all"\n', "utf-8")
+    registry.load("double")
     for version in (1, 2):
         path = f"/v2/models/double/versions/{version}"
         response = client.post(f"{path}/infer", json=document())
@@ -230,22 +210,15 @@ def test_the_json_part_has_a_cap_of_its_own(registry: Driven) -> None:
     assert "1000" in refused(client.post(INFER, **binary(small, bytes(1000))), 413)
 
 
-def test_statistics_count_rows_runs_and_failures(loop: Loop, tmp_path: Any) -> None:
+def test_statistics_count_rows_runs_and_failures(client: Client) -> None:
     """In Triton's form: what perf_analyzer subtracts before and after."""
-    write_double(tmp_path)
-    registry = open_registry(loop, tmp_path, FakeFactory())
-    try:
-        registry.load_all()
-        client = Client(make_app(registry=registry), loop=loop)
-        for rows in (1, 3, 3):
-            client.post(INFER, json=document(shape=[rows, 1], data=[1.0] * rows))
-        client.post(INFER, json=document(shape=[9, 1], data=[1.0] * 9))
-        one = client.get("/v2/models/double/stats").json()
-        assert one == client.get("/v2/models/double/versions/1/stats").json()
-        assert one == client.get("/v2/models/stats").json()
-        [counted] = one["model_stats"]
-    finally:
-        registry.close()
+    for rows in (1, 3, 3):
+        client.post(INFER, json=document(shape=[rows, 1], data=[1.0] * rows))
+    client.post(INFER, json=document(shape=[9, 1], data=[1.0] * 9))
+    one = client.get("/v2/models/double/stats").json()
+    assert one == client.get("/v2/models/double/versions/1/stats").json()
+    assert one == client.get("/v2/models/stats").json()
+    [counted] = one["model_stats"]
     assert (counted["name"], counted["version"]) == ("double", "1")
     assert (counted["inference_count"], counted["execution_count"]) == (7, 3)
     counts = {name: entry["count"] for name, entry in counted["inference_stats"].items()}
