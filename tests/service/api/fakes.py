@@ -17,6 +17,7 @@ from app.contracts.errors import ModelNotFound
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
+from app.doors.door import Door
 from app.engine.dataplane import DataPlane
 from app.engine.pool.statistics import Statistics
 from app.engine.registry.registry import ModelRegistry, ThreadBudget
@@ -226,6 +227,15 @@ def make_app(
         keys=services.settings.keys(),
         tasks=[task_of(echo_router(), "labels", "labels_zh"), *map(task_of, routers)],
         lifespan=no_lifespan,
+    )
+
+
+def product_client(settings: Settings | None = None, *, doors: Sequence[Door] = ()) -> "Client":
+    """A client of the product's own tasks and of these doors."""
+    services = make_services(settings or make_settings())
+    tasks = load_tasks(PIPELINES).values()
+    return Client(
+        build_application(services, keys=(), tasks=tasks, doors=doors, lifespan=no_lifespan)
     )
 
 

@@ -7,19 +7,15 @@ from collections.abc import AsyncIterator
 import pytest
 from fastapi import APIRouter, Request, Response
 
-from app.application import build_application
 from app.service.api.middleware.compression import PIECE
 from app.service.api.v2.tensors import BINARY_HEADER
 from app.settings.server import Settings
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks
 from tests.service.api.fakes import (
     Client,
     assert_problem,
     make_app,
-    make_services,
     make_settings,
-    no_lifespan,
+    product_client,
 )
 
 JSON = {"Content-Type": "application/json"}
@@ -38,13 +34,6 @@ def reading_router() -> APIRouter:
     router.add_api_route("/own", size, methods=["POST"], max_body_size=100)
     router.add_api_route("/big", size, methods=["POST"], max_body_size=BIG)
     return router
-
-
-def product(settings: Settings) -> Client:
-    """The product's own tasks."""
-    tasks = load_tasks(PIPELINES).values()
-    services = make_services(settings)
-    return Client(build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan))
 
 
 async def streamed(size: int) -> AsyncIterator[bytes]:
@@ -73,7 +62,7 @@ def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
 
 def test_caps_are_settings() -> None:
     settings = make_settings(segment_max_bytes=1_000, sentiment_max_bytes=10)
-    client = product(settings)
+    client = product_client(settings)
     assert_problem(client.post("/segment", content=b"x" * 1_001), 413, "file_too_large")
     assert_problem(client.post("/segment", files={"file": b"x" * 1_000}), 413, "file_too_large")
     assert_problem(client.post("/sentiment", json={"text": "12345"}), 413, "file_too_large")
