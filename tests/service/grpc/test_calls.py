@@ -1,18 +1,20 @@
 """Calls over a real gRPC connection to a server in this process: who may ask, what is refused."""
 
+import asyncio
 import contextlib
 import logging
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from app.application import build_gates
+from app.contracts.errors import InvalidTensor, Overloaded
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, FakeFactory, Gate, wait_until
@@ -22,7 +24,7 @@ pytest.importorskip("grpc")
 
 import grpc
 
-from app.service.grpc.calls import headers_of
+from app.service.grpc.calls import Arrivals, headers_of
 from app.service.grpc.messages import SERVICE, Messages
 from app.service.grpc.server import WINDOW_BYTES, GrpcServer
 from tests.service.grpc.half_sent import HalfSent
@@ -228,59 +230,50 @@ def test_too_large(registry: Driven) -> None:
         assert client.ask("ModelInfer", infer())[0].model_name == "double"
 
 
-@contextlib.contextmanager
-def gated(factory: FakeFactory) -> Iterator[Gate]:
-    """Runs stop until the gate is opened."""
+@pytest.fixture
+def gate(client: Client, factory: FakeFactory) -> Iterator[Gate]:
+    """The only predictor runs a call until the gate is opened; then that call is answered."""
     gate = factory.behaviour = Gate()
-    try:
-        yield gate
-    finally:
-        gate.open()
+    running = client.start("ModelInfer", infer())
+    gate.wait_entered()
+    yield gate
+    gate.open()
+    assert running.result()
 
 
-def test_a_full_queue(registry: Driven, factory: FakeFactory) -> None:
+def test_a_full_queue(client: Client, gate: Gate) -> None:
     """Unavailable, with the time after which to try again."""
-    with opened(registry) as client, gated(factory) as gate:
-        first = client.start("ModelInfer", infer())
-        gate.wait_entered()
-        waiting = [client.start("ModelInfer", infer()) for _ in range(40)]
-        wait_until(lambda: any(call.done() for call in waiting))
-        gate.open()
-        refused = [call for call in waiting if call.code() is grpc.StatusCode.UNAVAILABLE]
-        assert first.result()
-        metadata = dict(refused[0].trailing_metadata())
-        assert int(metadata["retry-after"]) >= 1
-        assert "limit" in refused[0].details()
+    waiting = [client.start("ModelInfer", infer()) for _ in range(40)]
+    wait_until(lambda: any(call.done() for call in waiting))
+    gate.open()
+    refused = [call for call in waiting if call.code() is grpc.StatusCode.UNAVAILABLE]
+    metadata = dict(refused[0].trailing_metadata())
+    assert int(metadata["retry-after"]) >= 1
+    assert "limit" in refused[0].details()
 
 
-def test_the_calls_deadline_is_the_requests(registry: Driven, factory: FakeFactory) -> None:
+def test_the_calls_deadline_is_the_requests(client: Client, gate: Gate) -> None:
     """No job waits for a client that waits no more, however long the server's own limit is."""
-    with opened(registry) as client, gated(factory) as gate:
-        running = client.start("ModelInfer", infer())
-        gate.wait_entered()
-        late = client.start("ModelInfer", infer(), timeout=0.05)
-        assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        gate.open()
-        assert running.result()
-        assert client.ask("ModelInfer", infer())
-        assert len(gate.seen) == 2  # the running one and the last: the late one never ran
+    late = client.start("ModelInfer", infer(), timeout=0.05)
+    assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    gate.open()
+    assert client.ask("ModelInfer", infer())
+    assert len(gate.seen) == 2  # the running one and the last: the late one never ran
 
 
-def test_a_client_that_leaves_cancels_its_work(registry: Driven, factory: FakeFactory) -> None:
+def test_a_client_that_leaves_cancels_its_work(
+    client: Client, gate: Gate, registry: Driven
+) -> None:
     """Its job is taken out of the queue, and the call is counted as one whose client has gone."""
-    with opened(registry) as client, gated(factory) as gate:
-        running = client.start("ModelInfer", infer())
-        gate.wait_entered()
-        leaving = client.start("ModelInfer", infer())
-        [served] = registry.served()
-        wait_until(lambda: served.groups()[0].queue_depth == 1)
-        leaving.cancel()
-        wait_until(lambda: served.groups()[0].queue_depth == 0)
-        gate.open()
-        assert running.result()
-        counted = 'route="/inference.GRPCInferenceService/ModelInfer",status="499"'
-        wait_until(lambda: counted in client.services.metrics.render()[0].decode())
-        assert len(gate.seen) == 1
+    leaving = client.start("ModelInfer", infer())
+    [served] = registry.served()
+    wait_until(lambda: served.groups()[0].queue_depth == 1)
+    leaving.cancel()
+    wait_until(lambda: served.groups()[0].queue_depth == 0)
+    gate.open()
+    counted = 'route="/inference.GRPCInferenceService/ModelInfer",status="499"'
+    wait_until(lambda: counted in client.services.metrics.render()[0].decode())
+    assert len(gate.seen) == 1
 
 
 def still_open(connections: list[socket.socket]) -> int:
@@ -491,3 +484,35 @@ def test_of_messages_that_have_no_place_little_is_taken(registry: Driven, path: 
                 call.go_on()
         taken = sorted(call.taken for call in calls)
     assert sum(taken[:-1]) <= 3 * 2 * WINDOW_BYTES
+
+
+async def of(*messages: bytes) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message
+
+
+async def silent(begun: asyncio.Event) -> AsyncIterator[bytes]:
+    begun.set()
+    await asyncio.Event().wait()
+    yield b""
+
+
+def test_a_message_has_its_time_and_a_call_waits_as_long_for_a_place() -> None:
+    """Places are given back, whatever becomes of the call."""
+
+    async def run() -> None:
+        arrivals = Arrivals(1, seconds=0.05)
+        begun = asyncio.Event()
+        with pytest.raises(TimeoutError):
+            await arrivals.next(silent(begun))
+        assert begun.is_set()
+        for _ in range(3):
+            assert await arrivals.next(of(b"a", b"b")) == b"a"
+            with pytest.raises(InvalidTensor):
+                await arrivals.next(of())
+        async with arrivals._places:
+            with pytest.raises(Overloaded, match="1 messages"):
+                await arrivals.next(of(b"a"))
+        assert await arrivals.next(of(b"a")) == b"a"
+
+    asyncio.run(run())
