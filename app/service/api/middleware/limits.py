@@ -15,8 +15,7 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import FileTooLarge, Overloaded, QuotaExceeded, UnsupportedEncoding
 from app.contracts.ports import Clock
 from app.service.api.middleware.keys import ADMIN_PREFIX, KeyRules, is_open
-
-RETRY_SECONDS = 1.0
+from app.service.api.services import RETRY_SECONDS
 
 
 class Budget:
