@@ -205,7 +205,12 @@ def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
 
 def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     """Two versions of a model share the series of their queue."""
-    counted = {"queue_depth": 2, "queue_limit": 16, "inflight": 1, "resident_bytes": 10}
+    counted: dict[str, Any] = {
+        "queue_depth": 2,
+        "queue_limit": 16,
+        "inflight": 1,
+        "resident_bytes": 10,
+    }
     new, old = (gauges("onednn", version=version, **counted) for version in (2, 1))
     metrics.gauges.read = lambda: [new, replace(old, ready=False)]
     where = {"model": "u2netp", "predictor": "onednn"}
