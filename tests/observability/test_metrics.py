@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.contracts.ports import EngineObserver
@@ -16,7 +24,16 @@ from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutc
 from app.contracts.status import Effect
 from app.evidence.live.shadow_predictor import LiveObserver
 from app.observability.gauges import ModelGauges
-from app.observability.metrics import COARSE_SECONDS, DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
+from app.observability.metrics import (
+    COARSE_SECONDS,
+    DRIFT,
+    METHODS,
+    ROWS,
+    SECONDS,
+    UNKNOWN,
+    HistogramFamily,
+    Metrics,
+)
 from tests.engine.fakes import infer_result
 from tests.service.api.fakes import GROUP
 
@@ -290,3 +307,20 @@ def test_no_request_adds_a_series(metrics: Metrics) -> None:
     assert set(samples(metrics)) == before
     rejected = "paddlepool_requests_rejected_total"
     assert value(metrics, rejected, model="unknown", reason="not_ready") == 2_000
+
+
+@given(st.data())
+def test_a_histogram_is_exposed_as_the_librarys_own(data: st.DataObject) -> None:
+    """Byte for byte, with values on a bound and above all of them."""
+    bounds = data.draw(st.sampled_from((SECONDS, DRIFT, ROWS)))
+    value = st.sampled_from(bounds) | st.floats(min_value=0, allow_nan=False)
+    values = data.draw(st.lists(st.tuples(value, st.sampled_from("ab"))))
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    own = HistogramFamily("seconds", "Help.", ("name",), bounds)
+    ours.register(own)
+    library = Histogram("seconds", "Help.", ("name",), buckets=bounds, registry=theirs)
+    for observed, name in values:
+        own.observe(observed, name)
+        library.labels(name).observe(observed)
+    assert generate_latest(ours) == generate_latest(theirs)

@@ -264,34 +264,22 @@ def test_a_small_reply_is_one_write_and_a_large_body_is_not_copied(size: int) ->
 LENGTH = (b"content-length", b"4")
 
 
+REPLIES = {
+    "whole": ([b"body"], [LENGTH]),
+    "closing": ([b"body"], [LENGTH, (b"x-mark", b"1"), (b"connection", b"close")]),
+    "chunked": ([b"body"], []),
+    "parts": ([b"bo", b"dy"], [LENGTH]),
+    "large": ([bytes(100_000)], [(b"content-length", b"100000")]),
+    "too short": ([b"body"], [(b"content-length", b"5")]),
+    "injected": ([b"body"], [LENGTH, (b"x-mark", b"a\r\nset-cookie: b")]),
+    "LF": ([b"body"], [LENGTH, (b"x-mark", b"a\nb")]),
+    "CR": ([b"body"], [LENGTH, (b"x-mark", b"a\rb")]),
+    "both": ([b"body"], [LENGTH, (b"transfer-encoding", b"chunked")]),
+}
+
+
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
-@pytest.mark.parametrize(
-    ("parts", "headers"),
-    [
-        ([b"body"], [LENGTH]),
-        ([b"body"], [LENGTH, (b"x-mark", b"1"), (b"connection", b"close")]),
-        ([b"body"], []),
-        ([b"bo", b"dy"], [LENGTH]),
-        ([bytes(100_000)], [(b"content-length", b"100000")]),
-        ([b"body"], [(b"content-length", b"5")]),
-        ([b"body"], [LENGTH, (b"x-mark", b"a\r\nset-cookie: b")]),
-        ([b"body"], [LENGTH, (b"x-mark", b"a\nb")]),
-        ([b"body"], [LENGTH, (b"x-mark", b"a\rb")]),
-        ([b"body"], [LENGTH, (b"transfer-encoding", b"chunked")]),
-    ],
-    ids=[
-        "whole",
-        "closing",
-        "chunked",
-        "parts",
-        "large",
-        "too short",
-        "injected",
-        "LF",
-        "CR",
-        "both",
-    ],
-)
+@pytest.mark.parametrize(("parts", "headers"), REPLIES.values(), ids=REPLIES)
 def test_a_reply_in_one_write_is_that_of_uvicorn(
     method: bytes,
     parts: list[bytes],

@@ -1,9 +1,11 @@
-"""Body caps to the byte, compressed bodies, keys and origins."""
+"""Body caps to the byte, the memory of all bodies, compressed bodies, keys and origins."""
 
+import asyncio
 import gzip
 import tracemalloc
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from fastapi import APIRouter, Request, Response
 
@@ -230,3 +232,41 @@ def test_listed_origins_are_allowed_and_no_other() -> None:
     }
     assert client.send("OPTIONS", "/sentiment", headers=ours | asked).status_code == 200
     assert client.send("OPTIONS", "/sentiment", headers=other | asked).status_code == 400
+
+
+def test_a_body_that_finds_no_room_gets_503() -> None:
+    app = make_app(reading_router(), settings=make_settings(body_memory_bytes=1_000))
+
+    async def scenario() -> tuple[httpx.Response, ...]:
+        held, rest = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 600
+            held.set()
+            await rest.wait()
+            yield b"x" * 400
+
+        async def in_parts() -> AsyncIterator[bytes]:
+            for _ in range(5):
+                yield b"x" * 100
+
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            waiting = asyncio.create_task(client.post("/big", content=slow()))
+            await held.wait()
+            refused = await client.post("/big", content=in_parts())
+            fits = await client.post("/big", content=b"x" * 400)
+            rest.set()
+            return refused, fits, await asyncio.wait_for(waiting, 20)
+
+    refused, *answered = asyncio.run(scenario())
+    assert [reply.json() for reply in answered] == [400, 1_000]
+    assert_problem(refused, 503, "overloaded")
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_a_body_larger_than_the_budget_is_413() -> None:
+    """It could never be taken; 503 would have it sent again and again."""
+    client = Client(make_app(reading_router(), settings=make_settings(body_memory_bytes=1_000)))
+    response = client.post("/big", content=b"x" * 1_001)
+    assert assert_problem(response, 413, "file_too_large")["limit"] == 1_000
