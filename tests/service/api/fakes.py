@@ -244,6 +244,7 @@ class Client:
 
     def __init__(self, app: FastAPI, *, peer: str = "127.0.0.1", loop: Loop | None = None) -> None:
         self.app = app
+        self.services: Services = app.state.paddlepool
         self._peer = peer
         self._loop = loop
 

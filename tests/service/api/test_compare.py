@@ -17,7 +17,6 @@ from tests.service.api.fakes import (
     FakeRegistry,
     assert_problem,
     make_app,
-    make_services,
 )
 
 REFUSED = replace(
@@ -43,11 +42,14 @@ CONFIG = ModelConfig(
 
 
 @pytest.fixture
-def metrics_and_client() -> tuple[Metrics, Client]:
+def client() -> Client:
     model = FakeModel(config=CONFIG, statuses=(EFFECTIVE, REFUSED))
-    services = make_services(registry=FakeRegistry(models=[model]))
-    services.metrics.expect_model("m1", ["one", "two"])
-    return services.metrics, Client(make_app(services=services))
+    return Client(make_app(registry=FakeRegistry(models=[model])))
+
+
+@pytest.fixture
+def metrics(client: Client) -> Metrics:
+    return client.services.metrics
 
 
 def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
@@ -57,26 +59,20 @@ def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
     return {group["name"]: group for group in model["groups"]}
 
 
-def run(metrics: Metrics, group: str, *seconds: float, rows: int = 1) -> None:
-    for each in seconds:
-        metrics.batch_done(model="m1", version=1, group=group, rows=rows, seconds=each)
-
-
-def test_times_of_what_has_run(metrics_and_client: tuple[Metrics, Client]) -> None:
+def test_times_of_what_has_run(client: Client, metrics: Metrics) -> None:
     """To the bucket; a ratio is only in `choice`: moments of different load are not compared."""
-    metrics, client = metrics_and_client
     assert groups(client)["two"]["times"]["p50"] is None
-    run(metrics, "one", *[0.04] * 20)
-    run(metrics, "two", *[0.02] * 20)
+    for group, seconds in (("one", 0.04), ("two", 0.02)):
+        for _ in range(20):
+            metrics.batch_done(model="m1", version=1, group=group, rows=1, seconds=seconds)
     told = groups(client, window="1m")
     assert told["one"]["times"]["p50"] == pytest.approx(0.04, rel=0.15)
     assert "ratio" not in told["two"]
     assert told["two"]["rate"] > 0
 
 
-def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) -> None:
+def test_a_refused_group_says_why(client: Client) -> None:
     """With its configuration; an effective one has its proof in words."""
-    _, client = metrics_and_client
     told = groups(client)
     assert told["one"]["effective"] is True
     assert told["one"]["proof"] == "other outputs than two"
@@ -109,9 +105,8 @@ def test_a_measured_group_is_not_a_refused_one(effect: Effect, trial: str, reaso
     assert model["predictors"][1]["reason"] == reason
 
 
-def test_the_choice_and_shadowing_are_told(metrics_and_client: tuple[Metrics, Client]) -> None:
+def test_the_choice_and_shadowing_are_told(client: Client, metrics: Metrics) -> None:
     """What was chosen, of which candidates, and what became of the sampled requests."""
-    metrics, client = metrics_and_client
     metrics.drifted(model="m1", group="two", drift=0.0, agreement=1.0)
     metrics.drifted(model="m1", group="two", drift=0.01, agreement=0.9)
     metrics.shadowed(model="m1", outcome=ShadowOutcome.REPLAYED)
