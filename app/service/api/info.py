@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -224,6 +225,7 @@ def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info
     )
 
 
+@cache
 def processor_info() -> ProcessorInfo:
     return ProcessorInfo.model_validate(processor(), from_attributes=True)
 

@@ -454,17 +454,16 @@ def test_an_idle_stream_ends(registry: Driven) -> None:
         assert next(ask(iter([infer(id="b")]), timeout=PATIENCE))
 
 
-def test_reflection_takes_names_and_nothing_larger(registry: Driven) -> None:
+def test_reflection_takes_names_and_nothing_larger(client: Client) -> None:
     """Each reply repeats its request."""
-    with opened(registry) as client:
-        ask = client.channel.stream_stream(f"/{REFLECTION}")
-        for message in (bytes(1), b"\x22\xfd\xff\x03" + b"a" * 65_533, b"\x22" + b"a" * 80_000):
-            with pytest.raises(grpc.RpcError) as caught:
-                list(ask(iter([message]), timeout=PATIENCE))
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert f"at most 65536 bytes; it has {len(message)}" in caught.value.details()
-        largest = b"\x22\xfc\xff\x03" + b"a" * 65_532  # file_containing_symbol
-        assert b"not found" in next(ask(iter([largest]), timeout=PATIENCE)).lower()
+    ask = client.channel.stream_stream(f"/{REFLECTION}")
+    for message in (bytes(1), b"\x22\xfd\xff\x03" + b"a" * 65_533, b"\x22" + b"a" * 80_000):
+        with pytest.raises(grpc.RpcError) as caught:
+            list(ask(iter([message]), timeout=PATIENCE))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"at most 65536 bytes; it has {len(message)}" in caught.value.details()
+    largest = b"\x22\xfc\xff\x03" + b"a" * 65_532  # file_containing_symbol
+    assert b"not found" in next(ask(iter([largest]), timeout=PATIENCE)).lower()
 
 
 @pytest.mark.parametrize("path", [f"{SERVICE}/ModelInfer", REFLECTION])
