@@ -23,7 +23,6 @@ from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
 from app.evidence.live.shadow_predictor import LiveObserver
-from app.observability.gauges import ModelGauges
 from app.observability.metrics import (
     COARSE_SECONDS,
     DRIFT,
@@ -33,6 +32,7 @@ from app.observability.metrics import (
     UNKNOWN,
     HistogramFamily,
     Metrics,
+    ModelGauges,
 )
 from tests.engine.fakes import infer_result
 from tests.service.api.fakes import GROUP

@@ -18,7 +18,7 @@ from app.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
 from app.engine.registry.load_history import NOT_LOADED
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
-from app.observability.gauges import ModelGauges
+from app.observability.metrics import ModelGauges
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 
