@@ -199,7 +199,7 @@ def make_services(
         metrics=metrics,
         lifecycle=Lifecycle(),
         default_models={"echo": "m1"},
-        operations=operations or ThreadPoolExecutor(1),
+        operations=operations or RecordingExecutor(),
         confinement=lambda: {"codecs": ("no_new_privileges", "landlock"), "predictors": ()},
     )
 

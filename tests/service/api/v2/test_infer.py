@@ -5,7 +5,7 @@ import math
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -15,7 +15,7 @@ from app.contracts.errors import RunRefused
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import FakeFactory, calling, write_double
-from tests.service.api.fakes import Client, RecordingExecutor, make_app, make_services
+from tests.service.api.fakes import Client, RecordingExecutor, make_app
 
 INFER = "/v2/models/double/infer"
 HEADER = "Inference-Header-Content-Length"
@@ -83,15 +83,9 @@ def test_each_served_version_answers_by_its_number(
 
 
 @pytest.fixture
-def operations() -> RecordingExecutor:
-    return RecordingExecutor()
-
-
-@pytest.fixture
-def recorded(loop: Loop, registry: Driven, operations: RecordingExecutor) -> Client:
-    """A client of an application that shows what it does beside the event loop."""
-    services = make_services(registry=registry, operations=operations)
-    return Client(make_app(services=services), loop=loop)
+def operations(client: Client) -> RecordingExecutor:
+    """The thread in which the client's application does what it does beside the event loop."""
+    return cast(RecordingExecutor, client.services.operations)
 
 
 def raw_request(columns: int, *, raw_reply: bool, **parameters: Any) -> dict[str, Any]:
@@ -103,25 +97,25 @@ def raw_request(columns: int, *, raw_reply: bool, **parameters: Any) -> dict[str
 
 
 def test_large_json_is_read_beside_the_event_loop(
-    recorded: Client, operations: RecordingExecutor
+    client: Client, operations: RecordingExecutor
 ) -> None:
     """What it takes would keep every other request waiting; refusals are the same from there."""
     outputs = {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
     for columns, apart in ((1_000, 0), (100_000, 1)):
         data = [0.5] * columns
         body = document(shape=[1, columns], data=data) | outputs
-        assert recorded.post(INFER, json=body).status_code == 200
+        assert client.post(INFER, json=body).status_code == 200
         assert operations.runs == apart
-    refused(recorded.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
+    refused(client.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
     assert operations.runs == 2
 
 
 def test_large_json_is_written_beside_the_event_loop(
-    recorded: Client, operations: RecordingExecutor
+    client: Client, operations: RecordingExecutor
 ) -> None:
     """A reply of 8 masks of 320 x 320 takes the time of many requests; raw it takes none."""
     for columns, raw_reply, apart in ((1_000, False, 0), (100_000, True, 0), (100_000, False, 1)):
-        answer = recorded.post(INFER, **raw_request(columns, raw_reply=raw_reply))
+        answer = client.post(INFER, **raw_request(columns, raw_reply=raw_reply))
         assert answer.status_code == 200
         assert operations.runs == apart
     assert answer.json()["outputs"][0]["data"] == [1.0] * 100_000
@@ -129,21 +123,21 @@ def test_large_json_is_written_beside_the_event_loop(
 
 
 def test_large_tensors_are_looked_through_beside_the_event_loop(
-    recorded: Client, operations: RecordingExecutor
+    client: Client, operations: RecordingExecutor
 ) -> None:
     """16 million numbers take ten milliseconds; what is no number among them is refused as ever."""
     for columns, apart in ((1 << 20, 0), ((1 << 20) + 1, 1)):
-        answer = recorded.post(INFER, **raw_request(columns, raw_reply=True))
+        answer = client.post(INFER, **raw_request(columns, raw_reply=True))
         assert answer.status_code == 200
         assert operations.runs == apart
     request = raw_request((1 << 20) + 1, raw_reply=True)
     request["content"] = request["content"][:-4] + np.full(1, np.nan, "<f4").tobytes()
-    assert "NaN" in refused(recorded.post(INFER, **request))
+    assert "NaN" in refused(client.post(INFER, **request))
     assert operations.runs == 2
 
 
 def test_without_a_place_a_large_body_is_not_read(
-    registry: Driven, recorded: Client, operations: RecordingExecutor
+    registry: Driven, client: Client, operations: RecordingExecutor
 ) -> None:
     """503 for what would be 400 if anybody looked; the places are those of its own group."""
     junk = b"[" * 300_000
@@ -152,14 +146,14 @@ def test_without_a_place_a_large_body_is_not_read(
         places.enter_context(calling("127.0.0.1"))
         for _ in range(16):
             places.enter_context(served.reserve(deadline=math.inf))
-        response = recorded.post(INFER, content=junk)
+        response = client.post(INFER, content=junk)
         assert "the queue is full: 16 jobs wait, limit 16" in refused(response, 503)
         assert int(response.headers["retry-after"]) >= 1
         assert operations.runs == 0
-        refused(recorded.post(INFER, **raw_request(100_000, raw_reply=True)), 503)
+        refused(client.post(INFER, **raw_request(100_000, raw_reply=True)), 503)
         elsewhere = raw_request(100_000, raw_reply=True, predictor="spare")
-        assert recorded.post(INFER, **elsewhere).headers["x-predictor"] == "spare"
-    refused(recorded.post(INFER, content=junk))
+        assert client.post(INFER, **elsewhere).headers["x-predictor"] == "spare"
+    refused(client.post(INFER, content=junk))
 
 
 def test_a_word_in_a_large_body_is_no_parameter(client: Client, factory: FakeFactory) -> None:
