@@ -177,8 +177,8 @@ def echo_router() -> APIRouter:
     """Answers with the length of the text, so that no reply can repeat it."""
     router = APIRouter()
 
-    async def echo(body: EchoRequest, number: int = 0) -> dict[str, int]:
-        return {"characters": len(body.text), "number": number}
+    async def echo(body: EchoRequest) -> dict[str, int]:
+        return {"characters": len(body.text)}
 
     router.add_api_route("/sentiment", echo, methods=["POST"], max_body_size=256 * 1024)
     return router

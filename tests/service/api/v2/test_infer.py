@@ -35,13 +35,10 @@ def document(**changes: Any) -> dict[str, Any]:
     return {"inputs": [tensor(**changes)]}
 
 
-def binary(header: Any, raw: bytes, length: str | None = None) -> dict[str, Any]:
+def binary(header: Any, raw: bytes) -> dict[str, Any]:
     """Options of a request whose tensors follow the JSON."""
     text = json.dumps(header).encode()
-    headers = {
-        HEADER: str(len(text)) if length is None else length,
-        "Content-Type": "application/octet-stream",
-    }
+    headers = {HEADER: str(len(text)), "Content-Type": "application/octet-stream"}
     return {"content": text + raw, "headers": headers}
 
 
