@@ -26,13 +26,9 @@ def client(loop: Loop, registry: Driven) -> Client:
     return Client(make_app(registry=registry), loop=loop)
 
 
-def tensor(**changes: Any) -> dict[str, Any]:
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.5]} | changes
-    return {name: value for name, value in entry.items() if value is not None}
-
-
 def document(**changes: Any) -> dict[str, Any]:
-    return {"inputs": [tensor(**changes)]}
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.5]} | changes
+    return {"inputs": [{name: value for name, value in entry.items() if value is not None}]}
 
 
 def binary(header: Any, raw: bytes) -> dict[str, Any]:
@@ -194,10 +190,9 @@ def test_the_json_part_has_a_cap_of_its_own(registry: Driven) -> None:
     assert "limit is 100" in message
     assert HEADER in message
     raw = np.ones((4, 50), "<f4").tobytes()
-    header = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 50]}]}
-    header["inputs"][0]["parameters"] = {"binary_data_size": 800}  # type: ignore[assignment]
+    header = document(shape=[4, 50], data=None, parameters={"binary_data_size": 800})
     assert refused(client.post(INFER, **binary(header, raw)), 413)
-    small = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 50], "data": [1]}]}
+    small = document(shape=[4, 50], data=[1])
     assert "1000" in refused(client.post(INFER, **binary(small, bytes(1000))), 413)
 
 
