@@ -195,7 +195,7 @@ def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]
 
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
     """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC."""
-    admin_key, concurrent = settings.admin_key, settings.quota_concurrent_requests
+    concurrent = settings.quota_concurrent_requests
     quotas = {
         "requests": settings.quota_requests_per_minute,
         "pixels": settings.quota_pixels_per_minute,
@@ -203,14 +203,7 @@ def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
     }
     per_minute = {what: limit for what, limit in quotas.items() if limit}
     return Gates(
-        keys=KeyRules(
-            keys=keys,
-            start_keys=[key.get_secret_value().encode() for key in settings.start_group_keys],
-            admin_key=None if admin_key is None else admin_key.get_secret_value().encode(),
-            wrong_admin_keys=TokenBuckets({WRONG_KEYS: WRONG_KEYS_PER_MINUTE}).of,
-            health_needs_key=settings.health_needs_key,
-            metrics_needs_key=settings.metrics_needs_key,
-        ),
+        keys=KeyRules(settings, keys, TokenBuckets({WRONG_KEYS: WRONG_KEYS_PER_MINUTE}).of),
         buckets=TokenBuckets(per_minute, concurrent) if per_minute or concurrent else None,
         bodies=Budget(
             settings.body_memory_bytes or memory_limit() // BODY_SHARE,

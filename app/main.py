@@ -92,10 +92,9 @@ def create_app(
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
-    workers: Workers | None = None
+    workers = build_workers(settings, metrics, tasks.values())
     backend = ProcessBackend()
     if registry is None:
-        workers = build_workers(settings, metrics, tasks.values())
         on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE
         registry = ModelRegistry(
             repository,
@@ -144,7 +143,7 @@ def create_app(
         tracing=tracing,
         operations=operations,
         confinement=lambda: {
-            "codecs": workers.codec.pool.held if workers else (),
+            "codecs": workers.codec.pool.held,
             "predictors": backend.held or (),
         },
     )
@@ -157,9 +156,8 @@ def create_app(
             _lifespan,
             load=partial(
                 _load,
-                settings,
+                services,
                 repository,
-                registry,
                 background,
                 routes={name: first_route(task, settings) for name, task in tasks.items()},
             ),
@@ -185,7 +183,7 @@ async def _lifespan(
     app: FastAPI,
     *,
     load: Callable[[threading.Event], Coroutine[Any, Any, None]],
-    workers: Workers | None,
+    workers: Workers,
     background: Background | None,
 ) -> AsyncIterator[None]:
     """Load models in a task so the socket opens at once; close everything after the drain."""
@@ -198,8 +196,7 @@ async def _lifespan(
         services.lifecycle.closers.append(grpc.close)
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
-    if workers is not None:
-        workers.codec.pool.start()
+    workers.codec.pool.start()
     loading = asyncio.create_task(load(stopping), name="load")
     if services.lifecycle.accepts_when_ready:
         while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
@@ -212,23 +209,22 @@ async def _lifespan(
     if background is not None:
         await in_thread("background end", background.close)
     await services.registry.close()
-    if workers is not None:
-        await workers.close()
+    await workers.close()
     services.operations.shutdown(wait=False)
     if services.tracing is not None:
         await in_thread("tracing end", services.tracing.close)
 
 
 async def _load(
-    settings: Settings,
+    services: Services,
     repository: ModelRepository,
-    registry: ModelRegistry,
     background: Background | None,
     stopping: threading.Event,
     *,
     routes: Mapping[str, str],
 ) -> None:
     """Load every model, then poll for changes if the settings say so."""
+    settings, registry = services.settings, services.registry
     watcher = await in_thread("repository", partial(RepositoryWatcher, repository, registry))
     started = time.monotonic()
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.application import ACCEPTED, build_application
+from app.application import ACCEPTED
 from app.application import DOORS as DOORS_OPEN
 from app.models.repository.config import (
     DynamicBatching,
@@ -27,7 +27,7 @@ from app.tasks.segment.options import OPTIONS
 from app.tasks.sentiment.router import SentimentParameters, SentimentRequest
 from app.tasks.task import load_tasks, settings_class
 from tests.observability.test_metrics import with_every_family
-from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
+from tests.service.api.fakes import Client, make_settings, product_client
 
 PATHS = """
 POST /segment
@@ -155,11 +155,7 @@ MAPS = ("default_models", "models.files", "models.weights")
 @pytest.fixture(scope="module")
 def product() -> Client:
     """The real endpoints over fakes."""
-    tasks = load_tasks(PIPELINES).values()
-    services = make_services(make_settings())
-    return Client(
-        build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan, doors=DOORS_OPEN)
-    )
+    return product_client(doors=DOORS_OPEN)
 
 
 @pytest.fixture(scope="module")
@@ -205,10 +201,7 @@ def test_parameters(paths: dict[str, Any]) -> None:
 
 def test_headers() -> None:
     settings = make_settings(cors_origins=("https://a.example",))
-    tasks = load_tasks(PIPELINES).values()
-    services = make_services(settings)
-    app = build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan)
-    reply = Client(app).get("/info", headers={"Origin": "https://a.example"})
+    reply = product_client(settings).get("/info", headers={"Origin": "https://a.example"})
     exposed = reply.headers["access-control-expose-headers"].split(", ")
     assert set(REPLY_HEADERS.split()) <= set(exposed)
     assert set(REQUEST_HEADERS.split()) <= set(ACCEPTED)

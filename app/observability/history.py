@@ -149,8 +149,7 @@ class History:
         self._began = clock()
         self._lock = threading.Lock()
         self._runs: dict[Series, WindowedHistogram] = {}
-        self._drift: dict[tuple[str, str], WindowedHistogram] = {}
-        self._agreement: dict[tuple[str, str], WindowedHistogram] = {}
+        self._replays: dict[tuple[str, str], tuple[WindowedHistogram, WindowedHistogram]] = {}
 
     def uptime(self) -> float:
         return self._clock() - self._began
@@ -170,26 +169,18 @@ class History:
 
     def drifted(self, model: str, group: str, drift: float, agreement: float | None) -> None:
         with self._lock:
-            now, key = self.interval(), (model, group)
-            if key not in self._drift:
-                self._drift[key] = WindowedHistogram(self.drift)
-                self._agreement[key] = WindowedHistogram(self.agreement)
-            self._drift[key].observe(now, drift)
+            drifts, agreements = self._replays.setdefault((model, group), self._no_replays())
+            drifts.observe(self.interval(), drift)
             if agreement is not None:
-                self._agreement[key].observe(now, agreement)
+                agreements.observe(self.interval(), agreement)
 
     def window(self, series: Series, intervals: int) -> Window:
         """Return the observations of the last `intervals`, including the current one."""
         with self._lock:
-            since, key = self.interval() - intervals, (series.model, series.group)
-            found = (self._runs.get(series), self._drift.get(key), self._agreement.get(key))
-            nothing = (self.seconds, self.drift, self.agreement)
-            return Window(
-                *(
-                    Counts([0] * (len(bounds) + 1), 0.0) if each is None else each.after(since)
-                    for each, bounds in zip(found, nothing, strict=True)
-                )
-            )
+            since = self.interval() - intervals
+            runs = self._runs.get(series) or WindowedHistogram(self.seconds)
+            replays = self._replays.get((series.model, series.group)) or self._no_replays()
+            return Window(runs.after(since), *(each.after(since) for each in replays))
 
     def runs(self, after: int) -> dict[Series, list[tuple[int, Counts]]]:
         """Return, for each series, the finished intervals later than `after` in which it ran."""
@@ -201,6 +192,9 @@ class History:
                 for series, histogram in self._runs.items()
             }
         return {series: intervals for series, intervals in found.items() if intervals}
+
+    def _no_replays(self) -> tuple[WindowedHistogram, WindowedHistogram]:
+        return WindowedHistogram(self.drift), WindowedHistogram(self.agreement)
 
     def _forget(self, now: int) -> None:
         """Drop the series that have not run for an hour."""

@@ -99,11 +99,9 @@ class BackgroundHandler(logging.Handler):
         super().close()
 
 
-def configure(
-    level: str, stream: TextIO | None = None, *, form: logging.Formatter | None = None
-) -> None:
-    """Send all logs of the process to `stream` in `form`; by default to standard error as JSON."""
-    writer = logging.StreamHandler(stream or sys.stderr)
+def configure(level: str, *, form: logging.Formatter | None = None) -> None:
+    """Send all logs of the process to standard error in `form`, by default as JSON."""
+    writer = logging.StreamHandler(sys.stderr)
     writer.setFormatter(form or JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [BackgroundHandler(writer)]
@@ -133,9 +131,9 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 COLOURS = {"good": "32", "warning": "33", "bad": "31", "dim": "2", "bold": "1"}
 
 
-def coloured(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+def coloured(stream: TextIO) -> bool:
     """Return whether `stream` is a terminal with colours and NO_COLOR (no-color.org) is not set."""
-    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class TerminalLines(logging.Formatter):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import collections
+import math
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
@@ -10,12 +16,14 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
-from app.observability.gauges import Gauges
-from app.observability.histogram import HistogramFamily
+from app.contracts.status import GroupStatus
 from app.observability.history import History, Series
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -34,6 +42,153 @@ DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps per decade; the first m
 AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+class _Series:
+    __slots__ = ("buckets", "total")
+
+    def __init__(self, buckets: int) -> None:
+        self.buckets = [0] * buckets
+        self.total = 0.0
+
+
+class HistogramFamily(Collector):
+    """All series of one histogram; a series appears with its first observation.
+
+    The library's own Histogram tests its buckets one by one and takes two locks for each value, and
+    a request for one text records six values. May be used in any thread, for example in that of the
+    replays.
+    """
+
+    def __init__(
+        self, name: str, text: str, labels: tuple[str, ...], bounds: Sequence[float]
+    ) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._le = [
+            floatToGoString(bound)  # type: ignore[no-untyped-call]  # the library has no type here
+            for bound in (*bounds, math.inf)
+        ]
+        self._series: dict[tuple[str, ...], _Series] = {}
+        if not labels:
+            self._series[()] = _Series(len(self._le))
+
+    def observe(self, value: float, *labels: str) -> None:
+        bucket = bisect_left(self._bounds, value)
+        with self._lock:
+            series = self._series.get(labels)
+            if series is None:
+                series = self._series[labels] = _Series(len(self._le))
+            series.buckets[bucket] += 1
+            series.total += value
+
+    def collect(self) -> Iterator[Metric]:
+        metric = Metric(self._name, self._text, "histogram")
+        for values, series in list(self._series.items()):
+            labels = dict(zip(self._labels, values, strict=True))
+            counts = [float(count) for count in accumulate(series.buckets)]
+            for bound, count in zip(self._le, counts, strict=True):
+                metric.add_sample(f"{self._name}_bucket", labels | {"le": bound}, count)
+            metric.add_sample(f"{self._name}_count", labels, counts[-1])
+            metric.add_sample(f"{self._name}_sum", labels, series.total)
+        yield metric
+
+
+PER_GROUP = {
+    "paddlepool_queue_depth": "Jobs waiting.",
+    "paddlepool_inflight_requests": "Jobs inside a predictor.",
+    "paddlepool_queue_limit": "Maximum number of waiting jobs.",
+    "paddlepool_predictor_default": "1 for the default instance group, to which ratios refer.",
+    "paddlepool_predictor_effective": "1 if the configuration was measured to change outputs or "
+    "times, 0 if not.",
+}
+"""Families whose labels are the model and, as `predictor`, the instance group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGauges:
+    """One model version at the moment of a scrape."""
+
+    model: str
+    version: int
+    ready: bool
+    default_group: str = ""
+    chosen_by: str = ""
+    groups: tuple[GroupStatus, ...] = ()
+
+
+class Gauges:
+    """A Prometheus collector that calls `read` and `codec_processes` at each scrape.
+
+    `read` returns a model's newest version first.
+    """
+
+    def __init__(self, build: Mapping[str, str], *, memory_limit: int) -> None:
+        self.read: Callable[[], Iterable[ModelGauges]] = tuple
+        self.codec_processes: Callable[[], int] = lambda: 0
+        self._build = build
+        self._memory_limit = memory_limit
+
+    def collect(self) -> Iterator[Metric]:
+        build = InfoMetricFamily("paddlepool_build", "Versions of this server and its components.")
+        build.add_metric((), dict(self._build))
+        yield build
+        yield GaugeMetricFamily(
+            "paddlepool_memory_limit_bytes",
+            "Memory that this server's processes may use together: that of the machine, or the "
+            "limit of their control group.",
+            self._memory_limit,
+        )
+        yield GaugeMetricFamily(
+            "paddlepool_codec_processes", "Codec processes alive.", self.codec_processes()
+        )
+        ready = GaugeMetricFamily(
+            "paddlepool_model_ready",
+            "1 when the model version answers requests.",
+            labels=("model", "version"),
+        )
+        resident = GaugeMetricFamily(
+            "paddlepool_predictor_resident_bytes",
+            "Resident memory of the instance group's predictor processes.",
+            labels=("model", "version", "predictor"),
+        )
+        default = InfoMetricFamily(
+            "paddlepool_default_group",
+            "The default instance group, and how it was chosen.",
+            labels=("model", "version"),
+        )
+        values: dict[str, collections.Counter[tuple[str, str]]] = {
+            name: collections.Counter() for name in PER_GROUP
+        }
+        newest_default: dict[str, str] = {}
+        for model in self.read():
+            version = str(model.version)
+            answers = newest_default.setdefault(model.model, model.default_group)
+            ready.add_metric((model.model, version), float(model.ready))
+            if model.default_group:
+                default.add_metric(
+                    (model.model, version),
+                    {"predictor": model.default_group, "chosen_by": model.chosen_by},
+                )
+            for group in model.groups:
+                series = (model.model, group.name)
+                resident.add_metric((model.model, version, group.name), group.resident_bytes)
+                # Versions of a model share a series.
+                values["paddlepool_queue_depth"][series] += group.queue_depth
+                values["paddlepool_inflight_requests"][series] += group.inflight
+                values["paddlepool_queue_limit"][series] += group.queue_limit
+                values["paddlepool_predictor_default"][series] = group.name == answers
+                if group.effect.effective is not None:
+                    values["paddlepool_predictor_effective"].setdefault(
+                        series, group.effect.effective
+                    )
+        for name, text in PER_GROUP.items():
+            family = GaugeMetricFamily(name, text, labels=("model", "predictor"))
+            for labels, value in values[name].items():
+                family.add_metric(labels, value)
+            yield family
+        yield from (ready, resident, default)
 
 
 class Metrics:

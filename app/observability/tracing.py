@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace.export import (
     SpanExporter,
     SpanExportResult,
 )
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, get_current_span
+from opentelemetry.trace import Span, SpanKind, StatusCode, get_current_span
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -76,13 +76,12 @@ class _Headers(Getter[Values]):
 class RequestSpan:
     """The span of one request, from its headers to its end, in one task."""
 
-    def __init__(self, span: Span, *, tracer: Tracer, clock: Clock, given: bool) -> None:
+    def __init__(self, span: Span, tracing: Tracing, *, given: bool) -> None:
         self.trace_id = f"{span.get_span_context().trace_id:032x}"
         self.given = given
         """True if the client began the trace."""
         self._span = span
-        self._tracer = tracer
-        self._clock = clock
+        self._tracing = tracing
         self._where: Mapping[str, str | int] = {}
         self._places: Sequence[Place] = ()
 
@@ -90,7 +89,7 @@ class RequestSpan:
         if self._span.is_recording():
             first = results[0]
             self._where = {MODEL: first.model, VERSION: first.version, GROUP: first.group}
-            self._places = places_of(stages, results, now=self._clock())
+            self._places = places_of(stages, results, now=self._tracing.clock())
 
     def end(
         self,
@@ -122,9 +121,9 @@ class RequestSpan:
 
     def _make_stages(self) -> None:
         parent = set_span_in_context(self._span, Context())
-        epoch = time.time_ns() - round(1e9 * self._clock())
+        epoch = time.time_ns() - round(1e9 * self._tracing.clock())
         for name, began, ended, own in self._places:
-            self._tracer.start_span(
+            self._tracing.tracer.start_span(
                 name,
                 context=parent,
                 attributes={**self._where, **own},
@@ -140,21 +139,18 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider, *, clock: Clock = time.monotonic) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer("paddlepool", __version__)
-        self._clock = clock
+        self.tracer = provider.get_tracer("paddlepool", __version__)
+        self.clock = clock
         self._propagator, self._headers = TraceContextTextMapPropagator(), _Headers()
 
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
         """Start the span of a request with these headers; current in this task until end()."""
         parent = self._propagator.extract(values, Context(), self._headers)
-        request = RequestSpan(
-            self._tracer.start_span(
-                name, context=parent, kind=SpanKind.SERVER, attributes=attributes
-            ),
-            tracer=self._tracer,
-            clock=self._clock,
-            given=get_current_span(parent).get_span_context().is_valid,
+        span = self.tracer.start_span(
+            name, context=parent, kind=SpanKind.SERVER, attributes=attributes
         )
+        given = get_current_span(parent).get_span_context().is_valid
+        request = RequestSpan(span, self, given=given)
         CURRENT.set(request)
         return request
 

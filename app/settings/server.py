@@ -42,7 +42,11 @@ def split_words(value: Any) -> Any:
     return items
 
 
-Bytes = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1)]
+Bytes = Positive
+ZeroOrMore = Annotated[int, Field(ge=0)]
+UpTo64 = Annotated[int, Field(ge=1, le=64)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_words)]
 Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
@@ -58,10 +62,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    grpc_port: int | None = Field(
+    grpc_port: Port | None = Field(
         None,
-        ge=0,
-        le=65_535,
         description="Port for the Open Inference Protocol over gRPC (extra `grpc`). 0 picks a "
         "free port and logs it. Unset: no gRPC.",
     )
@@ -93,15 +95,13 @@ class Settings(BaseSettings):
         le=65_535,
         description="Connections that the system may queue before they are accepted.",
     )
-    max_connections: int = Field(
+    max_connections: Positive = Field(
         1_000,
-        ge=1,
         description="Maximum open connections. 16 more get 503; further ones are closed at once. "
         "The server does not start if the limit of open files is too low for them.",
     )
-    body_memory_bytes: int = Field(
+    body_memory_bytes: ZeroOrMore = Field(
         0,
-        ge=0,
         description="Maximum bytes of all request bodies together, and of all unread replies "
         "together. 0: a quarter of the memory of the machine or the container.",
     )
@@ -122,27 +122,22 @@ class Settings(BaseSettings):
         description="Addresses or networks of proxies, such as `10.0.0.0/8`, whose "
         "X-Forwarded-For is trusted for the client's address.",
     )
-    quota_requests_per_minute: int = Field(
+    quota_requests_per_minute: ZeroOrMore = Field(
         0,
-        ge=0,
         description="Requests per minute for each key, or each address without keys. 0: unlimited.",
     )
-    quota_pixels_per_minute: int = Field(
-        0,
-        ge=0,
-        description="Pixels of uploaded pictures per minute, counted likewise. 0: unlimited.",
+    quota_pixels_per_minute: ZeroOrMore = Field(
+        0, description="Pixels of uploaded pictures per minute, counted likewise. 0: unlimited."
     )
-    quota_texts_per_minute: int = Field(
-        0, ge=0, description="Texts per minute, counted likewise. 0: unlimited."
+    quota_texts_per_minute: ZeroOrMore = Field(
+        0, description="Texts per minute, counted likewise. 0: unlimited."
     )
-    quota_concurrent_requests: int = Field(
-        0, ge=0, description="Concurrent requests, counted likewise. 0: unlimited."
+    quota_concurrent_requests: ZeroOrMore = Field(
+        0, description="Concurrent requests, counted likewise. 0: unlimited."
     )
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: int = Field(
-        8000, ge=0, le=65_535, description="Port to listen on. 0 picks a free port and logs it."
-    )
+    port: Port = Field(8000, description="Port to listen on. 0 picks a free port and logs it.")
     model_repository: Path = Field(
         Path("model_repo"),
         description="Directory with one directory for each model. If it is unset and the default "
@@ -175,8 +170,7 @@ class Settings(BaseSettings):
         "`X-Replica` of every reply. Unset: log lines have the host's name.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info",
-        description="Lowest level of the log lines: `debug`, `info`, `warning` or `error`.",
+        "info", description="Lowest level of the log lines: `debug`, `info`, `warning` or `error`."
     )
     log_format: Literal["auto", "json", "text"] = Field(
         "auto",
@@ -195,8 +189,8 @@ class Settings(BaseSettings):
         16 * KIB,
         description="Maximum request body of an endpoint without a limit of its own, in bytes.",
     )
-    image_max_pixels: int = Field(
-        50_000_000, ge=1, description="Maximum pixels of an uploaded picture, read from its header."
+    image_max_pixels: Positive = Field(
+        50_000_000, description="Maximum pixels of an uploaded picture, read from its header."
     )
     image_max_side: int = Field(
         16_384,
@@ -205,21 +199,20 @@ class Settings(BaseSettings):
         description="Maximum width or height of an uploaded picture, in pixels.",
     )
     picture_formats: Words = Field(
-        (),
-        description="Accepted picture formats, such as `jpeg,png,heic`. Empty: all.",
+        (), description="Accepted picture formats, such as `jpeg,png,heic`. Empty: all."
     )
-    jpeg_max_scans: int = Field(
-        100, ge=1, description="Maximum scans of a JPEG; a file with more is a decompression bomb."
+    jpeg_max_scans: Positive = Field(
+        100, description="Maximum scans of a JPEG; a file with more is a decompression bomb."
     )
-    png_max_pixels: int = Field(25_000_000, ge=1, description="Maximum pixels of a PNG in a reply.")
+    png_max_pixels: Positive = Field(25_000_000, description="Maximum pixels of a PNG in a reply.")
     form_max_fields: int = Field(
         16, ge=1, le=1_000, description="Maximum fields of a multipart form besides its file."
     )
-    timeout_default_ms: int = Field(
-        10_000, ge=1, description="Deadline of a request that names none, in milliseconds."
+    timeout_default_ms: Positive = Field(
+        10_000, description="Deadline of a request that names none, in milliseconds."
     )
-    timeout_max_ms: int = Field(
-        30_000, ge=1, description="Maximum deadline that a request may name, in milliseconds."
+    timeout_max_ms: Positive = Field(
+        30_000, description="Maximum deadline that a request may name, in milliseconds."
     )
 
     drain_delay_seconds: float = Field(
@@ -232,9 +225,7 @@ class Settings(BaseSettings):
         20.0, description="Time for requests in flight to finish after the drain delay."
     )
 
-    codec_processes: int = Field(
-        2, ge=1, le=64, description="Processes that decode and encode pictures."
-    )
+    codec_processes: UpTo64 = Field(2, description="Processes that decode and encode pictures.")
     codec_memory_bytes: int = Field(
         1_536 * MIB, ge=256 * MIB, description="Address space of one codec process, in bytes."
     )
@@ -249,24 +240,20 @@ class Settings(BaseSettings):
     picture_memory_bytes: int = Field(
         1_024 * MIB, ge=64 * MIB, description="Maximum bytes of all decoded pictures together."
     )
-    text_threads: int = Field(2, ge=1, le=64, description="Threads that tokenise texts.")
+    text_threads: UpTo64 = Field(2, description="Threads that tokenise texts.")
 
-    predictor_memory_bytes: int = Field(
+    predictor_memory_bytes: Bytes = Field(
         2 << 30,
-        ge=1,
         description="Resident bytes at which a predictor process is replaced by a fresh one; at "
         "least 1.5 times its size after opening.",
     )
-    on_demand_groups: int = Field(
+    on_demand_groups: UpTo64 = Field(
         3,
-        ge=1,
-        le=64,
         description="Maximum instance groups that were started on demand. The least recently "
         "used one is stopped for the next.",
     )
-    on_demand_memory_bytes: int = Field(
+    on_demand_memory_bytes: ZeroOrMore = Field(
         0,
-        ge=0,
         description="Resident bytes of such groups from which no further one starts. 0: a "
         "quarter of the memory of the machine or the container.",
     )
@@ -282,8 +269,8 @@ class Settings(BaseSettings):
         description="Instance groups for these runs, in every model that has them. Empty: all "
         "that are started.",
     )
-    shadow_max_predictors: int = Field(
-        4, ge=1, le=64, description="Maximum predictor processes that are kept open for these runs."
+    shadow_max_predictors: UpTo64 = Field(
+        4, description="Maximum predictor processes that are kept open for these runs."
     )
     prove_groups: Literal["off", "started", "all"] = Field(
         "started",

@@ -19,17 +19,22 @@ STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Keeps what is written, and how it stands."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.written = bytearray()
-        self.closing = False
+        self.writes: list[bytes] = []
+        self.closing = self.ended = self.paused = False
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
 
     def write(self, data: Any) -> None:
-        self.written += data
+        self.writes.append(data)
 
-    def write_eof(self) -> None: ...
+    def write_eof(self) -> None:
+        self.ended = True
 
     def is_closing(self) -> bool:
         return self.closing
@@ -40,9 +45,11 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.closing = True
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.paused = True
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.paused = False
 
 
 LIMITS = Settings(header_timeout_seconds=30, header_max_bytes=4096, max_connections=9)
@@ -99,7 +106,7 @@ class Door:
             await asyncio.wait(self._state.tasks, timeout=5)
         assert not self._state.tasks, "a request outlives its connection"
         assert not self._failures, self._failures
-        return [int(status) for status in STATUS.findall(bytes(transport.written))]
+        return [int(status) for status in STATUS.findall(transport.written)]
 
 
 @functools.cache

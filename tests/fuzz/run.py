@@ -15,7 +15,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.fuzz.corpus import FOUND, KEPT
+ROOT = Path(__file__).parents[2]
+KEPT = Path(__file__).parent / "corpus"
+"""Committed. A directory for each target; what broke one lies there, too, as `crash-…`."""
+FOUND = ROOT / "runs" / "fuzz"
+"""What runs on this machine have found; not committed."""
 
 TOGETHER = 2
 MOST_BYTES = 4096

@@ -50,27 +50,24 @@ def multipart(data: bytes) -> None:
     kind, _, body = data.partition(b"\n")
     pieces = [body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES)] or [b""]
     for parts in ([body], pieces):
-        messages: list[Message] = [
-            {"type": "http.request", "body": part, "more_body": True} for part in parts
-        ]
-        messages[-1]["more_body"] = False
-        pending = iter(messages)
-
-        async def receive(pending: object = pending) -> Message:
-            return next(pending)  # type: ignore[call-overload,no-any-return]
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "query_string": b"",
-            "headers": [(b"content-type", b"multipart/form-data; " + kind)],
-        }
         with contextlib.suppress(InputError):
-            _loop().run_until_complete(
-                read_upload(
-                    Request(scope, receive), known=("size",), max_fields=4, second=("bg_image",)
-                )
-            )
+            _loop().run_until_complete(_upload(kind, parts))
+
+
+async def _upload(kind: bytes, parts: list[bytes]) -> None:
+    last = len(parts) - 1
+    messages = (
+        {"type": "http.request", "body": part, "more_body": number < last}
+        for number, part in enumerate(parts)
+    )
+
+    async def receive() -> Message:
+        return next(messages)
+
+    headers = [(b"content-type", b"multipart/form-data; " + kind)]
+    scope = {"type": "http", "method": "POST", "query_string": b"", "headers": headers}
+    request = Request(scope, receive)
+    await read_upload(request, known=("size",), max_fields=4, second=("bg_image",))
 
 
 @functools.cache

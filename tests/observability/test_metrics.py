@@ -6,16 +6,34 @@ import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
 from app.evidence.live.shadow_predictor import LiveObserver
-from app.observability.gauges import ModelGauges
-from app.observability.metrics import COARSE_SECONDS, DRIFT, METHODS, SECONDS, UNKNOWN, Metrics
+from app.observability.metrics import (
+    COARSE_SECONDS,
+    DRIFT,
+    METHODS,
+    ROWS,
+    SECONDS,
+    UNKNOWN,
+    HistogramFamily,
+    Metrics,
+    ModelGauges,
+)
 from tests.engine.fakes import infer_result
 from tests.service.api.fakes import GROUP
 
@@ -43,6 +61,19 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
     }
 
 
+def gauges(*names: str, model: str = "u2netp", version: int = 1, **of_groups: Any) -> ModelGauges:
+    """A ready version whose groups have these names; the first is the default."""
+    groups = tuple(replace(GROUP, name=name, **of_groups) for name in names)
+    return ModelGauges(
+        model=model,
+        version=version,
+        ready=True,
+        default_group=names[0],
+        chosen_by="kept",
+        groups=groups,
+    )
+
+
 def value(metrics: Metrics, name: str, **labels: str) -> float:
     return samples(metrics)[name, frozenset(labels.items())]
 
@@ -67,11 +98,8 @@ def with_every_family() -> Metrics:
     metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
     metrics.drifted(model="m", group="g", drift=0.0, agreement=1.0)
     metrics.padded(model="m", group="g", tokens=1)
-    group = replace(GROUP, name="g", effect=Effect(True, "other outputs"))
-    gauges = ModelGauges(
-        model="m", version=1, ready=True, default_group="g", chosen_by="kept", groups=(group,)
-    )
-    metrics.gauges.read = lambda: [gauges]
+    read = gauges("g", model="m", effect=Effect(True, "other outputs"))
+    metrics.gauges.read = lambda: [read]
     return metrics
 
 
@@ -90,13 +118,20 @@ def test_every_family_is_documented_with_its_labels() -> None:
     assert documented == found
 
 
-def test_a_quantile_read_from_a_histogram_is_right_to_15_percent() -> None:
-    """Steps of 1.25 to 1.35 from 1 ms to 10 s: the middle of a step is off by half of it."""
-    assert SECONDS[0] == 0.001
-    assert SECONDS[-1] == 10.0
-    for low, high in pairwise(SECONDS):
-        assert 1.25 <= high / low <= 1.35
-    assert (COARSE_SECONDS[0], COARSE_SECONDS[-1]) == (SECONDS[0], SECONDS[-1])
+@pytest.mark.parametrize(
+    ("bounds", "first", "least", "most"),
+    [(SECONDS, 0.001, 1.25, 1.35), (DRIFT[1:], 1e-8, 2, 2.3)],
+    ids=["seconds", "drift"],
+)
+def test_steps_of_buckets(
+    bounds: tuple[float, ...], first: float, least: float, most: float
+) -> None:
+    """The middle of a step is off by half of it: a time is right to 15 %, a drift by order of
+    magnitude."""
+    assert (bounds[0], bounds[-1]) == (first, 10)
+    for low, high in pairwise(bounds):
+        assert least <= high / low <= most
+    assert (COARSE_SECONDS[0], COARSE_SECONDS[-1], DRIFT[0]) == (SECONDS[0], SECONDS[-1], 0)
 
 
 def test_the_engine_may_report_to_it(metrics: Metrics) -> None:
@@ -150,24 +185,14 @@ def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> 
 
 def test_an_idle_scrape_is_small() -> None:
     metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "avx2"})
-    gauges = []
+    models = []
     for path in (ROOT / "model_repo").glob("*/config.toml"):
         names = [group["name"] for group in tomllib.loads(path.read_text())["instance_group"]]
         metrics.expect_model(path.parent.name, names)
-        groups = tuple(replace(GROUP, name=name) for name in names)
-        gauges.append(
-            ModelGauges(
-                model=path.parent.name,
-                version=1,
-                ready=True,
-                default_group=names[0],
-                chosen_by="kept",
-                groups=groups,
-            )
-        )
-    metrics.gauges.read = lambda: gauges
+        models.append(gauges(*names, model=path.parent.name))
+    metrics.gauges.read = lambda: models
     text, _ = metrics.render()
-    assert len(gauges) >= 2
+    assert len(models) >= 2
     assert len(samples(metrics)) <= 1_500
     assert len(text) <= 150_000
 
@@ -197,21 +222,14 @@ def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
 
 def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     """Two versions of a model share the series of their queue."""
-    group = replace(
-        GROUP, name="onednn", queue_depth=2, queue_limit=16, inflight=1, resident_bytes=10
-    )
-    models = [
-        ModelGauges(
-            model="u2netp",
-            version=version,
-            ready=version == 2,
-            default_group="onednn",
-            chosen_by="kept",
-            groups=(group,),
-        )
-        for version in (2, 1)
-    ]
-    metrics.gauges.read = lambda: models
+    counted: dict[str, Any] = {
+        "queue_depth": 2,
+        "queue_limit": 16,
+        "inflight": 1,
+        "resident_bytes": 10,
+    }
+    new, old = (gauges("onednn", version=version, **counted) for version in (2, 1))
+    metrics.gauges.read = lambda: [new, replace(old, ready=False)]
     where = {"model": "u2netp", "predictor": "onednn"}
     named = {"version": "2", "chosen_by": "kept"} | where
     assert value(metrics, "paddlepool_default_group_info", **named) == 1
@@ -227,13 +245,12 @@ def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
 
 def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
     """One group of a model has 1, also where the versions have other groups and other defaults."""
-    groups = tuple(replace(GROUP, name=name) for name in ("onednn", "native", "gone"))
-    versions = ((2, "native", groups[:2]), (1, "onednn", groups[:2]), (0, "gone", groups))
-    models = [
-        ModelGauges(model="u2netp", version=version, ready=True, default_group=name, groups=of)
-        for version, name, of in versions
+    versions = [
+        gauges("native", "onednn", version=2),
+        gauges("onednn", "native", version=1),
+        gauges("gone", "onednn", "native", version=0),
     ]
-    metrics.gauges.read = lambda: models
+    metrics.gauges.read = lambda: versions
     found = told(metrics, "paddlepool_predictor_default")
     assert found == {("u2netp", "native"): 1, ("u2netp", "onednn"): 0, ("u2netp", "gone"): 0}
 
@@ -255,14 +272,6 @@ def test_replays_are_told_by_group(metrics: Metrics) -> None:
     for outcome, count in zip(ShadowOutcome, (1, 0, 0), strict=True):
         name = "paddlepool_shadow_requests_total"
         assert value(metrics, name, model="u2netp", outcome=outcome) == count
-
-
-def test_a_drift_read_from_its_histogram_is_right_by_order_of_magnitude() -> None:
-    """Three steps a decade, from rounding noise to nonsense."""
-    assert DRIFT[0] == 0
-    assert (DRIFT[1], DRIFT[-1]) == (1e-8, 10)
-    for low, high in pairwise(DRIFT[1:]):
-        assert 2 <= high / low <= 2.3
 
 
 def test_an_effect_is_shown_once_it_is_known(metrics: Metrics) -> None:
@@ -298,3 +307,20 @@ def test_no_request_adds_a_series(metrics: Metrics) -> None:
     assert set(samples(metrics)) == before
     rejected = "paddlepool_requests_rejected_total"
     assert value(metrics, rejected, model="unknown", reason="not_ready") == 2_000
+
+
+@given(st.data())
+def test_a_histogram_is_exposed_as_the_librarys_own(data: st.DataObject) -> None:
+    """Byte for byte, with values on a bound and above all of them."""
+    bounds = data.draw(st.sampled_from((SECONDS, DRIFT, ROWS)))
+    value = st.sampled_from(bounds) | st.floats(min_value=0, allow_nan=False)
+    values = data.draw(st.lists(st.tuples(value, st.sampled_from("ab"))))
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    own = HistogramFamily("seconds", "Help.", ("name",), bounds)
+    ours.register(own)
+    library = Histogram("seconds", "Help.", ("name",), buckets=bounds, registry=theirs)
+    for observed, name in values:
+        own.observe(observed, name)
+        library.labels(name).observe(observed)
+    assert generate_latest(ours) == generate_latest(theirs)

@@ -154,30 +154,6 @@ def replays_of(history: History, window: Window) -> Replays:
     )
 
 
-def groups_of(
-    history: History,
-    model: tuple[str, int],
-    groups: Sequence[Mapping[str, Any]],
-    intervals: int,
-) -> list[ComparedGroup]:
-    """The groups of one model version, with their figures for the last `intervals` intervals."""
-    seconds = window_seconds(history, intervals)
-    found = []
-    for group in groups:
-        window = history.window(Series(*model, group["name"]), intervals)
-        found.append(
-            ComparedGroup(
-                **group,
-                runs=window.runs.count,
-                rate=round(window.runs.count / seconds, 3),
-                buckets=list(window.runs.buckets),
-                times=times_of(history.seconds, window.runs),
-                replays=replays_of(history, window),
-            )
-        )
-    return found
-
-
 def window_seconds(history: History, intervals: int) -> float:
     """Seconds since the window's first interval began, or since the server's start if later."""
     uptime = history.uptime()
@@ -206,54 +182,10 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
     return found
 
 
-FRESH_SECONDS = 1.0
-"""How long the engine's state is cached, because reading it reads /proc."""
-
 WINDOWS = {"1m": 60.0, "10m": 600.0, "1h": 3600.0}
 
 
-class EngineState:
-    """The state of every model, read at most once per FRESH_SECONDS. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._read_at = float("-inf")
-        self._state: list[Mapping[str, Any]] = []
-        self.processor = processor_info()
-
-    def read(self, services: Services) -> list[Mapping[str, Any]]:
-        """Return the members of each ComparedModel; its `groups` lack the numbers of the window."""
-        now = time.monotonic()
-        if now - self._read_at >= FRESH_SECONDS:
-            self._state = [_model(services, each) for each in shown(services.registry.index())]
-            self._read_at = now
-        return self._state
-
-
 def router() -> APIRouter:
-    state = EngineState()
-
-    async def compare_data(
-        services: ServicesDep,
-        window: Annotated[
-            Literal["1m", "10m", "1h"],
-            Query(description="Window of the groups' numbers."),
-        ] = "10m",
-        after: Annotated[
-            int,
-            Query(description="Only the history after the interval with this number.", ge=-1),
-        ] = -1,
-    ) -> Response:
-        """Compare instance groups live: times, drift, memory, proof, choice, the last hour.
-
-        Buckets are those of /metrics. Quantiles are estimated from them like PromQL's
-        histogram_quantile does. When polling, pass the last interval you have as `after`.
-        """
-        loop = asyncio.get_running_loop()
-        text = await loop.run_in_executor(
-            services.operations, _comparison, services, state, window, after
-        )
-        return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
-
     routes = APIRouter(tags=["operations"])
     routes.add_api_route(
         "/compare/data", compare_data, operation_id="compareData", response_model=Comparison
@@ -261,7 +193,28 @@ def router() -> APIRouter:
     return routes
 
 
-def _comparison(services: Services, state: EngineState, window: str, after: int) -> str:
+async def compare_data(
+    services: ServicesDep,
+    window: Annotated[
+        Literal["1m", "10m", "1h"],
+        Query(description="Window of the groups' numbers."),
+    ] = "10m",
+    after: Annotated[
+        int,
+        Query(description="Only the history after the interval with this number.", ge=-1),
+    ] = -1,
+) -> Response:
+    """Compare instance groups live: times, drift, memory, proof, choice, the last hour.
+
+    Buckets are those of /metrics. Quantiles are estimated from them like PromQL's
+    histogram_quantile does. When polling, pass the last interval you have as `after`.
+    """
+    loop = asyncio.get_running_loop()
+    text = await loop.run_in_executor(services.operations, _comparison, services, window, after)
+    return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def _comparison(services: Services, window: str, after: int) -> str:
     history = services.metrics.history
     intervals = int(WINDOWS[window] / INTERVAL_SECONDS)
     now = time.time()
@@ -271,34 +224,23 @@ def _comparison(services: Services, state: EngineState, window: str, after: int)
         interval=history.interval(),
         interval_seconds=INTERVAL_SECONDS,
         window_seconds=round(window_seconds(history, intervals), 1),
-        processor=state.processor,
+        processor=processor_info(),
         prove_groups=services.settings.prove_groups,
         bounds=list(history.seconds),
-        models=[
-            ComparedModel(
-                **each
-                | {
-                    "groups": groups_of(
-                        history, (each["name"], each["version"]), each["groups"], intervals
-                    )
-                }
-            )
-            for each in map(dict, state.read(services))
-        ],
+        models=[_model(services, each, intervals) for each in shown(services.registry.index())],
         history=history_of(history, after),
     ).model_dump_json()
 
 
-def _model(services: Services, status: ModelStatus) -> Mapping[str, Any]:
-    found = asdict(status) | {"reason": status.reason or None, "groups": []}
+def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedModel:
+    known = asdict(status) | {"reason": status.reason or None}
     if (served := services.registry.find(status.name, status.version)) is not None:
-        found |= _served(services, served)
-    return found
+        known |= _served(services, served, intervals)
+    return ComparedModel(**known)
 
 
-def _served(services: Services, served: ServedModel) -> dict[str, Any]:
+def _served(services: Services, served: ServedModel, intervals: int) -> dict[str, Any]:
     settings = services.settings
-    configured = {group.name: group for group in served.config.instance_group}
     return {
         "task": served.config.pipeline,
         "choice": ChoiceInfo.model_validate(served.choice, from_attributes=True),
@@ -310,19 +252,30 @@ def _served(services: Services, served: ServedModel) -> dict[str, Any]:
             outcomes=services.metrics.shadow_outcomes(served.name),
         ),
         "groups": [
-            group
-            | {
-                "start": configured[group["name"]].start,
-                "base": served.config.base_of(group["name"]),
-                "candidate": configured[group["name"]].candidate,
-                "options": configured[group["name"]].options,
-                "refused": _refusal(group),
-            }
-            for group in group_members(served)
+            _group(services.metrics.history, served, members, intervals)
+            for members in group_members(served)
         ],
     }
 
 
-def _refusal(group: Mapping[str, Any]) -> str | None:
-    known = not group["ready"] and group["reason"].startswith(CANNOT_START)
-    return group["reason"] if known else None
+def _group(
+    history: History, served: ServedModel, members: Mapping[str, Any], intervals: int
+) -> ComparedGroup:
+    """One group, with its numbers for the last `intervals` intervals."""
+    name = members["name"]
+    configured = served.config.group(name)
+    window = history.window(Series(served.name, served.version, name), intervals)
+    refused = not members["ready"] and members["reason"].startswith(CANNOT_START)
+    return ComparedGroup(
+        **members,
+        start=configured.start,
+        base=served.config.base_of(name),
+        candidate=configured.candidate,
+        options=configured.options,
+        refused=members["reason"] if refused else None,
+        runs=window.runs.count,
+        rate=round(window.runs.count / window_seconds(history, intervals), 3),
+        buckets=list(window.runs.buckets),
+        times=times_of(history.seconds, window.runs),
+        replays=replays_of(history, window),
+    )

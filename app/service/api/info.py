@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -17,7 +18,7 @@ from app.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
 from app.engine.registry.load_history import NOT_LOADED
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
-from app.observability.gauges import ModelGauges
+from app.observability.metrics import ModelGauges
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 
@@ -224,6 +225,7 @@ def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info
     )
 
 
+@cache
 def processor_info() -> ProcessorInfo:
     return ProcessorInfo.model_validate(processor(), from_attributes=True)
 

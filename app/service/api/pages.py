@@ -155,8 +155,7 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
         for model in forms:
             schemas[model.__name__] = model.model_json_schema(ref_template=REFERENCE)
         _hoist(schema, schemas)
-        _drop_undeclared(schema["paths"])
-        _fill_paths(schema["paths"])
+        _complete(schema["paths"])
         if needs_key:
             schema["components"]["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{KEY: []}]
@@ -172,19 +171,16 @@ def title(router: APIRouter) -> None:
             route.summary = first.partition(". ")[0].partition("; ")[0].rstrip(".") or None
 
 
-def _drop_undeclared(paths: dict[str, Any]) -> None:
-    """Remove the 422 reply that FastAPI adds to an operation that declares no 422 itself."""
-    for operations in paths.values():
-        for operation in operations.values():
-            if "HTTPValidationError" in str(operation["responses"].get("422", "")):
-                del operation["responses"]["422"]
+def _complete(paths: dict[str, Any]) -> None:
+    """Give each path variable an example. Model control gets a model, because it loads no tasks.
 
-
-def _fill_paths(paths: dict[str, Any]) -> None:
-    """Give each path variable an example. Model control gets a model, because it loads no tasks."""
+    Also remove the 422 reply that FastAPI adds to an operation that declares no 422 itself.
+    """
     for path, operations in paths.items():
         model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
         for operation in operations.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422", "")):
+                del operation["responses"]["422"]
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "path":
                     parameter["example"] = {"model": model, "version": 1}[parameter["name"]]

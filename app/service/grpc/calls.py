@@ -25,15 +25,9 @@ from app.service.api.errors import INTERNAL, fault_of, http_fault, log_failure
 from app.service.api.middleware.exchange import CLIENT_GONE, record, request_id_of
 from app.service.api.middleware.keys import is_routine
 from app.service.api.middleware.layer import REPLICA, TRACE_ID
-from app.service.api.middleware.limits import (
-    RETRY_SECONDS,
-    Budget,
-    Gates,
-    is_free,
-    too_large,
-)
+from app.service.api.middleware.limits import Budget, Gates, is_free, too_large
 from app.service.api.problems import Fault
-from app.service.api.services import Services
+from app.service.api.services import RETRY_SECONDS, Services
 from app.service.grpc.messages import SERVICE
 
 if TYPE_CHECKING:  # an optional extra

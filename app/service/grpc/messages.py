@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
@@ -30,12 +30,8 @@ from app.service.api.v2.infer import Inferred, check_size, infer_tensors
 from app.service.api.v2.tensors import NAMES, NO_SHARED_MEMORY
 
 SERVICE = "inference.GRPCInferenceService"
-DESCRIPTORS = "open_inference.binpb"
-
-
-def descriptor_set() -> bytes:
-    """Return the output of the protocol buffer compiler for open_inference.proto."""
-    return files("app.service.grpc").joinpath(DESCRIPTORS).read_bytes()
+DESCRIPTORS = Path(__file__).with_name("open_inference.binpb")
+"""The output of the protocol buffer compiler for open_inference.proto."""
 
 
 class Messages:
@@ -43,7 +39,7 @@ class Messages:
 
     def __init__(self) -> None:
         self.pool = descriptor_pool.DescriptorPool()
-        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set()).file:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
             self.pool.Add(file)
 
     def __getitem__(self, name: str) -> Any:

@@ -109,9 +109,7 @@ async def _model_statistics(services: Services, request: Any) -> dict[str, Any]:
     version = read_version(request.version)
     if not request.name:
         return await metadata.all_stats(services)
-    if version is None:
-        return await metadata.stats(request.name, services)
-    return await metadata.version_stats(request.name, version, services)
+    return metadata.stats_of(services, request.name, version)
 
 
 async def _index(services: Services, request: Any) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class LocalServer:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.port = _free_port()
+        with socket.create_server((HOST, 0)) as probe:  # finds a free port
+            self.port = int(probe.getsockname()[1])
         self._seconds_to_end = seconds_to_end(settings)
         self._draining = False
         self._process = subprocess.Popen(
@@ -80,11 +81,6 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
         TRUSTED_PROXIES: ",".join([*trusted, HOST]),
     }
     return {name: v for name, v in environment.items() if name != GRPC_PORT} | changed
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> str:

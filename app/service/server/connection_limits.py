@@ -29,7 +29,7 @@ from app.service.server.refusals import (
     too_many_pipelined,
     too_slow,
 )
-from app.service.server.sending import UnreadReplies
+from app.service.server.sending import StallWatch, UnreadReplies
 from app.settings.server import Settings
 
 PIPELINED = 16
@@ -73,7 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._final_reply: Callable[[], None] | None = None
         self._lingering = Lingering(transport, self.loop)
-        self._sending = self.unread_replies.watch(transport, self.loop)
+        self._sending = StallWatch(transport, self.loop, self.unread_replies)
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._arm_deadline(self.limits.header_timeout_seconds)

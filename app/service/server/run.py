@@ -108,14 +108,11 @@ def run(app: FastAPI, *, listener: socket.socket) -> NoReturn:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         signal.signal(signal.SIGHUP, server.handle_exit)  # from a closing terminal
     host, port = listener.getsockname()[:2]
-    log.info("listening", extra={"url": f"http://{_url_host(host)}:{port}", "pid": os.getpid()})
+    host = f"[{host}]" if ":" in host else host
+    log.info("listening", extra={"url": f"http://{host}:{port}", "pid": os.getpid()})
     server.run(sockets=[listener])
     log.info("stopped")
     _end(0)
-
-
-def _url_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _end(code: int) -> NoReturn:

@@ -24,11 +24,8 @@ class UnreadReplies:
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
         """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""
         self._limit = limit
-        self._stall_seconds = stall_seconds
+        self.stall_seconds = stall_seconds
         self._watches: set[StallWatch] = set()
-
-    def watch(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> StallWatch:
-        return StallWatch(transport, loop, seconds=self._stall_seconds, unread=self)
 
     def add(self, watch: StallWatch) -> None:
         self._watches.add(watch)
@@ -44,17 +41,10 @@ class StallWatch:
     """Aborts the connection of a client that reads too slowly."""
 
     def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        seconds: float,
-        unread: UnreadReplies,
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, unread: UnreadReplies
     ) -> None:
-        """Require the client to read STALLED_BYTES within `seconds`."""
         self._transport = transport
         self._loop = loop
-        self._seconds = seconds
         self._unread = unread
         self._timer: asyncio.TimerHandle | None = None
         self._left = 0
@@ -85,7 +75,7 @@ class StallWatch:
 
     def _schedule_check(self) -> None:
         self._left = self._unread_bytes()
-        self._timer = self._loop.call_later(self._seconds, self._check)
+        self._timer = self._loop.call_later(self._unread.stall_seconds, self._check)
 
     def _unread_bytes(self) -> int:
         """Unread bytes, including those in the kernel's send buffer.

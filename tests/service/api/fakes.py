@@ -17,6 +17,7 @@ from app.contracts.errors import ModelNotFound
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
+from app.doors.door import Door
 from app.engine.dataplane import DataPlane
 from app.engine.pool.statistics import Statistics
 from app.engine.registry.registry import ModelRegistry, ThreadBudget
@@ -75,7 +76,7 @@ class FakeModel:
     config: ModelConfig = CONFIG
     manifest: Manifest = MANIFEST
     is_ready: bool = True
-    group: GroupStatus = GROUP
+    statuses: tuple[GroupStatus, ...] = (GROUP,)
     choice: Choice = CHOICE
     pipeline: None = None
     batched: bool = True
@@ -94,7 +95,7 @@ class FakeModel:
         return self.manifest.outputs
 
     def groups(self) -> tuple[GroupStatus, ...]:
-        return (self.group,)
+        return self.statuses
 
     def ready(self) -> bool:
         return self.is_ready
@@ -176,8 +177,8 @@ def echo_router() -> APIRouter:
     """Answers with the length of the text, so that no reply can repeat it."""
     router = APIRouter()
 
-    async def echo(body: EchoRequest, number: int = 0) -> dict[str, int]:
-        return {"characters": len(body.text), "number": number}
+    async def echo(body: EchoRequest) -> dict[str, int]:
+        return {"characters": len(body.text)}
 
     router.add_api_route("/sentiment", echo, methods=["POST"], max_body_size=256 * 1024)
     return router
@@ -198,7 +199,7 @@ def make_services(
         metrics=metrics,
         lifecycle=Lifecycle(),
         default_models={"echo": "m1"},
-        operations=operations or ThreadPoolExecutor(1),
+        operations=operations or RecordingExecutor(),
         confinement=lambda: {"codecs": ("no_new_privileges", "landlock"), "predictors": ()},
     )
 
@@ -229,11 +230,21 @@ def make_app(
     )
 
 
+def product_client(settings: Settings | None = None, *, doors: Sequence[Door] = ()) -> "Client":
+    """A client of the product's own tasks and of these doors."""
+    services = make_services(settings or make_settings())
+    tasks = load_tasks(PIPELINES).values()
+    return Client(
+        build_application(services, keys=(), tasks=tasks, doors=doors, lifespan=no_lifespan)
+    )
+
+
 class Client:
     """Sends requests to an application in this process, on the loop of its registry if any."""
 
     def __init__(self, app: FastAPI, *, peer: str = "127.0.0.1", loop: Loop | None = None) -> None:
         self.app = app
+        self.services: Services = app.state.paddlepool
         self._peer = peer
         self._loop = loop
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.contracts.reasons import ShadowOutcome
-from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
+from app.contracts.status import Candidate, Effect, ModelStatus
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.observability.metrics import Metrics
 from tests.service.api.fakes import (
@@ -17,7 +17,6 @@ from tests.service.api.fakes import (
     FakeRegistry,
     assert_problem,
     make_app,
-    make_services,
 )
 
 REFUSED = replace(
@@ -32,16 +31,7 @@ REFUSED = replace(
 )
 
 
-class CountingModel(FakeModel):
-    """Counts how often the engine is asked."""
-
-    asked = 0
-
-    def groups(self) -> tuple[GroupStatus, ...]:
-        CountingModel.asked += 1
-        return (replace(GROUP, effect=Effect(True, "other outputs than two")), REFUSED)
-
-
+EFFECTIVE = replace(GROUP, effect=Effect(True, "other outputs than two"))
 CONFIG = ModelConfig(
     default_group="one",
     instance_group=(
@@ -52,10 +42,14 @@ CONFIG = ModelConfig(
 
 
 @pytest.fixture
-def metrics_and_client() -> tuple[Metrics, Client]:
-    services = make_services(registry=FakeRegistry(models=[CountingModel(config=CONFIG)]))
-    services.metrics.expect_model("m1", ["one", "two"])
-    return services.metrics, Client(make_app(services=services))
+def client() -> Client:
+    model = FakeModel(config=CONFIG, statuses=(EFFECTIVE, REFUSED))
+    return Client(make_app(registry=FakeRegistry(models=[model])))
+
+
+@pytest.fixture
+def metrics(client: Client) -> Metrics:
+    return client.services.metrics
 
 
 def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
@@ -65,26 +59,20 @@ def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
     return {group["name"]: group for group in model["groups"]}
 
 
-def run(metrics: Metrics, group: str, *seconds: float, rows: int = 1) -> None:
-    for each in seconds:
-        metrics.batch_done(model="m1", version=1, group=group, rows=rows, seconds=each)
-
-
-def test_times_of_what_has_run(metrics_and_client: tuple[Metrics, Client]) -> None:
+def test_times_of_what_has_run(client: Client, metrics: Metrics) -> None:
     """To the bucket; a ratio is only in `choice`: moments of different load are not compared."""
-    metrics, client = metrics_and_client
     assert groups(client)["two"]["times"]["p50"] is None
-    run(metrics, "one", *[0.04] * 20)
-    run(metrics, "two", *[0.02] * 20)
+    for group, seconds in (("one", 0.04), ("two", 0.02)):
+        for _ in range(20):
+            metrics.batch_done(model="m1", version=1, group=group, rows=1, seconds=seconds)
     told = groups(client, window="1m")
     assert told["one"]["times"]["p50"] == pytest.approx(0.04, rel=0.15)
     assert "ratio" not in told["two"]
     assert told["two"]["rate"] > 0
 
 
-def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) -> None:
+def test_a_refused_group_says_why(client: Client) -> None:
     """With its configuration; an effective one has its proof in words."""
-    _, client = metrics_and_client
     told = groups(client)
     assert told["one"]["effective"] is True
     assert told["one"]["proof"] == "other outputs than two"
@@ -106,14 +94,10 @@ def test_a_refused_group_says_why(metrics_and_client: tuple[Metrics, Client]) ->
 )
 def test_a_measured_group_is_not_a_refused_one(effect: Effect, trial: str, reason: str) -> None:
     """What was found out about a group that does not run is no reason why it does not."""
-
-    class Measured(FakeModel):
-        def groups(self) -> tuple[GroupStatus, ...]:
-            return (GROUP, replace(REFUSED, effect=effect))
-
     choice = replace(CHOICE, candidates=(Candidate(group="two", fit=False, reason=trial),))
-    registry = FakeRegistry(models=[Measured(config=CONFIG, choice=choice)])
-    client = Client(make_app(registry=registry))
+    statuses = (GROUP, replace(REFUSED, effect=effect))
+    model = FakeModel(config=CONFIG, choice=choice, statuses=statuses)
+    client = Client(make_app(registry=FakeRegistry(models=[model])))
     two = groups(client)["two"]
     assert (two["reason"], two["proof"]) == (reason, effect.reason)
     assert two["refused"] == (reason if trial == reason else None)
@@ -121,9 +105,8 @@ def test_a_measured_group_is_not_a_refused_one(effect: Effect, trial: str, reaso
     assert model["predictors"][1]["reason"] == reason
 
 
-def test_the_choice_and_shadowing_are_told(metrics_and_client: tuple[Metrics, Client]) -> None:
+def test_the_choice_and_shadowing_are_told(client: Client, metrics: Metrics) -> None:
     """What was chosen, of which candidates, and what became of the sampled requests."""
-    metrics, client = metrics_and_client
     metrics.drifted(model="m1", group="two", drift=0.0, agreement=1.0)
     metrics.drifted(model="m1", group="two", drift=0.01, agreement=0.9)
     metrics.shadowed(model="m1", outcome=ShadowOutcome.REPLAYED)
@@ -142,17 +125,6 @@ def test_a_model_that_is_not_served_says_why() -> None:
     client = Client(make_app(registry=FakeRegistry(failed=[broken])))
     [_, model] = client.get("/compare/data").json()["models"]
     assert (model["name"], model["reason"], model["groups"]) == ("m2", "its file is damaged", [])
-
-
-def test_many_pages_cost_the_engine_as_much_as_one(
-    metrics_and_client: tuple[Metrics, Client],
-) -> None:
-    """Its state, for which /proc is read, is asked for at most once a second."""
-    _, client = metrics_and_client
-    CountingModel.asked = 0
-    for _ in range(20):
-        groups(client)
-    assert CountingModel.asked < 20
 
 
 @pytest.mark.parametrize(

@@ -7,32 +7,16 @@ from typing import Any
 
 import pytest
 
-from app.application import DOORS, build_application
-from app.doors.door import Door
+from app.application import DOORS
 from app.service.api.errors import error_codes
 from app.service.api.pages import STATIC
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks
-from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
-
-
-def client_of(*doors: Door) -> Client:
-    """The real routers over fakes."""
-    return Client(
-        build_application(
-            make_services(make_settings()),
-            keys=(),
-            tasks=load_tasks(PIPELINES).values(),
-            lifespan=no_lifespan,
-            doors=doors,
-        )
-    )
+from tests.service.api.fakes import Client, product_client
 
 
 @pytest.fixture
 def product() -> Client:
-    return client_of()
+    return product_client()
 
 
 @pytest.fixture
@@ -134,7 +118,7 @@ def test_generators_of_clients_can_read_it() -> None:
         if isinstance(node, list):
             yield from (each for child in node for each in enums(child))
 
-    schema = client_of(*DOORS).get("/openapi.json").json()
+    schema = product_client(doors=DOORS).get("/openapi.json").json()
     assert all(len({str(word).lower() for word in each}) == len(each) for each in enums(schema))
     for _, path, operation in operations(schema):
         assert "*" not in "".join(operation.get("requestBody", {}).get("content", {})), path
@@ -142,7 +126,7 @@ def test_generators_of_clients_can_read_it() -> None:
 
 def test_inference_and_texts_are_typed() -> None:
     """A generated client has a class for a tensor, and knows that a text is not empty."""
-    schema = client_of(*DOORS).get("/openapi.json").json()
+    schema = product_client(doors=DOORS).get("/openapi.json").json()
     models = schema["components"]["schemas"]
     for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
         operation = schema["paths"][path]["post"]

@@ -86,21 +86,6 @@ def test_json_is_taken_also_where_no_type_is_said(content_type: str | None) -> N
     assert client(TaskRoute).post("/ask", content=GOOD.encode(), headers=headers).text[0] == "'"
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, (None, None)),
-        ("u2netp", ("u2netp", None)),
-        ("u2netp@2", ("u2netp", 2)),
-        ("u2netp@007", ("u2netp", 7)),
-    ],
-)
-def test_a_model_may_be_named_with_its_version(
-    given: str | None, expected: tuple[str | None, int | None]
-) -> None:
-    assert split_model(given) == expected
-
-
 @pytest.mark.parametrize("given", ["m@", "m@x", "m@-1", "m@1.0", "m@1@2", "m@²", "m@" + "9" * 40])
 def test_a_version_is_a_whole_number(given: str) -> None:
     """Anything else is the client's mistake, not a model that is missing."""

@@ -14,10 +14,10 @@ pytest.importorskip("grpc")
 
 from app.service.grpc.calls import CODES
 from app.service.grpc.messages import (
+    DESCRIPTORS,
     MAX_PARTS,
     SERVICE,
     Messages,
-    descriptor_set,
     divide,
     joined,
     together,
@@ -42,7 +42,7 @@ def test_the_descriptors_are_those_of_the_proto(tmp_path: Path) -> None:
             "open_inference.proto",
         ]
     )
-    assert out.read_bytes() == descriptor_set()
+    assert out.read_bytes() == DESCRIPTORS.read_bytes()
 
 
 def test_the_numbers_are_those_that_clients_use() -> None:

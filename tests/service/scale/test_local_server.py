@@ -1,11 +1,14 @@
-"""What a server under somebody else's engine is given."""
+"""A server under somebody else's engine: what it is given, and the metrics of several in one."""
 
 import os
 import signal
 import subprocess
 import sys
 
-from app.service.scale.local_server import server_environment
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.service.scale.local_server import merged, server_environment
 from app.settings.server import Settings
 
 PROXY = """
@@ -36,3 +39,46 @@ def test_it_keeps_the_settings_and_learns_who_stands_in_front() -> None:
     changed = server_environment({})
     assert changed["PADDLEPOOL_TRUSTED_PROXIES"] == "127.0.0.1"
     assert set(changed) <= {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}
+
+
+def exposition(*, served: int, model: str | None = None) -> str:
+    registry = CollectorRegistry()
+    Counter("served", 'With a quote " and a } in it', ["route"], registry=registry).labels(
+        'a } "b" \\ c d'
+    ).inc(served)
+    Gauge("queue", "No label", registry=registry).set(served)
+    Histogram("seconds", "Buckets", buckets=[1], registry=registry).observe(served)
+    if model:
+        Gauge("ready", "Of one replica only", ["model"], registry=registry).labels(model).set(1)
+    return generate_latest(registry).decode()
+
+
+def test_every_sample_is_there_with_its_replica() -> None:
+    texts = {"a1": exposition(served=1), "b2": exposition(served=2, model="mnist")}
+    expected = {
+        (sample.name, *sorted((sample.labels | {"replica": name}).items()), sample.value)
+        for name, text in texts.items()
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    families = list(text_string_to_metric_families(merged(texts, label="replica")))
+    found = [
+        (sample.name, *sorted(sample.labels.items()), sample.value)
+        for family in families
+        for sample in family.samples
+    ]
+    assert len(found) == len(set(found))
+    assert expected == set(found)
+
+
+def test_a_family_is_described_once_and_before_its_samples() -> None:
+    """Prometheus refuses a second TYPE of a name."""
+    text = merged({"a": exposition(served=1), "b": exposition(served=2)}, label="replica")
+    lines = text.splitlines()
+    for name in ("served_total", "queue", "seconds"):
+        described = [n for n, line in enumerate(lines) if line.startswith(f"# TYPE {name} ")]
+        heads = tuple(f"{name}{suffix}{{" for suffix in ("", "_bucket", "_count", "_sum"))
+        samples = [number for number, line in enumerate(lines) if line.startswith(heads)]
+        assert len(described) == 1
+        assert described[0] < min(samples)
+        assert samples == list(range(min(samples), max(samples) + 1))

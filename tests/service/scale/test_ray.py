@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -31,12 +30,6 @@ def needs_ray(test: Callable[..., None]) -> Callable[..., None]:
     """Each starts Ray, or a process that imports it."""
     reason = "SKIPPED RAY SERVE TESTS: `make .venv-ray/.installed` makes what they need"
     return pytest.mark.nightly(pytest.mark.skipif(not PYTHON.exists(), reason=reason)(test))
-
-
-def serve_config() -> Any:
-    """The application that the committed RayService has."""
-    text = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]["serveConfigV2"]
-    return yaml.safe_load(text)
 
 
 INFER = json.dumps(
@@ -139,6 +132,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_manifest_s_settings_are_settings() -> None:
-    [application] = serve_config()["applications"]
+    service = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]
+    [application] = yaml.safe_load(service["serveConfigV2"])["applications"]
     given = set(application["runtime_env"]["env_vars"])
     assert given <= {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -45,15 +45,20 @@ def scope(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
+async def whole_body() -> AsyncIterator[bytes]:
+    yield b"body"
+
+
 async def through(
-    relay: Relay, asked: dict[str, Any], pieces: Iterable[bytes] = (b"body",)
+    relay: Relay, asked: dict[str, Any], pieces: AsyncIterator[bytes] | None = None
 ) -> list[dict[str, Any]]:
     """The messages of the answer to a request whose body comes in these pieces."""
-    waiting = list(pieces)
+    pieces = pieces or whole_body()
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting)}
+        piece = await anext(pieces, b"")
+        return {"type": "http.request", "body": piece, "more_body": bool(piece)}
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -78,14 +83,12 @@ def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -
     return answer
 
 
-def exchanged(
-    answer: Answer, pieces: Iterable[bytes] = (b"body",), **changed: Any
-) -> list[dict[str, Any]]:
+def exchanged(answer: Answer, **changed: Any) -> list[dict[str, Any]]:
     """The messages of the answer to one request through a relay to such a server."""
 
     async def ask() -> list[dict[str, Any]]:
         async with relay_to(answer) as relay:
-            return await through(relay, scope(**changed), pieces)
+            return await through(relay, scope(**changed))
 
     return asyncio.run(ask())
 
@@ -133,38 +136,30 @@ def test_an_answer_comes_back_as_it_was_given() -> None:
 def test_a_body_is_passed_on_as_it_comes() -> None:
     """So that the server's own deadlines see how slowly a client sends."""
 
-    async def ask() -> None:
-        halves: asyncio.Queue[bytes] = asyncio.Queue()
+    async def ask() -> list[dict[str, Any]]:
+        arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             for _ in range(2):
-                await halves.put(await reader.readexactly(2))
+                await arrived.put(await reader.readexactly(2))
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
-        async def receive() -> dict[str, Any]:
-            if received:
-                assert await halves.get() == b"bo"  # the first half is there before the second
-            received.append(1)
-            half = b"dy" if len(received) == 2 else b"bo"
-            return {"type": "http.request", "body": half, "more_body": len(received) < 2}
+        async def halves() -> AsyncIterator[bytes]:
+            yield b"bo"
+            assert await arrived.get() == b"bo"  # the first half is there before the second
+            yield b"dy"
 
-        async def send(message: Any) -> None:
-            sent.append(message)
+        async with relay_to(answer) as relay:
+            return await through(relay, scope(), halves())
 
-        received: list[int] = []
-        sent: list[Any] = []
-        async with relay_to(answer) as relay, asyncio.timeout(PATIENCE):
-            await relay(scope(), receive, send)
-        assert sent[0]["status"] == 200
-
-    asyncio.run(ask())
+    assert asyncio.run(ask())[0]["status"] == 200
 
 
 def test_a_request_without_a_body_gets_none() -> None:
     seen: list[bytes] = []
     answer = replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen)
-    exchanged(answer, (), method="GET", headers=[(b"host", b"a")])
+    exchanged(answer, method="GET", headers=[(b"host", b"a")])
     assert b"transfer-encoding" not in seen[0].lower()
     assert b"content-length" not in seen[0].lower()
 

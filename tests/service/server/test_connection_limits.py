@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.service.server.connection_limits import PIPELINED
-from app.service.server.ending import LINGER_BYTES, LINGER_SECONDS, Lingering, WholeReply
+from app.service.server.connection_limits import PIPELINED, LimitedProtocol, protocol_class
+from app.service.server.ending import (
+    JOINED_BYTES,
+    LINGER_BYTES,
+    LINGER_SECONDS,
+    Lingering,
+    WholeReply,
+)
 from app.service.server.refusals import REFUSED_CONNECTIONS
-from tests.fuzz.http_door import LIMITS
+from tests.fuzz.http_door import LIMITS, REPLY_BYTES, Transport
 from tests.service.api.fakes import make_app, make_settings
-from tests.service.server.fakes import Line, opened
 
 HOST = b"Host: localhost\r\n"
 KEYED = b"X-Api-Key: k\r\n" + HOST
@@ -37,11 +43,21 @@ async def told(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
-    """All that is answered, once nothing more comes."""
+def opened(app: ASGIApp, line: Transport, state: ServerState) -> LimitedProtocol:
+    """A connection that has just been made."""
+    kind = protocol_class(LIMITS, reply_bytes=REPLY_BYTES)
+    config = uvicorn.Config(app, http=kind, ws="none", log_config=None)
+    config.load()
+    protocol = kind(config=config, server_state=state, app_state={})
+    protocol.connection_made(line)
+    return protocol
 
-    async def sent() -> bytes:
-        state, line = ServerState(), Line()
+
+def answered(*parts: bytes, app: ASGIApp = told) -> Transport:
+    """The connection on which these bytes came, once nothing more is written."""
+
+    async def sent() -> Transport:
+        state, line = ServerState(), Transport()
         protocol = opened(app, line, state)
         for part in parts:
             protocol.data_received(part)
@@ -50,9 +66,13 @@ def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
             while tasks := set(state.tasks):
                 await asyncio.wait(tasks)
         protocol.connection_lost(None)
-        return bytes(line.written)
+        return line
 
     return asyncio.run(sent())
+
+
+def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
+    return answered(*parts, app=app).written
 
 
 def answers(received: bytes, wanted: Sequence[bytes]) -> None:
@@ -150,7 +170,7 @@ def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
     app = make_app(settings=make_settings(api_keys=("k",)))
 
     async def refused() -> None:
-        state, line = ServerState(), Line()
+        state, line = ServerState(), Transport()
         protocol = opened(app, line, state)
         protocol.data_received(REFUSED[status])
         await asyncio.wait(state.tasks, timeout=20)
@@ -171,7 +191,7 @@ def test_an_ended_connection_is_closed_after_a_second() -> None:
         def call_later(self, seconds: float, call: Any) -> None:
             self.calls.append((seconds, call))
 
-    line, loop = Line(), Loop()
+    line, loop = Transport(), Loop()
     lingering = Lingering(line, loop)  # type: ignore[arg-type]  # what it uses of a loop
     lingering.begin()
     lingering.begin()
@@ -184,7 +204,7 @@ def test_an_ended_connection_is_closed_after_a_second() -> None:
 
 def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> None:
     async def closed() -> list[bool]:
-        state, lines = ServerState(), [Line() for _ in range(LIMITS.max_connections + 20)]
+        state, lines = ServerState(), [Transport() for _ in range(LIMITS.max_connections + 20)]
         protocols = [opened(make_app(), line, state) for line in lines]
         before = [line.closing for line in lines]
         protocols[0].data_received(GET % 1)
@@ -202,7 +222,7 @@ def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.Monk
     monkeypatch.setattr("app.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
 
     async def stopped(requests_before: int) -> bytes:
-        state, line, closed = ServerState(), Line(), asyncio.Event()
+        state, line, closed = ServerState(), Transport(), asyncio.Event()
         monkeypatch.setattr(line, "close", closed.set)
         protocol = opened(told, line, state)
         for number in range(requests_before):
@@ -213,7 +233,7 @@ def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.Monk
         protocol.data_received(GET % 7)
         await asyncio.wait_for(closed.wait(), 20)
         protocol.connection_lost(None)
-        return bytes(line.written)
+        return line.written
 
     for requests_before in (0, 1):
         assert asyncio.run(stopped(requests_before)).endswith(b"/7 0>")
@@ -231,37 +251,35 @@ def replying(*parts: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ASGIApp:
     return app
 
 
+@pytest.mark.parametrize("size", [0, JOINED_BYTES, JOINED_BYTES + 1])
+def test_a_small_reply_is_one_write_and_a_large_body_is_not_copied(size: int) -> None:
+    body = bytes(size)
+    app = replying(body, headers=[(b"content-length", b"%d" % size)])
+    line = answered(GET % 1, app=app)
+    assert line.written.endswith(b"\r\n\r\n" + body)
+    assert len(line.writes) == 1 or line.writes[1] is body
+    assert (len(line.writes) == 1) is (size <= JOINED_BYTES)
+
+
 LENGTH = (b"content-length", b"4")
 
 
+REPLIES = {
+    "whole": ([b"body"], [LENGTH]),
+    "closing": ([b"body"], [LENGTH, (b"x-mark", b"1"), (b"connection", b"close")]),
+    "chunked": ([b"body"], []),
+    "parts": ([b"bo", b"dy"], [LENGTH]),
+    "large": ([bytes(100_000)], [(b"content-length", b"100000")]),
+    "too short": ([b"body"], [(b"content-length", b"5")]),
+    "injected": ([b"body"], [LENGTH, (b"x-mark", b"a\r\nset-cookie: b")]),
+    "LF": ([b"body"], [LENGTH, (b"x-mark", b"a\nb")]),
+    "CR": ([b"body"], [LENGTH, (b"x-mark", b"a\rb")]),
+    "both": ([b"body"], [LENGTH, (b"transfer-encoding", b"chunked")]),
+}
+
+
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
-@pytest.mark.parametrize(
-    ("parts", "headers"),
-    [
-        ([b"body"], [LENGTH]),
-        ([b"body"], [LENGTH, (b"x-mark", b"1"), (b"connection", b"close")]),
-        ([b"body"], []),
-        ([b"bo", b"dy"], [LENGTH]),
-        ([bytes(100_000)], [(b"content-length", b"100000")]),
-        ([b"body"], [(b"content-length", b"5")]),
-        ([b"body"], [LENGTH, (b"x-mark", b"a\r\nset-cookie: b")]),
-        ([b"body"], [LENGTH, (b"x-mark", b"a\nb")]),
-        ([b"body"], [LENGTH, (b"x-mark", b"a\rb")]),
-        ([b"body"], [LENGTH, (b"transfer-encoding", b"chunked")]),
-    ],
-    ids=[
-        "whole",
-        "closing",
-        "chunked",
-        "parts",
-        "large",
-        "too short",
-        "injected",
-        "LF",
-        "CR",
-        "both",
-    ],
-)
+@pytest.mark.parametrize(("parts", "headers"), REPLIES.values(), ids=REPLIES)
 def test_a_reply_in_one_write_is_that_of_uvicorn(
     method: bytes,
     parts: list[bytes],

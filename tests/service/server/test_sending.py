@@ -32,7 +32,7 @@ class Client:
     def __init__(self, unread: UnreadReplies, loop: Loop, left: int) -> None:
         self.left = left
         self.cut = False
-        self.watch: StallWatch = unread.watch(self, loop)  # type: ignore[arg-type]
+        self.watch = StallWatch(self, loop, unread)  # type: ignore[arg-type]
         self.watch.start()
 
     def get_write_buffer_size(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
+from collections.abc import Callable
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.middleware.gzip import (
@@ -50,28 +52,20 @@ def packed(start: Message, headers: Headers, send: Send) -> Send:
     This `send` compresses the reply if the reply is long and the request's `headers` accept gzip.
     Only long replies get Starlette's responder, which takes more time than a short reply itself.
     """
-    if not _is_long(start):
+    lengths = [int(value) for name, value in start["headers"] if name == b"content-length"]
+    if lengths and lengths[0] < MIN_COMPRESSED_BYTES:
         return send
+    kind: Callable[..., IdentityResponder] = IdentityResponder
     if ACCEPTS_GZIP.search(headers.get("accept-encoding", "")):
         # Levels above 1 take several times longer and save 5 %.
-        responder: IdentityResponder = GZipResponder(
-            _unused, MIN_COMPRESSED_BYTES, 1, exclude_content_types=UNCOMPRESSED_TYPES
-        )
-    else:
-        responder = IdentityResponder(
-            _unused, MIN_COMPRESSED_BYTES, exclude_content_types=UNCOMPRESSED_TYPES
-        )
+        kind = partial(GZipResponder, compresslevel=1)
+    responder = kind(_unused, MIN_COMPRESSED_BYTES, exclude_content_types=UNCOMPRESSED_TYPES)
     responder.send = send
     return responder.send_with_compression
 
 
 async def _unused(scope: Scope, receive: Receive, send: Send) -> None:
     """Placeholder for the application that a responder requires; only its `send` is used."""
-
-
-def _is_long(message: Message) -> bool:
-    lengths = [int(value) for name, value in message["headers"] if name == b"content-length"]
-    return not lengths or lengths[0] >= MIN_COMPRESSED_BYTES
 
 
 class _Unpacked:

@@ -14,6 +14,7 @@ from starlette.types import Scope
 from app.contracts.caller import ANYBODY, Caller, Quota
 from app.contracts.errors import CrossSite, Forbidden, HostNotAllowed, Unauthorized
 from app.service.api.pages import FOLDERS, ICON, PAGES
+from app.settings.server import Settings
 
 ADMIN_PREFIX = "/v2/repository"
 OPEN = frozenset((*PAGES.values(), ICON, "/docs", "/openapi.json"))
@@ -37,16 +38,16 @@ class KeyRules:
     """Decides which paths need a key, and identifies the caller: its key, or else its address."""
 
     def __init__(
-        self,
-        *,
-        keys: Sequence[bytes],
-        start_keys: Sequence[bytes],
-        admin_key: bytes | None,
-        wrong_admin_keys: Callable[[str], Quota],
-        health_needs_key: bool,
-        metrics_needs_key: bool,
+        self, settings: Settings, keys: Sequence[bytes], wrong_admin_keys: Callable[[str], Quota]
     ) -> None:
-        """Only `start_keys` may start instance groups; if there are none, every caller may."""
+        """`keys` are those of `settings` and of the key file.
+
+        Only the settings' start_group_keys may start instance groups; if there are none, every
+        caller may.
+        """
+        start_keys = [key.get_secret_value().encode() for key in settings.start_group_keys]
+        admin_key = settings.admin_key
+        self._settings = settings
         self._keys = tuple(dict.fromkeys((*keys, *start_keys)))
         may_start = [not start_keys or key in start_keys for key in self._keys]
         self._callers = tuple(
@@ -55,9 +56,7 @@ class KeyRules:
         self._anybody_may_start = not start_keys
         self._needs_keys = bool(keys)
         self._wrong_admin_keys = wrong_admin_keys
-        self._admin_keys = () if admin_key is None else (admin_key,)
-        self._health_needs_key = health_needs_key
-        self._metrics_needs_key = metrics_needs_key
+        self._admin_keys = () if admin_key is None else (admin_key.get_secret_value().encode(),)
 
     def caller(self, path: str, headers: Headers, address: str) -> Caller:
         """Return the caller of `path`. Raises Unauthorized, Forbidden and QuotaExceeded."""
@@ -93,9 +92,9 @@ class KeyRules:
 
     def _needs_key(self, path: str) -> bool:
         if path == "/metrics":
-            return self._metrics_needs_key
+            return self._settings.metrics_needs_key
         if is_health(path):
-            return self._health_needs_key
+            return self._settings.health_needs_key
         return not is_open(path)
 
 

@@ -15,8 +15,7 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import FileTooLarge, Overloaded, QuotaExceeded, UnsupportedEncoding
 from app.contracts.ports import Clock
 from app.service.api.middleware.keys import ADMIN_PREFIX, KeyRules, is_open
-
-RETRY_SECONDS = 1.0
+from app.service.api.services import RETRY_SECONDS
 
 
 class Budget:
@@ -115,7 +114,7 @@ class Allowance:
 class TokenBucket:
     """All allowances of one caller, refilled over time. Implements Quota."""
 
-    def __init__(self, limits: Mapping[str, int], clock: Clock) -> None:
+    def __init__(self, limits: Mapping[str, int], clock: Clock = time.monotonic) -> None:
         self._clock = clock
         now = clock()
         self._allowances = {what: Allowance(limit, now) for what, limit in limits.items()}
@@ -159,23 +158,16 @@ class TokenBucket:
 class TokenBuckets:
     """The bucket of each caller, shared by HTTP and gRPC. Used from one event loop only."""
 
-    def __init__(
-        self,
-        per_minute: Mapping[str, int],
-        concurrent: int = 0,
-        *,
-        clock: Clock = time.monotonic,
-    ) -> None:
+    def __init__(self, per_minute: Mapping[str, int], concurrent: int = 0) -> None:
         """Limit each unit of `per_minute`, and the concurrent requests (0: any number)."""
         self._per_minute = per_minute
         self._concurrent = concurrent
-        self._clock = clock
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def of(self, name: str) -> TokenBucket:
         bucket = self._buckets.get(name)
         if bucket is None:
-            bucket = self._buckets[name] = TokenBucket(self._per_minute, self._clock)
+            bucket = self._buckets[name] = TokenBucket(self._per_minute)
             if len(self._buckets) > MAX_CALLERS:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(name)

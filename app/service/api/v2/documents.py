@@ -126,7 +126,9 @@ def read_document(
         content_type=parameters.get("content_type"),
     )
     if of_task:  # the engine checks a model's inputs
-        _check_complete(inputs, expected)
+        for spec in expected.inputs:
+            if spec.name not in inputs and spec.name not in expected.optional:
+                raise InvalidTensor(f"input {spec.name!r} is missing")
     return TensorRequest(
         inputs=inputs,
         group=group,
@@ -134,12 +136,6 @@ def read_document(
         timeout=_seconds(timeout, within, settings),
         state=form,
     )
-
-
-def _check_complete(inputs: Mapping[str, Any], expected: Expected) -> None:
-    for spec in expected.inputs:
-        if spec.name not in inputs and spec.name not in expected.optional:
-            raise InvalidTensor(f"input {spec.name!r} is missing")
 
 
 def _form(

@@ -209,25 +209,23 @@ async def all_stats(services: ServicesDep) -> dict[str, Any]:
 
 async def stats(model: str, services: ServicesDep) -> dict[str, Any]:
     """Statistics of every served version of the model, newest first; a task has its model's."""
-    found = [served for served in services.registry.served() if served.name == model]
-    return (
-        {"model_stats": [model_stats(each) for each in found]}
-        if found
-        else _one(services, model, None)
-    )
+    return stats_of(services, model, None)
 
 
 async def version_stats(model: str, version: int, services: ServicesDep) -> dict[str, Any]:
     """Statistics of one version."""
-    return _one(services, model, version)
+    return stats_of(services, model, version)
 
 
-def _one(services: Services, model: str, version: int | None) -> dict[str, Any]:
+def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
     if task_named(services, model) is not None:
         check_version(version)
         with services.registry.lease(model_of(services, model)) as served:
             own = {"name": model, "version": str(VERSION)}
             return {"model_stats": [model_stats(served) | own]}
+    versions = [each for each in services.registry.served() if each.name == model]
+    if version is None and versions:
+        return {"model_stats": [model_stats(each) for each in versions]}
     with services.registry.lease(model, version) as served:
         return {"model_stats": [model_stats(served)]}
 

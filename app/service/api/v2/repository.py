@@ -49,7 +49,7 @@ def router() -> APIRouter:
 
 async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
     """Every version with its state. With `{"ready": true}`, only those that are ready."""
-    asked = await _document(request, known=("ready",))
+    asked = await _document(request, known="ready")
     only_ready = asked.get("ready", False)
     if not isinstance(only_ready, bool):
         raise InvalidParameter("ready must be true or false")
@@ -81,8 +81,7 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
 
     The previous versions keep serving until then, and also after a failure.
     """
-    asked = await _document(request, known=("parameters",))
-    await load_model(services, model, _parameters(asked))
+    await load_model(services, model, await _parameters(request))
     return Response()
 
 
@@ -104,8 +103,7 @@ async def load_model(services: Services, model: str, parameters: Mapping[str, An
 
 async def unload(model: str, request: Request, services: ServicesDep) -> Response:
     """Stop serving the model; answers when its requests have ended."""
-    parameters = _parameters(await _document(request, known=("parameters",)))
-    await unload_model(services, model, parameters)
+    await unload_model(services, model, await _parameters(request))
     return Response()
 
 
@@ -118,19 +116,23 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
     await services.registry.unload(model)
 
 
-async def _document(request: Request, *, known: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the body as a JSON object, with any Content-Type. An empty body is an empty object."""
+async def _document(request: Request, *, known: str) -> dict[str, Any]:
+    """Parse the body as a JSON object that has only `known`, with any Content-Type.
+
+    An empty body is an empty object.
+    """
     body = await request.body()
     try:
         asked = orjson.loads(body) if body else {}
     except orjson.JSONDecodeError as error:
         raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
-    if not isinstance(asked, dict) or set(asked) - set(known):
-        raise InvalidParameter(f"the body must be a JSON object that has only: {', '.join(known)}")
+    if not isinstance(asked, dict) or set(asked) - {known}:
+        raise InvalidParameter(f"the body must be a JSON object that has only: {known}")
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _parameters(asked: dict[str, Any]) -> dict[str, Any]:
+async def _parameters(request: Request) -> dict[str, Any]:
+    asked = await _document(request, known="parameters")
     parameters = asked.get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidParameter("parameters must be a JSON object")

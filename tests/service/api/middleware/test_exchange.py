@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.observability.log import JsonLines
 from app.settings.server import Settings
-from tests.service.api.fakes import Client, make_app, make_services
+from tests.service.api.fakes import Client, make_app
 
 SECRET = "correct horse battery staple"
 
@@ -62,15 +62,15 @@ def test_a_request_is_one_log_line(client: Client, caplog: pytest.LogCaptureFixt
     }
 
 
-def test_probes_and_scrapes_are_logged_only_if_they_fail(caplog: pytest.LogCaptureFixture) -> None:
+def test_probes_and_scrapes_are_logged_only_if_they_fail(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     """They would be half of the log; the metrics count them all."""
-    services = make_services()
-    client = Client(make_app(services=services))
     probes = ("/v2/health/live", "/v2/health/ready", "/v2/models/m1/ready", "/metrics")
     assert logged(client, caplog, *(("GET", path, {}) for path in probes)) == []
-    exposition = services.metrics.render()[0]
+    exposition = client.services.metrics.render()[0]
     assert all(b'route="%b",status="200"' % path.encode() in exposition for path in probes[:2])
-    services.lifecycle.draining = True
+    client.services.lifecycle.draining = True
     [line] = logged(client, caplog, ("GET", "/v2/health/ready", {}))
     assert line["status"] == 503
 
@@ -116,10 +116,8 @@ def test_a_log_line_cannot_be_forged() -> None:
     assert json.loads(line)["extra"] == "y\n"
 
 
-def test_durations_are_counted_by_route_method_and_status() -> None:
+def test_durations_are_counted_by_route_method_and_status(client: Client) -> None:
     """A path without a route, and a method without one, are `unmatched`."""
-    services = make_services()
-    client = Client(make_app(services=services))
     client.send_all(
         [
             ("GET", "/v2/models/m1", {}),
@@ -131,7 +129,7 @@ def test_durations_are_counted_by_route_method_and_status() -> None:
     )
     counts = {
         (s.labels["route"], s.labels["method"], s.labels["status"]): s.value
-        for family in text_string_to_metric_families(services.metrics.render()[0].decode())
+        for family in text_string_to_metric_families(client.services.metrics.render()[0].decode())
         for s in family.samples
         if s.name == "paddlepool_request_duration_seconds_count" and s.value
     }
@@ -144,10 +142,8 @@ def test_durations_are_counted_by_route_method_and_status() -> None:
     }
 
 
-def test_a_draining_server_asks_its_clients_to_reconnect() -> None:
+def test_a_draining_server_asks_its_clients_to_reconnect(client: Client) -> None:
     """Otherwise a kept connection is closed under a request on its way."""
-    services = make_services()
-    client = Client(make_app(services=services))
     assert "connection" not in client.get("/v2/health/live").headers
-    services.lifecycle.draining = True
+    client.services.lifecycle.draining = True
     assert client.get("/v2/health/live").headers["connection"] == "close"

@@ -1,27 +1,23 @@
-"""Body caps to the byte, compressed bodies, keys and origins."""
+"""Body caps to the byte, the memory of all bodies, compressed bodies, keys and origins."""
 
-from __future__ import annotations
-
+import asyncio
 import gzip
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from fastapi import APIRouter, Request, Response
 
-from app.application import build_application
 from app.service.api.middleware.compression import PIECE
 from app.service.api.v2.tensors import BINARY_HEADER
 from app.settings.server import Settings
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks
 from tests.service.api.fakes import (
     Client,
     assert_problem,
     make_app,
-    make_services,
     make_settings,
-    no_lifespan,
+    product_client,
 )
 
 JSON = {"Content-Type": "application/json"}
@@ -42,50 +38,25 @@ def reading_router() -> APIRouter:
     return router
 
 
-def product(settings: Settings) -> Client:
-    """The product's own tasks."""
-    tasks = load_tasks(PIPELINES).values()
-    services = make_services(settings)
-    return Client(build_application(services, keys=(), tasks=tasks, lifespan=no_lifespan))
-
-
-def streamed(size: int) -> Iterator[bytes]:
+async def streamed(size: int) -> AsyncIterator[bytes]:
+    """A body without a length."""
     for start in range(0, size, 60_000):
         yield b"x" * min(60_000, size - start)
 
 
-class AsyncBody:
-    """A body without a length, as httpx wants it."""
-
-    def __init__(self, size: int) -> None:
-        self._parts = streamed(size)
-
-    def __aiter__(self) -> AsyncBody:
-        return self
-
-    async def __anext__(self) -> bytes:
-        for part in self._parts:
-            return part
-        raise StopAsyncIteration
+CAPS = {"/other": 16 * 1024, "/own": 100}
 
 
-CAPS = {
-    "/other": 16 * 1024,
-    "/own": 100,
-    "/v2/models/m1/infer": 64 * 1024 * 1024,
-}
-
-
-@pytest.mark.parametrize("path", ["/other", "/own"])
+@pytest.mark.parametrize("path", CAPS)
 @pytest.mark.parametrize("announced", [True, False], ids=["length", "chunked"])
 def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
     """One byte less and the cap itself pass, one more is 413 with both numbers."""
     client, cap = Client(make_app(reading_router())), CAPS[path]
     for size in (cap - 1, cap):
-        body = b"x" * size if announced else AsyncBody(size)
+        body = b"x" * size if announced else streamed(size)
         response = client.post(path, content=body)
         assert (response.status_code, response.json()) == (200, size)
-    body = b"x" * (cap + 1) if announced else AsyncBody(cap + 1)
+    body = b"x" * (cap + 1) if announced else streamed(cap + 1)
     problem = assert_problem(client.post(path, content=body), 413, "file_too_large")
     assert problem["limit"] == cap
     assert problem["received"] == (cap + 1 if announced else f"more than {cap}")
@@ -93,7 +64,7 @@ def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
 
 def test_caps_are_settings() -> None:
     settings = make_settings(segment_max_bytes=1_000, sentiment_max_bytes=10)
-    client = product(settings)
+    client = product_client(settings)
     assert_problem(client.post("/segment", content=b"x" * 1_001), 413, "file_too_large")
     assert_problem(client.post("/segment", files={"file": b"x" * 1_000}), 413, "file_too_large")
     assert_problem(client.post("/sentiment", json={"text": "12345"}), 413, "file_too_large")
@@ -261,3 +232,41 @@ def test_listed_origins_are_allowed_and_no_other() -> None:
     }
     assert client.send("OPTIONS", "/sentiment", headers=ours | asked).status_code == 200
     assert client.send("OPTIONS", "/sentiment", headers=other | asked).status_code == 400
+
+
+def test_a_body_that_finds_no_room_gets_503() -> None:
+    app = make_app(reading_router(), settings=make_settings(body_memory_bytes=1_000))
+
+    async def scenario() -> tuple[httpx.Response, ...]:
+        held, rest = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 600
+            held.set()
+            await rest.wait()
+            yield b"x" * 400
+
+        async def in_parts() -> AsyncIterator[bytes]:
+            for _ in range(5):
+                yield b"x" * 100
+
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            waiting = asyncio.create_task(client.post("/big", content=slow()))
+            await held.wait()
+            refused = await client.post("/big", content=in_parts())
+            fits = await client.post("/big", content=b"x" * 400)
+            rest.set()
+            return refused, fits, await asyncio.wait_for(waiting, 20)
+
+    refused, *answered = asyncio.run(scenario())
+    assert [reply.json() for reply in answered] == [400, 1_000]
+    assert_problem(refused, 503, "overloaded")
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_a_body_larger_than_the_budget_is_413() -> None:
+    """It could never be taken; 503 would have it sent again and again."""
+    client = Client(make_app(reading_router(), settings=make_settings(body_memory_bytes=1_000)))
+    response = client.post("/big", content=b"x" * 1_001)
+    assert assert_problem(response, 413, "file_too_large")["limit"] == 1_000

@@ -12,16 +12,10 @@ from app.contracts.errors import QuotaExceeded
 from app.service.api.middleware.keys import client_network
 from app.service.api.middleware.limits import MAX_CALLERS, TokenBucket, TokenBuckets
 from app.settings.server import Settings
+from tests.engine.fakes import ManualClock
 from tests.service.api.fakes import Client, assert_problem, make_app, make_settings
 
 JSON = {"text": "x"}
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def app_of(*routers: APIRouter, **settings: Any) -> Client:
@@ -112,7 +106,7 @@ def test_requests_at_one_time_are_limited() -> None:
 
 def test_what_a_request_costs_is_paid_off_before_the_next() -> None:
     """A picture of three minutes' pixels is granted once, and then three minutes' nothing."""
-    clock = Clock()
+    clock = ManualClock()
     bucket = TokenBucket({"pixels": 1_000_000, "requests": 100}, clock)
     bucket.check()
     bucket.spend("pixels", 3_000_000)
@@ -120,12 +114,12 @@ def test_what_a_request_costs_is_paid_off_before_the_next() -> None:
     with pytest.raises(QuotaExceeded, match="1000000 pixels a minute") as refused:
         bucket.check()
     assert refused.value.retry_after == pytest.approx(120, abs=1)
-    clock.now = 119.0
+    clock.advance(119)
     with pytest.raises(QuotaExceeded):
         bucket.check()
-    clock.now = 121.0
+    clock.advance(2)
     bucket.check()
-    clock.now = 1_000.0
+    clock.advance(1_000)
     assert bucket.headers()["RateLimit-Remaining"] in ("1000000", "100")
 
 

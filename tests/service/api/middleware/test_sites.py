@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings.server import Settings
-from tests.service.api.fakes import Client, assert_problem, make_app, make_services
+from tests.service.api.fakes import Client, assert_problem, make_app
 
 JSON = {"text": "x"}
 
@@ -53,15 +53,13 @@ def test_probes_may_use_any_name(client: Client) -> None:
     assert status(client, "10.1.2.3:8000", "/v2/models/m1/ready") == 200
 
 
-def test_what_is_refused_for_its_name_is_counted_without_its_path() -> None:
-    services = make_services()
-    client = Client(make_app(services=services))
+def test_what_is_refused_for_its_name_is_counted_without_its_path(client: Client) -> None:
     elsewhere = {"Host": "evil.example"}
     for method in ("GET", "PUT", "DELETE", "PROPFIND"):
         assert client.send(method, "/v2/models/m1", headers=elsewhere).status_code == 400
         page = {"Sec-Fetch-Site": "cross-site"}
         assert client.send(method, "/info", headers=page).status_code in (200, 403)
-    text = services.metrics.render()[0].decode()
+    text = client.services.metrics.render()[0].decode()
     assert set(re.findall(r'route="([^"]*)"', text)) == {"unmatched", "/info"}
 
 

@@ -1,10 +1,13 @@
-"""Liveness, readiness, metadata and /info, over a registry of fakes."""
+"""Liveness, readiness, /info and the gauges of /metrics, over a registry of fakes."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from app.contracts.status import Effect, GroupStatus, ModelStatus
+from app.engine.registry.registry import ModelRegistry
+from app.service.api.info import read_gauges
 from tests.service.api.fakes import GROUP, Client, FakeModel, FakeRegistry, make_app, make_settings
 
 BROKEN = ModelStatus(name="m2", version=3, state="UNAVAILABLE", reason="m2/3: broken")
@@ -86,7 +89,7 @@ NOTHING, REFUSED = Effect(False, "changes nothing"), Effect(None, "cannot start:
 )
 def test_info_tells_why_a_predictor_is_of_no_use(status: GroupStatus, reason: str | None) -> None:
     """First why it does not answer, then why it is not known to do anything."""
-    registry = FakeRegistry(models=[FakeModel(group=status)])
+    registry = FakeRegistry(models=[FakeModel(statuses=(status,))])
     [model] = client_of(registry).get("/info").json()["models"]
     [group] = model["predictors"]
     assert group["reason"] == reason
@@ -100,3 +103,16 @@ def test_info_tells_the_limits_that_are_in_force() -> None:
     assert limits["text_max_characters"] == 77
     assert limits["segment_max_bytes"] == 1234
     assert limits["image_max_pixels"] == 50_000_000
+
+
+def test_gauges_are_read_from_what_is_served() -> None:
+    models = [FakeModel(), FakeModel(version=2, is_ready=False)]
+    registry = FakeRegistry(models=models, failed=[BROKEN])
+    first, second, third = read_gauges(cast(ModelRegistry, registry))
+    assert (first.model, first.version, first.ready) == ("m1", 1, True)
+    assert (second.version, second.ready) == (2, False)
+    assert (third.model, third.version, third.ready, third.groups) == ("m2", 3, False, ())
+    [group] = first.groups
+    assert (group.queue_depth, group.inflight, group.resident_bytes) == (3, 1, 1000)
+    assert first.chosen_by == "measured"
+    assert (first.default_group, group.name, group.queue_limit) == ("one", "one", 32)

@@ -3,9 +3,9 @@
 import json
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -14,59 +14,27 @@ import pytest
 from app.contracts.errors import RunRefused
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
-from tests.engine.fakes import FakeFactory, calling, open_registry, write_double
-from tests.service.api.fakes import Client, RecordingExecutor, make_app, make_services
+from tests.engine.fakes import FakeFactory, calling, write_double
+from tests.service.api.fakes import Client, RecordingExecutor, make_app
 
 INFER = "/v2/models/double/infer"
 HEADER = "Inference-Header-Content-Length"
 
 
-@pytest.fixture(scope="module")
-def factory() -> FakeFactory:
-    return FakeFactory()
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[Loop]:
-    with closing(Loop()) as loop:
-        yield loop
-
-
-@pytest.fixture(scope="module")
-def registry(
-    loop: Loop, tmp_path_factory: pytest.TempPathFactory, factory: FakeFactory
-) -> Iterator[Driven]:
-    """`double` (y = 2 x, at most 4 rows), both versions served."""
-    root = tmp_path_factory.mktemp("repository")
-    config = write_double(root, 1, 2) / "config.toml"
-    config.write_text(config.read_text("utf-8") + '[version_policy]\nkind = "all"\n', "utf-8")
-    registry = open_registry(loop, root, factory)
-    registry.load_all()
-    yield registry
-    registry.close()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client(loop: Loop, registry: Driven) -> Client:
     return Client(make_app(registry=registry), loop=loop)
 
 
-def tensor(**changes: Any) -> dict[str, Any]:
-    entry = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.5]} | changes
-    return {name: value for name, value in entry.items() if value is not None}
-
-
 def document(**changes: Any) -> dict[str, Any]:
-    return {"inputs": [tensor(**changes)]}
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.5]} | changes
+    return {"inputs": [{name: value for name, value in entry.items() if value is not None}]}
 
 
-def binary(header: Any, raw: bytes, length: str | None = None) -> dict[str, Any]:
+def binary(header: Any, raw: bytes) -> dict[str, Any]:
     """Options of a request whose tensors follow the JSON."""
     text = json.dumps(header).encode()
-    headers = {
-        HEADER: str(len(text)) if length is None else length,
-        "Content-Type": "application/octet-stream",
-    }
+    headers = {HEADER: str(len(text)), "Content-Type": "application/octet-stream"}
     return {"content": text + raw, "headers": headers}
 
 
@@ -79,19 +47,24 @@ def refused(response: httpx.Response, status: int = 400) -> str:
 
 
 def test_what_the_framework_refuses_is_the_clients_to_mend(
-    client: Client, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+    client: Client, factory: FakeFactory
 ) -> None:
     """Shapes that do not go together, an index out of range: 400 with the shapes, not 500."""
 
     def refuse(inputs: Any) -> Any:
         raise RunRefused("the framework cannot run the model on these tensors")
 
-    monkeypatch.setattr(factory, "behaviour", refuse)
+    factory.behaviour = refuse
     assert "x [1, 2]" in refused(client.post(INFER, json=document()))
 
 
-def test_each_served_version_answers_by_its_number(client: Client) -> None:
+def test_each_served_version_answers_by_its_number(
+    client: Client, registry: Driven, tmp_path: Path
+) -> None:
     """The highest unless one is named; a version that is not there is 404."""
+    config = write_double(tmp_path, 2) / "config.toml"
+    config.write_text(config.read_text("utf-8") + '[version_policy]\nkind = "all"\n', "utf-8")
+    registry.load("double")
     for version in (1, 2):
         path = f"/v2/models/double/versions/{version}"
         response = client.post(f"{path}/infer", json=document())
@@ -103,15 +76,9 @@ def test_each_served_version_answers_by_its_number(client: Client) -> None:
 
 
 @pytest.fixture
-def operations() -> RecordingExecutor:
-    return RecordingExecutor()
-
-
-@pytest.fixture
-def recorded(loop: Loop, registry: Driven, operations: RecordingExecutor) -> Client:
-    """A client of an application that shows what it does beside the event loop."""
-    services = make_services(registry=registry, operations=operations)
-    return Client(make_app(services=services), loop=loop)
+def operations(client: Client) -> RecordingExecutor:
+    """The thread in which the client's application does what it does beside the event loop."""
+    return cast(RecordingExecutor, client.services.operations)
 
 
 def raw_request(columns: int, *, raw_reply: bool, **parameters: Any) -> dict[str, Any]:
@@ -123,25 +90,25 @@ def raw_request(columns: int, *, raw_reply: bool, **parameters: Any) -> dict[str
 
 
 def test_large_json_is_read_beside_the_event_loop(
-    recorded: Client, operations: RecordingExecutor
+    client: Client, operations: RecordingExecutor
 ) -> None:
     """What it takes would keep every other request waiting; refusals are the same from there."""
     outputs = {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
     for columns, apart in ((1_000, 0), (100_000, 1)):
         data = [0.5] * columns
         body = document(shape=[1, columns], data=data) | outputs
-        assert recorded.post(INFER, json=body).status_code == 200
+        assert client.post(INFER, json=body).status_code == 200
         assert operations.runs == apart
-    refused(recorded.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
+    refused(client.post(INFER, json=document(shape=[1, 7], data=[0.5] * 100_000)))
     assert operations.runs == 2
 
 
 def test_large_json_is_written_beside_the_event_loop(
-    recorded: Client, operations: RecordingExecutor
+    client: Client, operations: RecordingExecutor
 ) -> None:
     """A reply of 8 masks of 320 x 320 takes the time of many requests; raw it takes none."""
     for columns, raw_reply, apart in ((1_000, False, 0), (100_000, True, 0), (100_000, False, 1)):
-        answer = recorded.post(INFER, **raw_request(columns, raw_reply=raw_reply))
+        answer = client.post(INFER, **raw_request(columns, raw_reply=raw_reply))
         assert answer.status_code == 200
         assert operations.runs == apart
     assert answer.json()["outputs"][0]["data"] == [1.0] * 100_000
@@ -149,21 +116,21 @@ def test_large_json_is_written_beside_the_event_loop(
 
 
 def test_large_tensors_are_looked_through_beside_the_event_loop(
-    recorded: Client, operations: RecordingExecutor
+    client: Client, operations: RecordingExecutor
 ) -> None:
     """16 million numbers take ten milliseconds; what is no number among them is refused as ever."""
     for columns, apart in ((1 << 20, 0), ((1 << 20) + 1, 1)):
-        answer = recorded.post(INFER, **raw_request(columns, raw_reply=True))
+        answer = client.post(INFER, **raw_request(columns, raw_reply=True))
         assert answer.status_code == 200
         assert operations.runs == apart
     request = raw_request((1 << 20) + 1, raw_reply=True)
     request["content"] = request["content"][:-4] + np.full(1, np.nan, "<f4").tobytes()
-    assert "NaN" in refused(recorded.post(INFER, **request))
+    assert "NaN" in refused(client.post(INFER, **request))
     assert operations.runs == 2
 
 
 def test_without_a_place_a_large_body_is_not_read(
-    registry: Driven, recorded: Client, operations: RecordingExecutor
+    registry: Driven, client: Client, operations: RecordingExecutor
 ) -> None:
     """503 for what would be 400 if anybody looked; the places are those of its own group."""
     junk = b"[" * 300_000
@@ -172,14 +139,14 @@ def test_without_a_place_a_large_body_is_not_read(
         places.enter_context(calling("127.0.0.1"))
         for _ in range(16):
             places.enter_context(served.reserve(deadline=math.inf))
-        response = recorded.post(INFER, content=junk)
+        response = client.post(INFER, content=junk)
         assert "the queue is full: 16 jobs wait, limit 16" in refused(response, 503)
         assert int(response.headers["retry-after"]) >= 1
         assert operations.runs == 0
-        refused(recorded.post(INFER, **raw_request(100_000, raw_reply=True)), 503)
+        refused(client.post(INFER, **raw_request(100_000, raw_reply=True)), 503)
         elsewhere = raw_request(100_000, raw_reply=True, predictor="spare")
-        assert recorded.post(INFER, **elsewhere).headers["x-predictor"] == "spare"
-    refused(recorded.post(INFER, content=junk))
+        assert client.post(INFER, **elsewhere).headers["x-predictor"] == "spare"
+    refused(client.post(INFER, content=junk))
 
 
 def test_a_word_in_a_large_body_is_no_parameter(client: Client, factory: FakeFactory) -> None:
@@ -223,29 +190,21 @@ def test_the_json_part_has_a_cap_of_its_own(registry: Driven) -> None:
     assert "limit is 100" in message
     assert HEADER in message
     raw = np.ones((4, 50), "<f4").tobytes()
-    header = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 50]}]}
-    header["inputs"][0]["parameters"] = {"binary_data_size": 800}  # type: ignore[assignment]
+    header = document(shape=[4, 50], data=None, parameters={"binary_data_size": 800})
     assert refused(client.post(INFER, **binary(header, raw)), 413)
-    small = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4, 50], "data": [1]}]}
+    small = document(shape=[4, 50], data=[1])
     assert "1000" in refused(client.post(INFER, **binary(small, bytes(1000))), 413)
 
 
-def test_statistics_count_rows_runs_and_failures(loop: Loop, tmp_path: Any) -> None:
+def test_statistics_count_rows_runs_and_failures(client: Client) -> None:
     """In Triton's form: what perf_analyzer subtracts before and after."""
-    write_double(tmp_path)
-    registry = open_registry(loop, tmp_path, FakeFactory())
-    try:
-        registry.load_all()
-        client = Client(make_app(registry=registry), loop=loop)
-        for rows in (1, 3, 3):
-            client.post(INFER, json=document(shape=[rows, 1], data=[1.0] * rows))
-        client.post(INFER, json=document(shape=[9, 1], data=[1.0] * 9))
-        one = client.get("/v2/models/double/stats").json()
-        assert one == client.get("/v2/models/double/versions/1/stats").json()
-        assert one == client.get("/v2/models/stats").json()
-        [counted] = one["model_stats"]
-    finally:
-        registry.close()
+    for rows in (1, 3, 3):
+        client.post(INFER, json=document(shape=[rows, 1], data=[1.0] * rows))
+    client.post(INFER, json=document(shape=[9, 1], data=[1.0] * 9))
+    one = client.get("/v2/models/double/stats").json()
+    assert one == client.get("/v2/models/double/versions/1/stats").json()
+    assert one == client.get("/v2/models/stats").json()
+    [counted] = one["model_stats"]
     assert (counted["name"], counted["version"]) == ("double", "1")
     assert (counted["inference_count"], counted["execution_count"]) == (7, 3)
     counts = {name: entry["count"] for name, entry in counted["inference_stats"].items()}

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,9 +27,11 @@ ECHO = TaskTensors(
 )
 
 
-def client(*models: FakeModel, tasks: tuple[str, ...] = ("echo",)) -> Client:
+def client(*models: FakeModel, **changes: Any) -> Client:
+    """A client of a server with these models and the task `echo`, changed so."""
     services = make_services(registry=FakeRegistry(models=[*models]))
-    return Client(make_app(services=replace(services, task_tensors=dict.fromkeys(tasks, ECHO))))
+    tasks = {"echo": replace(ECHO, **changes)}
+    return Client(make_app(services=replace(services, task_tensors=tasks)))
 
 
 def test_a_model_of_the_repository_keeps_its_name() -> None:
@@ -51,10 +53,8 @@ def test_a_task_is_as_ready_as_its_model(models: tuple[Any, ...], status: int) -
 
 def test_many_strings_are_read_beside_the_event_loop() -> None:
     """Each is looked at, unlike the raw tensors of a model: the whole body counts."""
-    operations = RecordingExecutor()
-    services = make_services(registry=FakeRegistry(models=[FakeModel()]), operations=operations)
-    large = replace(ECHO, max_bytes=10**6)
-    asked = Client(make_app(services=replace(services, task_tensors={"echo": large})))
+    asked = client(FakeModel(), max_bytes=10**6)
+    operations = cast(RecordingExecutor, asked.services.operations)
     for count, apart in ((10, 0), (100_000, 1)):
         raw = bytes(4 * count)
         entry = {"name": "text", "datatype": "BYTES", "shape": [count]}

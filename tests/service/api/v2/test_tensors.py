@@ -43,10 +43,9 @@ def document(**changes: Any) -> dict[str, Any]:
     return {"inputs": [{key: value for key, value in entry.items() if value is not None}]}
 
 
-def parse(request: Any, raw: bytes = b"", *, binary: bool = False) -> TensorRequest:
+def parse(request: Any, raw: bytes = b"") -> TensorRequest:
     header = json.dumps(request).encode()
-    length = len(header) if binary or raw else None
-    return read(header + raw, length)
+    return read(header + raw, len(header) if raw else None)
 
 
 def read(body: bytes, header_length: int | None = None, spec: TensorSpec = IMAGE) -> TensorRequest:
