@@ -25,7 +25,6 @@ from app.tasks.segment.foreground import foreground_colours
 from app.tasks.segment.framing import (
     Area,
     canvas_of,
-    moved,
     on_canvas,
     place_of,
     resized_alpha,
@@ -183,25 +182,25 @@ def _compose(
     box = matte.box_of(alpha)
     top, left, width, height = box
     subject = Area(top, left, height, width)
-    canvas, place, is_moved = Area(0, 0, *alpha.shape), None, False
+    canvas, place, around = Area(0, 0, *alpha.shape), None, None
     if width:
         if meta["crop"]:
             canvas = canvas_of(subject, scene["margins"])
             _check(canvas, meta)
         place = place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
-        is_moved = scene["scale"] is not None or scene["position"] is not None
-    if place is not None and is_moved:
+        if scene["scale"] is not None or scene["position"] is not None:
+            around = Area(-place.top, -place.left, canvas.height, canvas.width)
+    if place is not None and around is not None:
         own = alpha[subject.slices]
-        small = resized_alpha(own, place.height, place.width)
-        cover = moved(small, canvas=canvas, place=place)
+        cover = on_canvas(resized_alpha(own, place.height, place.width), around)
     else:
         cover = on_canvas(alpha, canvas)
     if meta["output"] == "mask":
         return cover, box
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
-    if place is not None and is_moved:
+    if place is not None and around is not None:
         shown = resized_colours(colours[subject.slices], own, place.height, place.width)
-        front = moved(shown, canvas=canvas, place=place)
+        front = on_canvas(shown, around)
     else:
         front = on_canvas(colours, canvas)
     shade = None
