@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from app.cli.shared import add_repository_option, open_repository, read_version
+from app.cli.shared import add_repository_option, open_repository, read_version, write_json
 from app.contracts.errors import ConfigError
 from app.evidence.comparison.graph import draw, profile_graph
 from app.evidence.comparison.result import columns
@@ -58,6 +57,5 @@ def run(args: argparse.Namespace) -> int:
     if args.svg is not None:
         args.svg.write_text(draw(graph), "utf-8")
     if args.json is not None:
-        text = json.dumps(graph.as_json(), ensure_ascii=False, indent=2)
-        args.json.write_text(text + "\n", "utf-8")
+        write_json(args.json, graph.as_json())
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -14,7 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.shared import add_repository_option, open_repository, read_version, repository_root
+from app.cli.shared import (
+    add_repository_option,
+    open_repository,
+    read_version,
+    repository_root,
+    write_json,
+)
 from app.contracts.errors import ConfigError, ManifestError, PaddlepoolError
 from app.contracts.tensors import TensorSpec
 from app.engine.backends.process import ProcessBackend
@@ -383,8 +388,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         elif args.limit is None and args.group is None:
             differ += _compare(card, report)
     if args.json is not None:
-        values = {report.model: report.as_json() for report in reports}
-        args.json.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        write_json(args.json, {report.model: report.as_json() for report in reports})
     return 1 if differ else 0
 
 
