@@ -2,15 +2,13 @@
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.contracts.errors import WorkerCrashed
-from app.contracts.ports import ServedModelInfo
-from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.contracts.tensors import Array, Tensors
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
 from app.tasks.segment import stages
@@ -24,15 +22,7 @@ from app.tasks.segment.pipeline import (
 )
 from tests.engine.driving import Loop
 from tests.engine.fakes import wait_until
-
-INFO = ServedModelInfo(
-    name="u2netp",
-    version=1,
-    directory=Path(),
-    inputs=(TensorSpec("input", "float32", (-1, 3, 32, 32)),),
-    outputs=(TensorSpec("d0", "float32", (-1, 1, 32, 32)),),
-    parameters={"size": 32},
-)
+from tests.tasks.segment.serving import INFO
 
 
 def lie(meta: Mapping[str, Any], _arrays: Tensors, _descriptors: object) -> stages.Result:

@@ -2,7 +2,6 @@
 
 import mmap
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,14 +17,10 @@ from app.contracts.errors import (
 )
 from app.contracts.tensors import Array
 from app.tasks.segment.request import SegmentResult, read_options
+from tests.descriptors import open_descriptors
 from tests.engine.fakes import wait_until
 from tests.tasks.codecs import pictures
-from tests.tasks.segment.test_pipeline import (
-    Server,
-    open_descriptors,
-    pixels_of,
-    served,
-)
+from tests.tasks.segment.serving import Server, pixels_of, served
 
 PICTURE = np.full((320, 320, 3), (0, 60, 200), np.uint8)
 PICTURE[100:180, 120:160] = (250, 200, 0)
@@ -38,14 +33,6 @@ def boxed(tensor: Array) -> Array:
     mask = np.zeros((1, 1, 320, 320), np.float32)
     mask[..., 100:180, 120:160] = 1.0
     return mask
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = served()
-    yield server
-    assert server.codecs.pictures.held == 0
-    server.close()
 
 
 def asked(
@@ -176,14 +163,10 @@ def test_a_hostile_second_picture_gets_the_errors_of_the_first(
 @pytest.mark.slow
 def test_a_second_picture_that_takes_too_long_is_unreadable() -> None:
     """The wall limit holds for each picture by itself, and says which it was."""
-    server = served(wall_seconds=0.2)
-    try:
+    with served(wall_seconds=0.2) as server:
         slow = pictures.encoded(Image.fromarray(np.zeros((7000, 7000, 3), np.uint8)), "PNG")
         with pytest.raises(ImageUnreadable, match="bg_image: the picture took longer"):
             asked(server, slow, output="composite")
-        assert server.codecs.pictures.held == 0
-    finally:
-        server.close()
 
 
 def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Server) -> None:
