@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from PIL import Image
 
-from app.contracts.ports import ServedModelInfo
+from app.contracts.ports import Prepared, ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import PictureStore
@@ -54,15 +54,18 @@ class Server:
         self._loop(self.codecs.pool.close)
         self._loop.close()
 
+    def prepare(self, request: SegmentRequest) -> Prepared:
+        return self.awaited(self.pipeline.prepare(request, deadline=time.monotonic() + 60))
+
     def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
         return self.run(read_options(body, options), network)
 
     def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
-        deadline = time.monotonic() + 60
-        prepared = self.awaited(self.pipeline.prepare(request, deadline=deadline))
+        prepared = self.prepare(request)
         try:
             outputs = [{"d0": network(prepared.jobs[0]["input"])}]
-            value = self.awaited(self.pipeline.finish(prepared, outputs, deadline=deadline)).value
+            finish = self.pipeline.finish(prepared, outputs, deadline=time.monotonic() + 60)
+            value = self.awaited(finish).value
         finally:
             prepared.release()
         assert isinstance(value, SegmentResult)
