@@ -61,14 +61,6 @@ def test_a_tiff_decodes_to_its_pixels(compression: str) -> None:
     near(UPRIGHT, decode(tiff(pictures.corners(), compression=compression), LIMITS), mean=2.0)
 
 
-def test_an_avif_keeps_its_transparency() -> None:
-    """RGBA stays RGBA."""
-    image = pictures.corners()
-    image.putalpha(Image.linear_gradient("L").resize(image.size))
-    pixels = decode(pictures.encoded(image, "AVIF", quality=100), LIMITS)
-    near(np.asarray(image)[..., 3], pixels[..., 3], mean=1.0)
-
-
 def test_the_first_frame_of_a_sequence_is_read_as_an_item() -> None:
     """A damaged track of the AVIF is not opened."""
     frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
@@ -100,13 +92,6 @@ def test_without_its_decoder_a_heic_is_refused_by_name(monkeypatch: pytest.Monke
     assert caught.value.received == "HEIC"
     assert "TIFF, AVIF" in caught.value.message
     assert "HEIC" not in str(caught.value.limit)
-
-
-def test_the_first_of_many_pages_is_read() -> None:
-    """A document of a red and a blue page is red."""
-    pages = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
-    body = tiff(pages[0], save_all=True, append_images=pages[1:])
-    assert decode(body, LIMITS)[4, 4].tolist() == [255, 0, 0]
 
 
 def alpha_tiff(associated: bool) -> bytes:

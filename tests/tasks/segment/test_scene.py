@@ -135,7 +135,7 @@ HOSTILE = [
     pytest.param(b"not a picture", UnsupportedMediaType, id="no-picture"),
     pytest.param(pictures.png(10_000, 5_001), ResolutionTooHigh, id="51-megapixels"),
     pytest.param(pictures.blank_png(16_385, 1), ResolutionTooHigh, id="a-long-side"),
-    pytest.param(pictures.jpeg_with_scans(101), TooManyScans, id="scans"),
+    pytest.param(pictures.jpeg_of_empty_scans(16, 16, scans=101), TooManyScans, id="scans"),
     pytest.param(BACKGROUND[:200], ImageUnreadable, id="cut-off"),
     pytest.param(pictures.lying_png(b"IDAT", 2**32 - 1), ImageUnreadable, id="4-GiB-chunk"),
 ]
