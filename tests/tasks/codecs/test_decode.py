@@ -119,7 +119,8 @@ SIXTEEN_BITS = Image.fromarray(np.full((8, 8), 100 * 257, np.uint16))
     ],
 )
 def test_every_colour_mode_becomes_eight_bit_rgb(body: bytes, expected: list[int]) -> None:
-    """Modes decode to what they show; a colour declared transparent has alpha 0."""
+    """Modes decode to what they show: 16 bits are scaled and not clipped, and a colour declared
+    transparent has alpha 0."""
     pixels = decode(body, LIMITS)
     assert pixels.dtype == np.uint8
     assert np.abs(np.array(expected) - pixels[4, 4]).max() <= 2

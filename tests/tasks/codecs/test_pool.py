@@ -71,8 +71,10 @@ class Pool:
         self.loop.close()
 
     def call(self, function: str, meta: object = None, **options: object) -> Future[Reply]:
+        """Call a function of FAULTS, or "module:name"."""
+        name = function if ":" in function else f"{FAULTS}:{function}"
         settings = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable} | options
-        return self.pool.submit(f"{FAULTS}:{function}", meta or {}, **settings)  # type: ignore[no-any-return]
+        return self.pool.submit(name, meta or {}, **settings)  # type: ignore[no-any-return]
 
     def pids(self) -> list[int]:
         return self.loop(live_pids, self.pool.it)  # type: ignore[no-any-return]
@@ -185,16 +187,6 @@ def end_idle(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_arrays_and_values_go_there_and_back(one: Pool) -> None:
-    """A function gets what was sent and its answer comes back."""
-    array = np.arange(12, dtype=np.float32).reshape(3, 4)
-    reply = one.pool.submit(
-        f"{FAULTS}:echo", {"a": 1}, {"x": array}, deadline=time.monotonic() + 60
-    ).result(timeout=60)
-    assert reply.meta["meta"] == {"a": 1}
-    assert np.array_equal(array, reply.arrays["x"])
-
-
 def test_descriptors_are_the_callers_to_close_at_once(one: Pool) -> None:
     """The call keeps its own duplicate: closing the original while it waits does not matter."""
     read, write = os.pipe()
@@ -236,14 +228,12 @@ def test_a_busy_machine_is_not_the_pictures_fault(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("function", ["echo", "refuse"])
 def test_what_a_call_was_given_goes_with_it(one: Pool, function: str) -> None:
     """It does not wait for the garbage collector, also where the call failed."""
-    one.echo()
     array = np.ones((64, 64), np.float32)
     watched = weakref.ref(array)
     gc.collect()
     gc.disable()
     try:
-        options = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable}
-        future = one.pool.submit(f"{FAULTS}:{function}", {}, {"x": array}, **options)  # type: ignore[arg-type]
+        future = one.call(function, arrays={"x": array})
         assert (future.exception(timeout=60) is None) == (function == "echo")
         del array, future
         wait_until(lambda: watched() is None)
@@ -293,18 +283,11 @@ def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal
         assert pool.reasons == ["killed", "killed"]
 
 
-HOSTILE = "tests.engine.process.hostile:attack"
-
-
 @pytest.mark.parametrize("attack", ["negative offset", "objects", "half a message", "garbage"])
 def test_an_answer_that_is_none_is_not_the_pictures_fault(one: Pool, attack: str) -> None:
     """A codec process that is not ours any more costs its call, and is replaced."""
-    one.echo()
-    call = one.pool.submit(
-        HOSTILE, {"attack": attack}, deadline=time.monotonic() + 60, blame=ImageUnreadable
-    )
     with pytest.raises(WorkerCrashed):
-        call.result(timeout=60)
+        one.call("tests.engine.process.hostile:attack", {"attack": attack}).result(timeout=60)
     assert one.echo().meta["meta"] == {}
     assert one.reasons == ["corrupt"]
 
@@ -450,7 +433,7 @@ def test_an_unknown_function_is_an_installation_error(one: Pool) -> None:
         one.call("no_such_function").result(timeout=60)
 
 
-def test_a_neighbour_is_served_while_a_picture_hangs(tmp_path: Path) -> None:
+def test_a_neighbour_is_served_while_a_picture_hangs() -> None:
     """With two processes, one hanging call does not delay the others."""
     with Pool(count=2, wall_seconds=60.0) as pool:
         hanging = pool.call("hang")
@@ -524,9 +507,8 @@ def test_a_call_past_its_deadline_never_starts(tmp_path: Path) -> None:
         assert not pool.reasons
 
 
-def test_a_short_deadline_kills_no_process_until_two_seconds_later(one: Pool) -> None:
+def test_a_short_deadline_kills_no_process_until_two_seconds_later() -> None:
     """A client's short deadline must not be a way to make the server start processes."""
-    one.echo()
     with Pool(wall_seconds=30.0) as pool:
         pool.echo()
         started = time.monotonic()
