@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import struct
 import time
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from app.contracts.errors import (
     ImageUnreadable,
@@ -104,24 +106,18 @@ def alpha_tiff(associated: bool) -> bytes:
 
 
 def sixteen(values: np.ndarray, colours: int, order: str = "<") -> bytes:
-    """A TIFF of 16 bits a sample, which Pillow itself makes of grey only; `order` as in struct."""
+    """A TIFF of 16 bits a sample, of which Pillow saves only grey; `order` as in struct."""
     height, width, samples = values.shape
     data = values.astype(f"{order}u2").tobytes()
-    entries = [
-        (256, 4, 1, struct.pack(f"{order}L", width)),
-        (257, 4, 1, struct.pack(f"{order}L", height)),
-        (258, 3, samples, struct.pack(f"{order}L", 8) if samples > 2 else b"\x10\0\x10\0"),
-        (259, 3, 1, struct.pack(f"{order}HH", 1, 0)),
-        (262, 3, 1, struct.pack(f"{order}HH", colours, 0)),
-        (273, 4, 1, struct.pack(f"{order}L", 16)),
-        (277, 3, 1, struct.pack(f"{order}HH", samples, 0)),
-        (278, 4, 1, struct.pack(f"{order}L", height)),
-        (279, 4, 1, struct.pack(f"{order}L", len(data))),
-    ]
-    mark = b"II*\0" if order == "<" else b"MM\0*"
-    head = mark + struct.pack(f"{order}L", 16 + len(data)) + struct.pack(f"{order}4H", *[16] * 4)
-    directory = b"".join(struct.pack(f"{order}HHL", *each[:3]) + each[3] for each in entries)
-    return head + data + struct.pack(f"{order}H", len(entries)) + directory + bytes(4)
+    directory = ImageFileDirectory_v2(prefix=b"II" if order == "<" else b"MM")
+    directory[256], directory[257] = width, height
+    directory[258], directory[277] = (16,) * samples, samples
+    directory[259], directory[262] = 1, colours
+    # One strip of all rows, directly behind the directory.
+    directory[273], directory[278], directory[279] = 0, height, len(data)
+    file = io.BytesIO()
+    directory.save(file)
+    return file.getvalue() + data
 
 
 RAMP = np.array([[0, 100, 255]], np.uint16)[..., None] * 257
