@@ -34,8 +34,8 @@ def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
     factor = max(height / picture.shape[0], width / picture.shape[1])
     if factor >= 1.0:
         return picture
-    size = {"height": round(picture.shape[0] * factor), "width": round(picture.shape[1] * factor)}
-    return _resized(picture, **{side: max(1, pixels) for side, pixels in size.items()})
+    rows, columns = round(picture.shape[0] * factor), round(picture.shape[1] * factor)
+    return _resized(picture, height=max(1, rows), width=max(1, columns))
 
 
 def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequence[int]) -> Pixels:

@@ -53,9 +53,6 @@ class Scene:
     shadow: float | None = None
 
 
-PLAIN = Scene()
-
-
 def read_scene(
     options: Mapping[str, str], *, output: str, crop: bool, has_background: bool
 ) -> Scene:
@@ -206,7 +203,7 @@ class SegmentRequest:
     crop: bool
     refine: str
     threshold: float | None
-    scene: Scene = PLAIN
+    scene: Scene = Scene()
     colours: str = "estimated"
     labels: bool = False
 
