@@ -50,7 +50,6 @@ pytestmark = [  # real processes, some of them hung on purpose
 ]
 
 FAULTS = "tests.tasks.codecs.faults"
-KILLED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Pool:
@@ -160,6 +159,11 @@ class Gate:
         self.gate.write_bytes(b"open")
 
 
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
 class Openings:
     """Stands for `Child` where the pool opens processes: the first so many open at once, the others
     when they are let."""
@@ -255,24 +259,30 @@ def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     assert one.reasons == ["killed"]
 
 
-@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
-def test_a_process_killed_over_a_picture_costs_it_nothing(
-    tmp_path: Path, sent: signal.Signals
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [(signal.SIGKILL, "killed"), (signal.SIGTERM, "killed"), (signal.SIGSTOP, "stopped")],
+    ids=str,
+)
+def test_a_process_killed_or_stopped_over_a_picture_costs_it_nothing(
+    gate: Gate, sent: signal.Signals, reason: str
 ) -> None:
-    """The system takes one when memory runs out: the call is run again, from its beginning."""
+    """The system takes one when memory runs out: the call is run again, from its beginning.
+
+    A stopped process is noticed after about a second, long before the wall limit.
+    """
     before = len(open_descriptors())
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         held = gate.hold(pool)
         [pid] = pool.pids()
         os.kill(pid, sent)
         gate.open()
-        assert held.result(timeout=60).meta["pid"] != pid
-        assert pool.reasons == ["killed"]
+        assert held.result(timeout=20).meta["pid"] != pid
+        assert pool.reasons == [reason]
     assert len(open_descriptors()) == before
 
 
-@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM], ids=str)
 def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
     """Nor is it tried for ever: 503, with a time to come back."""
     with Pool(wall_seconds=60.0) as pool:
@@ -404,19 +414,6 @@ def test_a_lower_limit_of_the_system_is_kept() -> None:
     assert "pid" in ran([sys.executable, "-c", LIMITED]).stdout
 
 
-def test_a_process_stopped_under_a_call_costs_it_nothing(tmp_path: Path) -> None:
-    """SIGSTOP is noticed after about a second, long before the wall limit; no picture sends it, so
-    the call is run again."""
-    gate = Gate(tmp_path)
-    with Pool(wall_seconds=30.0) as pool:
-        held = gate.hold(pool)
-        [pid] = pool.pids()
-        os.kill(pid, signal.SIGSTOP)
-        gate.open()
-        assert held.result(timeout=20).meta["pid"] != pid
-        assert pool.reasons == ["stopped"]
-
-
 def test_what_a_function_refuses_comes_back_as_it_was_raised(one: Pool) -> None:
     """Domain errors cross the process with their numbers and do not cost the process."""
     with pytest.raises(InvalidParameter) as caught:
@@ -441,9 +438,8 @@ def test_a_neighbour_is_served_while_a_picture_hangs() -> None:
     assert isinstance(hanging.exception(timeout=60), Overloaded)
 
 
-def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
+def test_a_full_queue_refuses_and_urgent_work_passes(gate: Gate) -> None:
     """The n-th waiting call is taken, the next refused at once with a time to come back."""
-    gate = Gate(tmp_path)
     with Pool(queue_size=2, wall_seconds=60.0) as pool:
         pool.echo()
         gate.hold(pool)
@@ -464,9 +460,8 @@ def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
         assert order == ["urgent", "ordinary"]
 
 
-def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(tmp_path: Path) -> None:
+def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(gate: Gate) -> None:
     """A client who left takes no place, and nothing of his stays open."""
-    gate = Gate(tmp_path)
     with Pool(queue_size=1, wall_seconds=60.0) as pool:
         held = gate.hold(pool)
         before = len(open_descriptors())
@@ -480,9 +475,8 @@ def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(tmp_path: P
         successor.result(timeout=60)
 
 
-def test_who_leaves_a_running_call_costs_nobody_a_process(tmp_path: Path) -> None:
+def test_who_leaves_a_running_call_costs_nobody_a_process(gate: Gate) -> None:
     """It runs to its end, and its result is dropped; descriptors are closed at once."""
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         pid = pool.echo().meta["pid"]
         before = len(open_descriptors())
@@ -493,9 +487,8 @@ def test_who_leaves_a_running_call_costs_nobody_a_process(tmp_path: Path) -> Non
         assert waiting.result(timeout=60).meta["pid"] == pid
 
 
-def test_a_call_past_its_deadline_never_starts(tmp_path: Path) -> None:
+def test_a_call_past_its_deadline_never_starts(gate: Gate) -> None:
     """Queued work that nobody waits for any more is not done."""
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         gate.hold(pool)
         late = pool.call("echo", deadline=time.monotonic() + 0.01)
@@ -522,10 +515,9 @@ def test_a_process_has_its_limits(one: Pool) -> None:
     assert limits == {"RLIMIT_AS": MEMORY_LIMIT, "RLIMIT_CORE": 0, "RLIMIT_FSIZE": 512 << 20}
 
 
-def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_closing_fails_what_waits_and_leaves_nothing_open(gate: Gate) -> None:
     """After close: waiting calls failed, processes gone, no descriptor left."""
     before = len(open_descriptors())
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         running = gate.hold(pool)
         waiting = pool.call("echo", descriptors=(0,))
