@@ -66,20 +66,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.action == "seal":
-        return run_seal(args)
-    if args.action == "sync":
-        return run_sync(args)
-    repository = open_repository(args.repository)
-    action: Callable[[ModelRepository, argparse.Namespace], int] = {
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {
         "list": _list,
         "verify": _verify,
         "describe": _describe,
-    }[args.action]
-    return action(repository, args)
+        "seal": run_seal,
+        "sync": run_sync,
+    }
+    return actions[args.action](args)
 
 
-def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
     rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
         unsealed, served = repository.unsealed(name), _served(repository, name)
@@ -117,7 +115,8 @@ def _served(repository: ModelRepository, name: str) -> set[int]:
     return served
 
 
-def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
+def _verify(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
     check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
     faults = 0
@@ -166,7 +165,8 @@ class _NullObserver:
     def rejected(self, **_rejection: object) -> None: ...
 
 
-def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
+def _describe(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
     files = read_version(repository, args.name, args.version)
     versions = repository.versions(args.name)
     manifest, config = files.manifest, files.config
