@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -117,17 +118,11 @@ def fake_model(job: Tensors) -> Tensors:
     return {"logits": np.cos(real.sum(axis=1, keepdims=True) * weights).astype(np.float32)}
 
 
-def run_alone(jobs: Sequence[Tensors]) -> list[Tensors]:
-    return [fake_model(job) for job in jobs]
-
-
-def classify(
-    pipeline: SentimentPipeline, texts: Sequence[str], *, run: Any = run_alone
-) -> tuple[TextScores, ...]:
+def classify(pipeline: SentimentPipeline, texts: Sequence[str]) -> tuple[TextScores, ...]:
     prepared = asyncio.run(pipeline.prepare(texts, deadline=FAR))
-    value: tuple[TextScores, ...] = asyncio.run(
-        pipeline.finish(prepared, run(prepared.jobs), deadline=FAR)
-    ).value
+    outputs = [fake_model(job) for job in prepared.jobs]
+    finished = asyncio.run(pipeline.finish(prepared, outputs, deadline=FAR))
+    value: tuple[TextScores, ...] = finished.value
     return value
 
 
@@ -259,10 +254,10 @@ def test_labels_come_best_first_with_their_chinese_names() -> None:
 
 
 def test_more_waiting_requests_than_allowed_are_refused_at_once(
-    info: ServedModelInfo, executor: ThreadPoolExecutor, gate: threading.Event
+    pipeline: SentimentPipeline, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The executor's queue is bounded: what would wait without end gets Overloaded instead."""
-    pipeline = SentimentPipeline(info, executor=executor, max_pending=2)
+    monkeypatch.setattr("app.tasks.sentiment.pipeline.MAX_PENDING", 2)
 
     def ask() -> asyncio.Task[Prepared]:
         return asyncio.create_task(pipeline.prepare(LONG, deadline=FAR))
@@ -301,12 +296,11 @@ def test_a_short_text_is_tokenised_at_once(
 
 @pytest.mark.parametrize("texts", [["我"], LONG], ids=["short", "long"])
 def test_a_request_past_its_deadline_is_not_tokenised(
-    info: ServedModelInfo, executor: ThreadPoolExecutor, texts: list[str]
+    pipeline: SentimentPipeline, texts: list[str]
 ) -> None:
     """O3: work that can no longer be in time never starts."""
-    pipeline = SentimentPipeline(info, executor=executor, clock=lambda: 100.0)
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(pipeline.prepare(texts, deadline=99.0))
+        asyncio.run(pipeline.prepare(texts, deadline=time.monotonic()))
 
 
 # --- configuration --------------------------------------------------------------------------
