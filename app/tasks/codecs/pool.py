@@ -21,7 +21,6 @@ from app.contracts.errors import (
     PaddlepoolError,
     WorkerCrashed,
 )
-from app.contracts.ports import Clock
 from app.contracts.reasons import OPENING_FAILURES, Restart
 from app.contracts.tensors import Tensors
 from app.engine.awaiting import in_thread
@@ -66,20 +65,19 @@ class CodecPool:
     wall_seconds: float = 5.0
     memory_bytes: int = MEMORY_LIMIT
     on_restart: Callable[[Restart], None] = lambda _: None
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         self._limits = Limits(
             address_space=self.memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
         )
         self._held: tuple[str, ...] | None = None
-        self._backoff = RestartBackoff(self.clock)
+        self._backoff = RestartBackoff(time.monotonic)
         self._checks: dict[str, Check] = {}
         self._batcher = Batcher(
             max_rows=1,
             max_delay=0.0,
             max_queue=self.queue_size,
-            clock=self.clock,
+            clock=time.monotonic,
             on_rejected=lambda _: None,
         )
         self._instances: list[Instance[Call, Reply]] = []
@@ -94,7 +92,7 @@ class CodecPool:
                 request_of=_call_of,
                 deliver=_deliver,
                 serving=lambda _: None,
-                clock=self.clock,
+                clock=time.monotonic,
                 max_resident_bytes=sys.maxsize,
                 ahead=False,  # no call is queued behind a picture that may hang
             )
@@ -140,7 +138,7 @@ class CodecPool:
             key=((function, "", ()),),
             priority=URGENT if urgent else NORMAL,
             deadline=deadline,
-            enqueued=self.clock(),
+            enqueued=time.monotonic(),
             wall_seconds=math.inf if urgent else self.wall_seconds,
             blame=blame,
         )

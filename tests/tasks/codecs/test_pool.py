@@ -409,7 +409,7 @@ def test_processes_that_die_at_their_start_are_tried_ever_less(
         given.append(options)
 
     monkeypatch.setattr("app.tasks.codecs.pool.Instance", instance)
-    CodecPool(count=1, clock=lambda: 0.0).start()
+    CodecPool(count=1).start()
     [lost] = [each["lost"] for each in given]
     delays = [lost(Restart.FAILED) for _ in range(9)]
     assert delays == sorted(delays)
