@@ -282,6 +282,25 @@ MAX_FIELDS = 20
 """Number of fields in remove.bg's form. A client may send all of them, including empty ones."""
 
 
+def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[bytes, bytes | None]:
+    """Return the picture and, if there is one, the background. Raises InputError."""
+    for name in ("image_url", "bg_image_url"):
+        if given.get(name):
+            raise refused(name, NOT_FETCHED)
+    for name in ("image_file", "bg_image_file"):
+        if given.get(name):
+            raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
+    file, text = files.get("image_file"), given.get("image_file_b64")
+    if file and text:
+        raise refused("image_file_b64", "image_file is given as well; only one picture is accepted")
+    if not file and not text:
+        raise FileMissing("the picture is missing: give it in image_file or image_file_b64")
+    background = files.get("bg_image_file")
+    if background is not None and not background:
+        raise FileMissing("bg_image_file: the picture has 0 bytes", received=0)
+    return file or picture_in_base64(text, "image_file_b64"), background
+
+
 def _word(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -301,26 +320,12 @@ def translate(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Seg
 
     Return also whether the reply has an X-Type. Raises InputError, whose message names the field.
     """
-    for name in ("image_url", "bg_image_url"):
-        if given.get(name):
-            raise refused(name, NOT_FETCHED)
-    for name in ("image_file", "bg_image_file"):
-        if given.get(name):
-            raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
-    file, text = files.get("image_file"), given.get("image_file_b64")
-    if file and text:
-        raise refused("image_file_b64", "image_file is given as well; only one picture is accepted")
-    if not file and not text:
-        raise FileMissing("the picture is missing: give it in image_file or image_file_b64")
-    background = files.get("bg_image_file")
-    if background is not None and not background:
-        raise FileMissing("bg_image_file: the picture has 0 bytes", received=0)
+    body, background = _pictures(given, files)
     fields = {
         name: _word(value)
         for name, value in given.items()
         if name != "image_file_b64" and value not in (None, "")
     }
-    body = file or picture_in_base64(text, "image_file_b64")
     _one_of(fields, "type", TYPES)  # a hint without effect
     _one_of(fields, "type_level", LEVELS)
     _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them

@@ -31,7 +31,6 @@ from app.engine.process.child import Child, ChildDied
 from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.process.environment import Limits, malloc_settings
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
 from app.tasks.codecs.call import Call, CodecProcess
 from app.tasks.codecs.limits import PictureLimits
@@ -89,7 +88,7 @@ class CodecPool:
                 open_worker=self._open,
                 batcher=self._batcher,
                 lost=self._lost,
-                request_of=_call_of,
+                request_of=lambda batch: cast(Call, batch.jobs[0]),
                 deliver=_deliver,
                 serving=lambda _: None,
                 clock=time.monotonic,
@@ -208,11 +207,6 @@ class CodecPool:
             return self._backoff.delay_after_loss()
         self.on_restart(reason)
         return 0.0
-
-
-def _call_of(batch: Batch) -> Call:
-    [call] = batch.jobs
-    return cast(Call, call)
 
 
 def _deliver(run: Run, reply: Reply) -> None:
