@@ -34,6 +34,7 @@ from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import read_manifest
 from app.models.sources import remote
 from app.models.sources.sync import lines_of, sync
+from app.observability.metrics import Metrics
 from app.tasks.task import agreement_of, load_tasks
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 async def _self_test(files: ModelFiles) -> str:
     context = EngineContext(
-        open_predictor=ProcessBackend(), observer=_NullObserver(), agreement_of=agreement_of
+        open_predictor=ProcessBackend(), observer=Metrics(build={}), agreement_of=agreement_of
     )
     model = ServedModel(files, context=context)
     try:
@@ -155,14 +156,6 @@ async def _self_test(files: ModelFiles) -> str:
     finally:
         await model.close()
     return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
-
-
-class _NullObserver:
-    def batch_done(self, **_batch: object) -> None: ...
-
-    def restarted(self, **_restart: object) -> None: ...
-
-    def rejected(self, **_rejection: object) -> None: ...
 
 
 def _describe(args: argparse.Namespace) -> int:
