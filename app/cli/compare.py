@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from app.cli.shared import add_repository_option, open_repository, read_version
+from app.cli.shared import add_repository_option, open_repository, read_version, write_json
 from app.contracts.errors import ConfigError
 from app.engine.backends.process import ProcessBackend
 from app.evidence.comparison.plot import check_plot, plot_comparison
@@ -96,9 +95,7 @@ def _compare(args: argparse.Namespace) -> int:
     advice = recommend(found, files.config)
     print(f"Recommended: {advice.group}: {advice.reason}.")
     if args.json is not None:
-        figures = found.as_json() | {"recommended": asdict(advice)}
-        text = json.dumps(figures, ensure_ascii=False, indent=2)
-        args.json.write_text(text + "\n", "utf-8")
+        write_json(args.json, found.as_json() | {"recommended": asdict(advice)})
     if args.plot is not None:
         plot_comparison(found, args.plot)
     return 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from app.cli.shared import add_repository_option, open_repository, read_version
+from app.cli.shared import add_repository_option, open_repository, read_version, write_json
 from app.contracts.errors import ConfigError
 from app.evidence.comparison.graph import draw, profile_graph
 from app.evidence.comparison.result import columns
@@ -46,18 +45,15 @@ def run(args: argparse.Namespace) -> int:
         for label, count, time in graph.by_kind()
     ]
     print(columns(rows))
-    places = sorted(
-        range(len(graph.operators)), key=lambda place: -(graph.operators[place].milliseconds or 0)
-    )[:TOP]
+    timed = [(each.milliseconds or 0.0, n, each) for n, each in enumerate(graph.operators, 1)]
     rows = [["place", "operator", "shape", "ms", "share"]]
-    for place in places:
-        each = graph.operators[place]
-        time = each.milliseconds or 0.0
-        rows.append([str(place + 1), each.label, each.size, f"{time:.3f}", f"{time / total:.1%}"])
+    rows += [
+        [str(place), each.label, each.size, f"{time:.3f}", f"{time / total:.1%}"]
+        for time, place, each in sorted(timed, key=lambda row: -row[0])[:TOP]
+    ]
     print("\n" + columns(rows))
     if args.svg is not None:
         args.svg.write_text(draw(graph), "utf-8")
     if args.json is not None:
-        text = json.dumps(graph.as_json(), ensure_ascii=False, indent=2)
-        args.json.write_text(text + "\n", "utf-8")
+        write_json(args.json, graph.as_json())
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -14,7 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.shared import add_repository_option, open_repository, read_version, repository_root
+from app.cli.shared import (
+    add_repository_option,
+    open_repository,
+    read_version,
+    repository_root,
+    write_json,
+)
 from app.contracts.errors import ConfigError, ManifestError, PaddlepoolError
 from app.contracts.tensors import TensorSpec
 from app.engine.backends.process import ProcessBackend
@@ -29,6 +34,7 @@ from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import read_manifest
 from app.models.sources import remote
 from app.models.sources.sync import lines_of, sync
+from app.observability.metrics import Metrics
 from app.tasks.task import agreement_of, load_tasks
 
 if TYPE_CHECKING:
@@ -61,20 +67,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.action == "seal":
-        return run_seal(args)
-    if args.action == "sync":
-        return run_sync(args)
-    repository = open_repository(args.repository)
-    action: Callable[[ModelRepository, argparse.Namespace], int] = {
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {
         "list": _list,
         "verify": _verify,
         "describe": _describe,
-    }[args.action]
-    return action(repository, args)
+        "seal": run_seal,
+        "sync": run_sync,
+    }
+    return actions[args.action](args)
 
 
-def _list(repository: ModelRepository, _args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
     rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
         unsealed, served = repository.unsealed(name), _served(repository, name)
@@ -112,7 +116,8 @@ def _served(repository: ModelRepository, name: str) -> set[int]:
     return served
 
 
-def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
+def _verify(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
     check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
     faults = 0
@@ -142,7 +147,7 @@ def _verify(repository: ModelRepository, args: argparse.Namespace) -> int:
 
 async def _self_test(files: ModelFiles) -> str:
     context = EngineContext(
-        open_predictor=ProcessBackend(), observer=_NullObserver(), agreement_of=agreement_of
+        open_predictor=ProcessBackend(), observer=Metrics(build={}), agreement_of=agreement_of
     )
     model = ServedModel(files, context=context)
     try:
@@ -153,15 +158,8 @@ async def _self_test(files: ModelFiles) -> str:
     return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
 
 
-class _NullObserver:
-    def batch_done(self, **_batch: object) -> None: ...
-
-    def restarted(self, **_restart: object) -> None: ...
-
-    def rejected(self, **_rejection: object) -> None: ...
-
-
-def _describe(repository: ModelRepository, args: argparse.Namespace) -> int:
+def _describe(args: argparse.Namespace) -> int:
+    repository = open_repository(args.repository)
     files = read_version(repository, args.name, args.version)
     versions = repository.versions(args.name)
     manifest, config = files.manifest, files.config
@@ -383,8 +381,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         elif args.limit is None and args.group is None:
             differ += _compare(card, report)
     if args.json is not None:
-        values = {report.model: report.as_json() for report in reports}
-        args.json.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        write_json(args.json, {report.model: report.as_json() for report in reports})
     return 1 if differ else 0
 
 

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 def _serve(args: argparse.Namespace) -> NoReturn:
     from pydantic import ValidationError
 
-    from app.cli.first_start import repository
+    from app.cli.shared import served_repository
     from app.main import create_app
     from app.models.sources.sync import first_refresh
     from app.service.api.services import Lifecycle
@@ -93,7 +93,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
             server.listen(settings.host, port, backlog=1).close()
     except OSError as error:
         raise ConfigError(f"cannot listen on {settings.host}:{port}: {error.strerror}") from None
-    settings = settings.model_copy(update={"model_repository": repository(settings)})
+    settings = settings.model_copy(update={"model_repository": served_repository(settings)})
     if settings.model_source:  # before anything is read; a failure is logged
         polled = settings.repository_poll_seconds > 0
         first_refresh(settings.model_source, settings.model_repository, polled=polled)

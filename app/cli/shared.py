@@ -1,9 +1,13 @@
-"""Helpers of several commands: the model repository, and a quiet Paddle."""
+"""Helpers of several commands: which repository they work on, and a quiet Paddle."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -11,8 +15,14 @@ from pydantic import ValidationError
 
 from app.contracts.errors import ConfigError, ManifestError
 from app.models.repository.layout import ModelFiles, ModelRepository
-from app.models.repository.shipped import located
+from app.models.repository.shipped import fill, located, shipped_models, untouched, user_repository
 from app.settings.server import Settings, explain
+
+PULLED = "u2netp"
+PULL_TIMEOUT = 15
+"""Seconds for each source of the official weights: a dead network must not block the start."""
+
+logger = logging.getLogger("paddlepool.server")
 
 
 def add_repository_option(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +60,54 @@ def read_version(repository: ModelRepository, name: str, version: int | None) ->
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")
     return repository.read(name, versions[0] if version is None else version)
+
+
+def served_repository(settings: Settings) -> Path:
+    """Return the model repository to serve.
+
+    If none was chosen and there is no ./model_repo, this is the user's own repository. The first
+    call fills it with the shipped models. While its U²-Netp is unchanged, each call tries to add
+    the official weights. Files that the user has changed are never overwritten. Raises ConfigError.
+    """
+    configured = settings.model_repository
+    if settings.repository_is_chosen or configured.exists():
+        return configured
+    models, own = shipped_models(), user_repository()
+    if models is None or own is None:
+        return located(configured, chosen=False)
+    if not own.exists():
+        try:
+            fill(own, models)
+        except OSError as error:
+            if not own.exists():  # otherwise another server has created it
+                raise ConfigError(f"cannot make a model repository at {own}: {error}") from error
+        logger.info("the shipped models were copied to %s", own)
+    if untouched(own / PULLED, models):
+        _pull(own)
+    logger.info("the model repository is %s", own)
+    return own
+
+
+def _pull(root: Path) -> None:
+    from app.making.export.publish import published_version
+    from app.making.export.release import RELEASES
+
+    if published_version(root / PULLED, RELEASES[PULLED].sha256):
+        return
+    logger.info("looking for the official weights of %s", PULLED)
+    # A separate process, because it imports Paddle. -P: do not import `app` from the working
+    # directory.
+    command = [sys.executable, "-P", "-m", "app.cli", "pull", PULLED, "--if-possible"]
+    command += ["--timeout", str(PULL_TIMEOUT), "--repository", str(root)]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    for line in (done.stdout + done.stderr).splitlines():
+        logger.info("%s", line)
+
+
+def write_json(file: Path, value: object) -> None:
+    file.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", "utf-8")
 
 
 def silence() -> None:

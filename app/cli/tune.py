@@ -67,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _choose_group(args: argparse.Namespace) -> int:
-    repository = open_repository(args.repository)
-    files = read_version(repository, args.model, None)
+    files = read_version(open_repository(args.repository), args.model, None)
     names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
     found = compare(
         files,
@@ -92,7 +91,7 @@ def _choose_group(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("config.toml is unchanged (--dry-run)")
         return 0
-    path = repository.root / files.name / "config.toml"
+    path = files.directory.parent / "config.toml"
     instead = ' instead of "auto", which measures at runtime' if chosen_here else ""
     if not (args.yes or _confirm(f"Make {advice.group} the default group in {path}{instead}?")):
         print("config.toml is unchanged")
@@ -111,8 +110,7 @@ def _confirm(question: str) -> bool:
 
 
 def _tune(args: argparse.Namespace) -> int:
-    repository = open_repository(args.repository)
-    files = read_version(repository, args.model, None)
+    files = read_version(open_repository(args.repository), args.model, None)
     cores = max(1, int(available_cores()))
     total = max_ticks(cores, buckets="buckets" in files.config.parameters)
     with tqdm(total=total, desc=f"tuning {files.name}", unit="turn", disable=None) as bar:
@@ -152,7 +150,7 @@ def _tune(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("config.toml is unchanged (--dry-run)")
         return 0
-    path = repository.root / files.name / "config.toml"
+    path = files.directory.parent / "config.toml"
     write_group(
         path,
         chosen.candidate,

@@ -7,7 +7,6 @@ and `remove.bg` 1.3 of npm. `translate` maps the fields to the task's request.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
@@ -107,14 +106,13 @@ async def remove_background(
     `size` is `preview` by default.
     """
     settings = services.settings
-    given, size = await _given(request, settings)
-    no_type = False
+    parts, size = await _received(request, settings)
+    typed = True
 
     def parse() -> SegmentRequest:
-        nonlocal no_type
-        source, fields = given()
-        no_type = fields.get("type_level") == "none"
-        return translate(source, fields)
+        nonlocal typed
+        payload, typed = translate(*parts())
+        return payload
 
     read = partial(run_off_loop, services, parse, size=size)
     answer = await services.dataplane.run("segment", read, **routing.options(settings))
@@ -122,7 +120,7 @@ async def remove_background(
     if result.box.width == 0:
         return JSONResponse({"errors": [UNKNOWN_FOREGROUND]}, 400, answer_headers(answer))
     headers = result_headers(answer) | {"X-Credits-Charged": "0"}
-    if not no_type:
+    if typed:
         headers["X-Type"] = DETECTED
     as_json, _ = read_accept(request.headers.get("accept", ""))
     if not as_json:
@@ -140,7 +138,11 @@ async def account(services: ServicesDep) -> dict[str, Any]:
     }
 
 
-async def _given(request: Request, settings: Settings) -> tuple[Read, int]:
+Parts = tuple[Mapping[str, Any], Mapping[str, bytes]]
+"""The fields of a request, and its files."""
+
+
+async def _received(request: Request, settings: Settings) -> tuple[Callable[[], Parts], int]:
     """Receive the body. Return a function that parses it, and the number of bytes to parse."""
     kind = media_type(request)
     cap = settings.of(SegmentSettings).segment_max_bytes
@@ -149,7 +151,7 @@ async def _given(request: Request, settings: Settings) -> tuple[Read, int]:
         # A field may be a picture in base64, so its limit is that of the whole body.
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
         size = sum(len(value) for _, value in form.fields)
-        return partial(read_source, dict(form.fields), dict(form.files)), size
+        return lambda: (dict(form.fields), dict(form.files)), size
     if kind not in (JSON, URLENCODED):
         raise UnsupportedMediaType(
             f"the body must be {FORM}, {URLENCODED} or {JSON}",
@@ -157,7 +159,7 @@ async def _given(request: Request, settings: Settings) -> tuple[Read, int]:
         )
     body = await request.body()
     parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
-    return lambda: read_source(parse(), {}), len(body)
+    return lambda: (parse(), {}), len(body)
 
 
 def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
@@ -272,7 +274,7 @@ TYPES = ("auto", "person", "product", "animal", "car", "transportation", "graphi
 LEVELS = ("none", "1", "2", "latest")
 FORMATS = ("auto", "png", "jpg", "webp")
 CHANNELS = ("rgba", "alpha")
-SHADOWS = {"none": "none", "drop": "drop"}
+SHADOWS = ("none", "drop")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
 WORD_CHARACTERS = 1024
@@ -280,29 +282,15 @@ MAX_FIELDS = 20
 """Number of fields in remove.bg's form. A client may send all of them, including empty ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The picture, as a file of the form or as base64 not yet decoded, and the background."""
-
-    file: bytes | None
-    base64: object
-    background: bytes | None
-
-
-Read = Callable[[], tuple[Source, dict[str, str]]]
-
-
-def read_source(
-    fields: Mapping[str, Any], files: Mapping[str, bytes]
-) -> tuple[Source, dict[str, str]]:
-    """Return the picture's source, and every other field that is not empty. Raises InputError."""
+def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[bytes, bytes | None]:
+    """Return the picture and, if there is one, the background. Raises InputError."""
     for name in ("image_url", "bg_image_url"):
-        if fields.get(name):
+        if given.get(name):
             raise refused(name, NOT_FETCHED)
     for name in ("image_file", "bg_image_file"):
-        if fields.get(name):
+        if given.get(name):
             raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
-    file, text = files.get("image_file"), fields.get("image_file_b64")
+    file, text = files.get("image_file"), given.get("image_file_b64")
     if file and text:
         raise refused("image_file_b64", "image_file is given as well; only one picture is accepted")
     if not file and not text:
@@ -310,12 +298,7 @@ def read_source(
     background = files.get("bg_image_file")
     if background is not None and not background:
         raise FileMissing("bg_image_file: the picture has 0 bytes", received=0)
-    words = {
-        name: _word(value)
-        for name, value in fields.items()
-        if name != "image_file_b64" and value not in (None, "")
-    }
-    return Source(file or None, text, background), words
+    return file or picture_in_base64(text, "image_file_b64"), background
 
 
 def _word(value: object) -> str:
@@ -332,12 +315,17 @@ def _word(value: object) -> str:
     return value.strip()
 
 
-def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
-    """Translate the fields; undocumented ones are ignored.
+def translate(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
+    """Translate the fields; undocumented and empty ones are ignored.
 
-    Raises InputError, whose message names the field.
+    Return also whether the reply has an X-Type. Raises InputError, whose message names the field.
     """
-    body = source.file or picture_in_base64(source.base64, "image_file_b64")
+    body, background = _pictures(given, files)
+    fields = {
+        name: _word(value)
+        for name, value in given.items()
+        if name != "image_file_b64" and value not in (None, "")
+    }
     _one_of(fields, "type", TYPES)  # a hint without effect
     _one_of(fields, "type_level", LEVELS)
     _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them
@@ -354,9 +342,10 @@ def translate(source: Source, fields: Mapping[str, str]) -> SegmentRequest:
     if _one_of(fields, "channels", CHANNELS) == "alpha":
         options |= _alpha(fields)
     else:
-        options |= _coloured(fields, source) | _shadow(fields)
-    background = source.background if options["output"] == "composite" else None
-    return read_options(body, options, background=background)
+        options |= _coloured(fields, background) | _shadow(fields)
+    if options["output"] != "composite":
+        background = None
+    return read_options(body, options, background=background), fields.get("type_level") != "none"
 
 
 def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
@@ -368,16 +357,16 @@ def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
     return {"output": "mask", "refine": "guided"} | picked
 
 
-def _coloured(fields: Mapping[str, str], source: Source) -> dict[str, str]:
+def _coloured(fields: Mapping[str, str], background: bytes | None) -> dict[str, str]:
     colour = fields.get("bg_color")
-    if colour is not None and source.background is not None:
+    if colour is not None and background is not None:
         raise refused("bg_color", "bg_image_file is given as well; only one background is accepted")
     options = {"output": "cutout"}
-    opaque = source.background is not None
+    opaque = background is not None
     if colour is not None:
         written, opaque = _colour(colour)
         options = {"output": "composite", "bg_color": written}
-    elif source.background is not None:
+    elif background is not None:
         options = {"output": "composite"}
     file_format = _format(fields)
     if file_format == "auto":

@@ -1,5 +1,6 @@
 """`paddlepool models list | verify | describe`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,82 +10,76 @@ from app.cli import main
 from tests.engine.fakes import FakeFactory, write_double
 from tests.model_files import write_manifest
 
-
-def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """The printed table as words of at least two spaces apart."""
-    return [
-        [cell.strip() for cell in line.split("  ") if cell.strip()]
-        for line in capsys.readouterr().out.splitlines()
-    ]
+Models = Callable[..., list[list[str]]]
 
 
-def test_list_shows_every_version_and_its_origin(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Models:
+    """Runs `paddlepool models` on a repository, and returns the printed table."""
+
+    def run(*arguments: str, code: int = 0) -> list[list[str]]:
+        assert main(["models", *arguments, "--repository", str(tmp_path)]) == code
+        lines = capsys.readouterr().out.splitlines()
+        # Cells are at least two spaces apart.
+        return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
+
+    return run
+
+
+def test_list_shows_every_version_and_its_origin(tmp_path: Path, models: Models) -> None:
     """Newest first, with size, network and the word preview where the weights are one."""
     write_double(tmp_path, 1, 2)
-    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
-    head, first, second = lines(capsys)
+    head, first, second = models("list")
     assert head == ["MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE"]
     assert [first[:3], second[:3]] == [["double", "2", "yes"], ["double", "1", "no"]]
     assert first[4:] == ["-", "random (preview)", "-"]
 
 
-def test_list_says_what_serves_where_the_newest_cannot(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_says_what_serves_where_the_newest_cannot(tmp_path: Path, models: Models) -> None:
     """A manifest that is none: the version before it stands in. A policy names others."""
     double = write_double(tmp_path, 1, 2, 3)
     (double / "3" / "manifest.json").write_text("half a mani", "utf-8")
-    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
-    assert [row[2] for row in lines(capsys)[1:]] == ["no", "yes", "no"]
+    assert [row[2] for row in models("list")[1:]] == ["no", "yes", "no"]
     config = double / "config.toml"
     policy = '[version_policy]\nkind = "specific"\nversions = [1]\n'
     config.write_text(f"{config.read_text('utf-8')}\n{policy}", "utf-8")
-    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
-    assert [row[2] for row in lines(capsys)[1:]] == ["no", "no", "yes"]
+    assert [row[2] for row in models("list")[1:]] == ["no", "no", "yes"]
 
 
-def test_list_shows_what_is_not_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_what_is_not_sealed(tmp_path: Path, models: Models) -> None:
     """A version directory without a manifest, in its place by number, and what to do about it."""
     double = write_double(tmp_path, 1, 3)
     (double / "2").mkdir()
     (double / ".staging-x").mkdir()
-    assert main(["models", "list", "--repository", str(tmp_path)]) == 0
-    _, *rows = lines(capsys)
+    _, *rows = models("list")
     assert [row[1] for row in rows] == ["3", "2", "1"]
     assert rows[1][2:] == [
         "no", "-", "-", "unsealed: it has no manifest.json: `paddlepool models seal` writes it", "-"
     ]  # fmt: skip
 
 
-def test_verify_names_the_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_the_damage(tmp_path: Path, models: Models) -> None:
     params = write_double(tmp_path, 1, 2) / "2" / "inference.pdiparams"
     params.write_bytes(b"\xff" + params.read_bytes()[1:])
-    assert main(["models", "verify", "double", "--repository", str(tmp_path)]) == 1
-    _, damaged, intact = lines(capsys)
+    _, damaged, intact = models("verify", "double", code=1)
     assert damaged[2].startswith("FAILED: double/2: inference.pdiparams has sha256")
     assert intact == ["double", "1", "ok"]
 
 
 def test_verify_refuses_a_self_test_that_a_server_would_refuse(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, models: Models
 ) -> None:
     """One that does not fit the manifest, though every byte is as the manifest says."""
     version = write_double(tmp_path) / "1"
     np.savez(version / "selftest.npz", tolerance=np.float64(1))
     write_manifest(version)
-    assert main(["models", "verify", "--repository", str(tmp_path)]) == 1
-    result = lines(capsys)[1][2]
+    result = models("verify", code=1)[1][2]
     assert result.startswith("FAILED: double/1/selftest.npz: input.x should be float32 [-1, -1]")
 
 
-def test_describe_shows_tensors_and_groups(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_describe_shows_tensors_and_groups(tmp_path: Path, models: Models) -> None:
     write_double(tmp_path, 1, 3, count=2)
-    assert main(["models", "describe", "double", "--repository", str(tmp_path)]) == 0
-    table = lines(capsys)
+    table = models("describe", "double")
     assert ["model:", "double, version 3 (of 3, 1)"] in table
     assert ["input", "x", "float32", "any × any"] in table
     assert ["main (default)", "fake", "2", "1", "always", "-"] in table
@@ -92,12 +87,11 @@ def test_describe_shows_tensors_and_groups(
 
 
 def test_verify_runs_a_budget_that_asks_for_agreement(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = write_double(tmp_path) / "config.toml"
     always = 'name = "main"\nbudget = { agreement = 1.0 }'
     text = config.read_text("utf-8").replace('name = "main"', always)
     config.write_text(f'pipeline = "sentiment"\n{text}', "utf-8")
     monkeypatch.setattr("app.cli.models.ProcessBackend", FakeFactory)
-    assert main(["models", "verify", "--run", "--repository", str(tmp_path)]) == 0
-    assert lines(capsys)[1] == ["double", "1", "ok, self-test passed on main"]
+    assert models("verify", "--run")[1] == ["double", "1", "ok, self-test passed on main"]

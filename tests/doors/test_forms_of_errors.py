@@ -22,12 +22,15 @@ from app.settings.server import DOOR_NAMES
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors, shared_doors
 
 FULL = Overloaded("the queue is full", retry_after=1.2)
-LATE = DeadlineExceeded("no answer within the deadline of 5 ms")
-UNREADABLE = ImageUnreadable("the picture cannot be read")
-LONG = TextTooLong("text 1 of 1 has more than 128 tokens")
-GONE = WorkerCrashed("the process died")
-LOADING = ModelNotReady("still loading")
-NOBODY = ModelNotFound("no model of this name")
+ERRORS: dict[str, PaddlepoolError] = {
+    "unreadable": ImageUnreadable("the picture cannot be read"),
+    "too_long": TextTooLong("text 1 of 1 has more than 128 tokens"),
+    "overloaded": FULL,
+    "late": DeadlineExceeded("no answer within the deadline of 5 ms"),
+    "crashed": WorkerCrashed("the process died"),
+    "loading": ModelNotReady("still loading"),
+    "nobody": ModelNotFound("no model of this name"),
+}
 FORM = {"files": {"file": ("a", PICTURE)}}
 
 
@@ -38,14 +41,7 @@ class Case:
     path: str
     request: dict[str, Any]
     form: Callable[[dict[str, Any], int], bool]
-    unreadable: int
-    overloaded: int
-    late: int
-    crashed: int
-    loading: int
-    nobody: int
-    no_key: int
-    too_large: int
+    statuses: dict[str, int]
 
 
 def fastapi(reply: dict[str, Any], status: int) -> bool:
@@ -77,8 +73,9 @@ def paddlex(reply: dict[str, Any], status: int) -> bool:
 
 
 TEXT = {"json": {"inputs": "好"}}
-SEGMENT_STATUSES = {
+STATUSES = {
     "unreadable": 422,
+    "too_long": 422,
     "overloaded": 503,
     "late": 504,
     "crashed": 500,
@@ -88,44 +85,26 @@ SEGMENT_STATUSES = {
     "too_large": 413,
 }
 CASES = {
-    "rembg": Case("/api/remove", FORM, fastapi, **SEGMENT_STATUSES | {"nobody": 422}),
+    "rembg": Case("/api/remove", FORM, fastapi, STATUSES | {"nobody": 422}),
     "removebg": Case(
         "/v1.0/removebg",
         {"json": {"image_file_b64": IN_BASE64}},
         removebg,
-        unreadable=400,
-        overloaded=429,
-        late=504,
-        crashed=500,
-        loading=503,
-        nobody=400,
-        no_key=403,
-        too_large=400,
+        dict.fromkeys(("unreadable", "too_long", "nobody", "too_large"), 400)
+        | {"overloaded": 429, "late": 504, "crashed": 500, "loading": 503, "no_key": 403},
     ),
     "tei": Case(
         "/predict",
         TEXT,
         tei,
-        unreadable=413,  # of texts, those that are too long
-        overloaded=429,
-        late=424,
-        crashed=424,
-        loading=503,
-        nobody=424,
-        no_key=401,
-        too_large=413,
+        STATUSES | {"too_long": 413, "overloaded": 429, "late": 424, "crashed": 424, "nobody": 424},
     ),
-    "huggingface": Case("/hf/sentiment", TEXT, hub, **SEGMENT_STATUSES | {"unreadable": 422}),
-    "huggingface pictures": Case("/hf/segment", {"content": PICTURE}, hub, **SEGMENT_STATUSES),
+    "huggingface": Case("/hf/sentiment", TEXT, hub, STATUSES),
+    "huggingface pictures": Case("/hf/segment", {"content": PICTURE}, hub, STATUSES),
     "huggingface by agent": Case(
-        "/",
-        {"content": PICTURE, "headers": {"user-agent": "hf_hub/2.4.0"}},
-        hub,
-        **SEGMENT_STATUSES,
+        "/", {"content": PICTURE, "headers": {"user-agent": "hf_hub/2.4.0"}}, hub, STATUSES
     ),
-    "paddlex": Case(
-        "/semantic-segmentation", {"json": {"image": IN_BASE64}}, paddlex, **SEGMENT_STATUSES
-    ),
+    "paddlex": Case("/semantic-segmentation", {"json": {"image": IN_BASE64}}, paddlex, STATUSES),
 }
 every = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -138,21 +117,11 @@ def check(response: httpx.Response, case: Case, status: int) -> None:
 
 
 @every
-@pytest.mark.parametrize(
-    "kind", ["unreadable", "overloaded", "late", "crashed", "loading", "nobody"]
-)
+@pytest.mark.parametrize("kind", ERRORS)
 def test_what_the_task_raises(doors: Doors, case: Case, kind: str) -> None:
-    errors: dict[str, PaddlepoolError] = {
-        "unreadable": UNREADABLE if case.form is not tei else LONG,
-        "overloaded": FULL,
-        "late": LATE,
-        "crashed": GONE,
-        "loading": LOADING,
-        "nobody": NOBODY,
-    }
-    doors.plane.error = errors[kind]
+    doors.plane.error = ERRORS[kind]
     response = doors.post(case.path, **case.request)
-    check(response, case, getattr(case, kind))
+    check(response, case, case.statuses[kind])
     if kind == "overloaded":
         assert response.headers["retry-after"] == "2"
 
@@ -164,9 +133,9 @@ def test_keys(case: Case, header: str) -> None:
     request = dict(case.request)
     headers = request.pop("headers", {})
     value = "secret" if header == "X-Api-Key" else "Bearer secret"
-    check(doors.post(case.path, headers=headers, **request), case, case.no_key)
+    check(doors.post(case.path, headers=headers, **request), case, case.statuses["no_key"])
     wrong = headers | {header: value.replace("secret", "guess")}
-    check(doors.post(case.path, headers=wrong, **request), case, case.no_key)
+    check(doors.post(case.path, headers=wrong, **request), case, case.statuses["no_key"])
     right = headers | {header: value}
     assert doors.post(case.path, headers=right, **request).status_code == 200
 
@@ -175,7 +144,7 @@ def test_keys(case: Case, header: str) -> None:
 def test_a_body_that_is_too_large(case: Case) -> None:
     """The task's own limit; nothing of it reaches the task."""
     doors = shared_doors(segment_max_bytes=20, sentiment_max_bytes=5)
-    check(doors.post(case.path, **case.request), case, case.too_large)
+    check(doors.post(case.path, **case.request), case, case.statuses["too_large"])
     assert not doors.plane.payloads
 
 
@@ -205,7 +174,7 @@ def test_base64_is_read_when_a_place_is_held(doors: Doors, name: str, body: str)
         content=good if body == "good" else good[:-1],
         headers={"content-type": "application/json"},
     )
-    check(response, case, case.overloaded)
+    check(response, case, case.statuses["overloaded"])
 
 
 @pytest.mark.parametrize("closed", DOOR_NAMES)

@@ -124,7 +124,7 @@ def pictures() -> list[bytes]:
         drawn.encoded(frames[0].convert("RGBA"), "AVIF"),
         drawn.encoded(drawn.corners(), "TIFF", compression="jpeg", tiffinfo={278: 8}),
         heic_samples.ALPHA,
-        drawn.jpeg_with_scans(9),
+        drawn.jpeg_of_empty_scans(16, 16, scans=9),
         drawn.jpeg_of_empty_scans(64, 64, scans=5, components=3, factors=0x22),
         drawn.padded_png(drawn.chunk(b"iCCP", b"a\0\0") + drawn.chunk(b"tEXt", b"a\0b")),
         b"RIFF" + struct.pack("<I", 30) + b"WEBPVP8X" + bytes(18),

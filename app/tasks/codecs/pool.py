@@ -21,7 +21,6 @@ from app.contracts.errors import (
     PaddlepoolError,
     WorkerCrashed,
 )
-from app.contracts.ports import Clock
 from app.contracts.reasons import OPENING_FAILURES, Restart
 from app.contracts.tensors import Tensors
 from app.engine.awaiting import in_thread
@@ -32,7 +31,6 @@ from app.engine.process.child import Child, ChildDied
 from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.process.environment import Limits, malloc_settings
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch
 from app.engine.queue.shape_queues import NORMAL, URGENT
 from app.tasks.codecs.call import Call, CodecProcess
 from app.tasks.codecs.limits import PictureLimits
@@ -66,20 +64,19 @@ class CodecPool:
     wall_seconds: float = 5.0
     memory_bytes: int = MEMORY_LIMIT
     on_restart: Callable[[Restart], None] = lambda _: None
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         self._limits = Limits(
             address_space=self.memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
         )
         self._held: tuple[str, ...] | None = None
-        self._backoff = RestartBackoff(self.clock)
+        self._backoff = RestartBackoff(time.monotonic)
         self._checks: dict[str, Check] = {}
         self._batcher = Batcher(
             max_rows=1,
             max_delay=0.0,
             max_queue=self.queue_size,
-            clock=self.clock,
+            clock=time.monotonic,
             on_rejected=lambda _: None,
         )
         self._instances: list[Instance[Call, Reply]] = []
@@ -91,10 +88,10 @@ class CodecPool:
                 open_worker=self._open,
                 batcher=self._batcher,
                 lost=self._lost,
-                request_of=_call_of,
+                request_of=lambda batch: cast(Call, batch.jobs[0]),
                 deliver=_deliver,
                 serving=lambda _: None,
-                clock=self.clock,
+                clock=time.monotonic,
                 max_resident_bytes=sys.maxsize,
                 ahead=False,  # no call is queued behind a picture that may hang
             )
@@ -140,7 +137,7 @@ class CodecPool:
             key=((function, "", ()),),
             priority=URGENT if urgent else NORMAL,
             deadline=deadline,
-            enqueued=self.clock(),
+            enqueued=time.monotonic(),
             wall_seconds=math.inf if urgent else self.wall_seconds,
             blame=blame,
         )
@@ -210,11 +207,6 @@ class CodecPool:
             return self._backoff.delay_after_loss()
         self.on_restart(reason)
         return 0.0
-
-
-def _call_of(batch: Batch) -> Call:
-    [call] = batch.jobs
-    return cast(Call, call)
 
 
 def _deliver(run: Run, reply: Reply) -> None:

@@ -34,8 +34,8 @@ def reduced(picture: Pixels, *, height: int, width: int) -> Pixels:
     factor = max(height / picture.shape[0], width / picture.shape[1])
     if factor >= 1.0:
         return picture
-    size = {"height": round(picture.shape[0] * factor), "width": round(picture.shape[1] * factor)}
-    return _resized(picture, **{side: max(1, pixels) for side, pixels in size.items()})
+    rows, columns = round(picture.shape[0] * factor), round(picture.shape[1] * factor)
+    return _resized(picture, height=max(1, rows), width=max(1, columns))
 
 
 def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequence[int]) -> Pixels:
@@ -47,14 +47,12 @@ def fitted(picture: Pixels, *, height: int, width: int, fit: str, colour: Sequen
     tall, wide = picture.shape[:2]
     if fit == "cover":
         factor = max(height / tall, width / wide)
-        shown = Area(0, 0, min(tall, round(height / factor)), min(wide, round(width / factor)))
-        shown = Area((tall - shown.height) // 2, (wide - shown.width) // 2, *_least(shown))
+        shown = _centred(tall, wide, height / factor, width / factor)
         there = Area(0, 0, height, width)
     else:
         factor = min(height / tall, width / wide)
         shown = Area(0, 0, tall, wide)
-        there = Area(0, 0, min(height, round(tall * factor)), min(width, round(wide * factor)))
-        there = Area((height - there.height) // 2, (width - there.width) // 2, *_least(there))
+        there = _centred(height, width, tall * factor, wide * factor)
     front = _resized(picture[shown.slices], height=there.height, width=there.width)
     if front.shape == (height, width, 3):
         return front
@@ -126,8 +124,11 @@ def _resized(picture: Pixels, *, height: int, width: int) -> Pixels:
     return np.dstack((colours, resized_alpha(cover, height, width)))
 
 
-def _least(area: Area) -> tuple[int, int]:
-    return max(1, area.height), max(1, area.width)
+def _centred(height: int, width: int, inner_height: float, inner_width: float) -> Area:
+    """The middle of height x width, at least a pixel."""
+    rows, columns = min(height, round(inner_height)), min(width, round(inner_width))
+    rows, columns = max(1, rows), max(1, columns)
+    return Area((height - rows) // 2, (width - columns) // 2, rows, columns)
 
 
 def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:

@@ -19,7 +19,7 @@ from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Pixels
 from app.tasks.segment import matte
-from app.tasks.segment.parameters import MaskAgreement, mask_output, read_parameters
+from app.tasks.segment.parameters import MaskAgreement, Parameters, mask_output, read_parameters
 
 Map = NDArray[np.float32]
 
@@ -185,10 +185,8 @@ class SegmentQuality:
         )
 
     def _masks(self, pairs: Sequence[Pair], bench: Bench, what: str) -> list[matte.Floats]:
-        wanted = self._parameters
         jobs: list[Tensors] = [
-            {self._input: matte.network_input(p.picture, wanted.size, wanted.mean, wanted.std)}
-            for p in pairs
+            {self._input: _network_input(pair.picture, self._parameters)} for pair in pairs
         ]
         outputs = bench.run(jobs, what=what)
         return [np.asarray(output[self._output], np.float32)[0, 0] for output in outputs]
@@ -224,11 +222,19 @@ def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
 
 
 def _picture(path: Path) -> Pixels:
-    """Read a picture (H, W, 3), with white where it is transparent."""
+    """Read a picture (H, W, 3), with white where it is transparent.
+
+    Raises ConfigError, and InputError for a wrong picture.
+    """
+    body = read_bytes(path)
     try:
-        return matte.over_white(decode(read_bytes(path), PictureLimits()))
+        return matte.over_white(decode(body, PictureLimits()))
     except InputError as error:
-        raise ConfigError(f"{path}: {error.message}") from error
+        raise error.about(str(path)) from None
+
+
+def _network_input(picture: Pixels, wanted: Parameters) -> matte.Floats:
+    return matte.network_input(picture, wanted.size, wanted.mean, wanted.std)
 
 
 def _sized(array: Array) -> Array:
@@ -250,17 +256,11 @@ class MaskComparison:
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
         """One sample per picture. Raises ConfigError, and InputError for a wrong picture."""
-        return [(file.name, {self._input: self._tensor(file)}) for file in files]
+        return [
+            (file.name, {self._input: _network_input(_picture(file), self._parameters)})
+            for file in files
+        ]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
         """No samples: every picture takes the same time, so the self-test's input is enough."""
         return []
-
-    def _tensor(self, file: Path) -> matte.Floats:
-        body = read_bytes(file)
-        try:
-            pixels = matte.over_white(decode(body, PictureLimits()))
-        except InputError as error:
-            raise error.about(str(file)) from None
-        wanted = self._parameters
-        return matte.network_input(pixels, wanted.size, wanted.mean, wanted.std)

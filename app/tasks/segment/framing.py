@@ -94,13 +94,6 @@ def on_canvas(plane: Pixels, canvas: Area) -> Pixels:
     return result
 
 
-def moved(subject: Pixels, *, canvas: Area, place: Area) -> Pixels:
-    """The subject, alpha (h, w) or colours (h, w, 3), at its place on the canvas; 0 around it."""
-    there = np.zeros((canvas.height, canvas.width, *subject.shape[2:]), np.uint8)
-    there[place.slices] = subject
-    return there
-
-
 def resized_alpha(alpha: Pixels, height: int, width: int) -> Pixels:
     if alpha.shape == (height, width):
         return alpha

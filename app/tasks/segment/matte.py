@@ -14,6 +14,7 @@ from PIL import Image
 from app.tasks.codecs.picture import Pixels
 from app.tasks.codecs.picture import bands as bands
 from app.tasks.segment.backdrop import flat, stacked
+from app.tasks.segment.framing import Area
 from app.tasks.segment.masks import Floats as Floats
 from app.tasks.segment.masks import normalise as normalise
 
@@ -54,11 +55,11 @@ def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
     return cv2.resize(levels, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
-def box_of(alpha: Pixels) -> tuple[int, int, int, int]:
-    """Top, left, width and height of the foreground; zeros when there is none."""
+def box_of(alpha: Pixels) -> Area:
+    """The foreground's place; all zeros when there is none."""
     foreground = cv2.threshold(alpha, BOX_LEVEL - 1, 255, cv2.THRESH_BINARY)[1]
     left, top, width, height = cv2.boundingRect(foreground)
-    return top, left, width, height
+    return Area(top, left, height, width)
 
 
 def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:

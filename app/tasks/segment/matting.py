@@ -50,8 +50,9 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)[..., :3]
     start: Floats = cv2.resize(alpha, size, interpolation=cv2.INTER_AREA).astype(np.float32) / 255
     fixed = np.where(band > 0, start, (level > 0.5).astype(np.float32))
-    laplacian = Laplacian(small.astype(np.float32) / np.float32(255))
-    solution = solved(laplacian, fixed, band, start, prior=PRIOR)
+    picture = small.astype(np.float32) / np.float32(255)
+    model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
+    solution = solved(model, fixed, band, start)
     change = (solution - start) * broad(start, band)
     change -= np.minimum(change, 0) * thin(level)
     region = undecided(mask, rows, columns)
@@ -98,35 +99,30 @@ def broad(start: Floats, band: Pixels) -> Floats:
     return cv2.GaussianBlur(near.astype(np.float32), (0, 0), radius) * band
 
 
-class Laplacian:
-    """The matting Laplacian of a picture (h, w, 3) from 0 to 1, divided by the window's size."""
+def unexplained(model: ColourModel, alpha: Floats) -> Floats:
+    """The part of the alpha that the colours do not explain.
 
-    def __init__(self, picture: Floats) -> None:
-        self._model = ColourModel(picture, radius=RADIUS, epsilon=EPSILON, digits=np.float64)
-
-    def __matmul__(self, alpha: Floats) -> Floats:
-        """The matrix times an alpha: the part of the alpha that the colours do not explain."""
-        slopes, rest = self._model.fit(alpha)
-        for slope, plane in zip(slopes, self._model.colours, strict=True):
-            rest += slope * plane
-        return np.subtract(alpha, rest, out=rest)
+    This is the matting Laplacian, divided by the window's size, times the alpha.
+    """
+    slopes, rest = model.fit(alpha)
+    for slope, plane in zip(slopes, model.colours, strict=True):
+        rest += slope * plane
+    return np.subtract(alpha, rest, out=rest)
 
 
-def solved(
-    laplacian: Laplacian, start: Floats, band: Pixels, target: Floats, *, prior: float
-) -> Floats:
+def solved(model: ColourModel, start: Floats, band: Pixels, target: Floats) -> Floats:
     """Solve for the alpha inside the band, with conjugate gradients.
 
-    Outside the band, alpha is `start`. Inside, `prior` is the weight that pulls it to `target`.
+    Outside the band, alpha is `start`. Inside, PRIOR is the weight that pulls it to `target`.
     """
-    free, weight = band.astype(np.float32), np.float32(prior)
+    free, weight = band.astype(np.float32), np.float32(PRIOR)
     alpha = start.copy()
-    rest = (weight * (target - alpha) - (laplacian @ alpha)) * free
+    rest = (weight * (target - alpha) - unexplained(model, alpha)) * free
     step, size = rest.copy(), float((rest * rest).sum())
     for _ in range(ROUNDS):
         if size < 1e-6:
             break
-        image = (laplacian @ step + weight * step) * free
+        image = (unexplained(model, step) + weight * step) * free
         length = np.float32(size / max(float((step * image).sum()), 1e-20))
         alpha += length * step
         rest -= length * image

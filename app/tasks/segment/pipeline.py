@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -199,8 +199,9 @@ class SegmentPipeline:
 
 def _options(request: SegmentRequest) -> dict[str, Any]:
     """The options for the stages: everything but the files."""
-    names = [each.name for each in fields(request) if each.name not in ("body", "background")]
-    return {name: getattr(request, name) for name in names} | {"scene": asdict(request.scene)}
+    options = asdict(request)
+    del options["body"], options["background"]
+    return options
 
 
 @dataclass(frozen=True, slots=True)

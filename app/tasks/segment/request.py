@@ -53,9 +53,6 @@ class Scene:
     shadow: float | None = None
 
 
-PLAIN = Scene()
-
-
 def read_scene(
     options: Mapping[str, str], *, output: str, crop: bool, has_background: bool
 ) -> Scene:
@@ -80,13 +77,14 @@ def read_scene(
     if (text := options.get("scale", _ORIGINAL)) != _ORIGINAL:
         scale = _percent("scale", text, *SCALE_PERCENT, also=_ORIGINAL)
     blur = options.get("bg_blur")
+    opacity = options.get("shadow_opacity", str(DEFAULT_SHADOW_OPACITY))
     return Scene(
         bg_fit=read_word(options, "bg_fit"),
         bg_blur=None if blur is None else _percent("bg_blur", blur, *BLUR_PERCENT),
         margins=_margins(options.get("crop_margin", "0px")),
         scale=scale,
-        position=_position(options.get("position"), scaled=scale is not None),
-        shadow=_opacity(options.get("shadow_opacity")) if shadow == "drop" else None,
+        position=_position(options.get("position", _ORIGINAL if scale is None else "center")),
+        shadow=_opacity(opacity) if shadow == "drop" else None,
     )
 
 
@@ -153,13 +151,8 @@ def _margin(text: str) -> Length:
     )
 
 
-def _position(text: str | None, *, scaled: bool) -> tuple[float, float] | None:
-    """Read the position; returns None if the subject stays in place.
-
-    Without `text`, a `scaled` subject is centred, and any other stays in place.
-    """
-    if text is None:
-        text = "center" if scaled else _ORIGINAL
+def _position(text: str) -> tuple[float, float] | None:
+    """Read the position; returns None if the subject stays in place."""
     if text == _ORIGINAL:
         return None
     parts = ["50%"] if text == "center" else _parts(text)
@@ -173,9 +166,7 @@ def _position(text: str | None, *, scaled: bool) -> tuple[float, float] | None:
     return values[0], values[-1]
 
 
-def _opacity(text: str | None) -> float:
-    if text is None:
-        return DEFAULT_SHADOW_OPACITY / 100
+def _opacity(text: str) -> float:
     low, high = SHADOW_OPACITY
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise InvalidParameter(
@@ -206,7 +197,7 @@ class SegmentRequest:
     crop: bool
     refine: str
     threshold: float | None
-    scene: Scene = PLAIN
+    scene: Scene = Scene()
     colours: str = "estimated"
     labels: bool = False
 

@@ -25,7 +25,6 @@ from app.tasks.segment.foreground import foreground_colours
 from app.tasks.segment.framing import (
     Area,
     canvas_of,
-    moved,
     on_canvas,
     place_of,
     resized_alpha,
@@ -36,7 +35,6 @@ from app.tasks.segment.matting import matted_alpha
 from app.tasks.segment.options import SIZE_PIXELS
 
 Result = tuple[Mapping[str, Any], Tensors]
-Box = tuple[int, int, int, int]
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -98,7 +96,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     started = time.perf_counter()
     mask = np.asarray(arrays["mask"], np.float32)[0, 0]
     background = meta["background"] and read_pixels(descriptors[1], tuple(meta["background"]))
-    result, box = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
+    result, subject = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
     composed = time.perf_counter()
     file = encode(result, format=meta["format"])
     arrays = {"image": file} | ({"labels": result.reshape(-1)} if meta["labels"] else {})
@@ -106,7 +104,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     return {
         "width": result.shape[1],
         "height": result.shape[0],
-        "box": box,
+        "box": [subject.top, subject.left, subject.width, subject.height],
         "confidence": matte.confidence(mask),
         "seconds": {"postprocess": composed - started, "encode": done - composed},
     }, arrays
@@ -171,8 +169,8 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
 
 def _compose(
     pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
-) -> tuple[Pixels, Box]:
-    """Return the result's pixels and the foreground box.
+) -> tuple[Pixels, Area]:
+    """Return the result's pixels, and the foreground's place in the picture.
 
     render() keeps no reference to `pixels`, so the picture is freed before the result is encoded.
     Without a foreground, nothing is cropped or moved, and no shadow is drawn. Raises OutputTooLarge
@@ -180,37 +178,35 @@ def _compose(
     """
     scene = meta["scene"]
     alpha = _alpha(pixels, matte.normalise(mask), meta)
-    box = matte.box_of(alpha)
-    top, left, width, height = box
-    subject = Area(top, left, height, width)
-    canvas, place, is_moved = Area(0, 0, *alpha.shape), None, False
-    if width:
+    subject = matte.box_of(alpha)
+    canvas, place, around = Area(0, 0, *alpha.shape), None, None
+    if subject.width:
         if meta["crop"]:
             canvas = canvas_of(subject, scene["margins"])
             _check(canvas, meta)
         place = place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
-        is_moved = scene["scale"] is not None or scene["position"] is not None
-    if place is not None and is_moved:
+        if scene["scale"] is not None or scene["position"] is not None:
+            around = Area(-place.top, -place.left, canvas.height, canvas.width)
+    if place is not None and around is not None:
         own = alpha[subject.slices]
-        small = resized_alpha(own, place.height, place.width)
-        cover = moved(small, canvas=canvas, place=place)
+        cover = on_canvas(resized_alpha(own, place.height, place.width), around)
     else:
         cover = on_canvas(alpha, canvas)
     if meta["output"] == "mask":
-        return cover, box
+        return cover, subject
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
-    if place is not None and is_moved:
+    if place is not None and around is not None:
         shown = resized_colours(colours[subject.slices], own, place.height, place.width)
-        front = moved(shown, canvas=canvas, place=place)
+        front = on_canvas(shown, around)
     else:
         front = on_canvas(colours, canvas)
     shade = None
     if scene["shadow"] is not None and place is not None:
         shade = drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
     if meta["output"] == "cutout" and shade is None:
-        return matte.cutout(front, cover), box
+        return matte.cutout(front, cover), subject
     ground = _ground(meta, pixels, alpha, canvas, background)
-    return stacked(front, cover, ground=ground, shade=shade), box
+    return stacked(front, cover, ground=ground, shade=shade), subject
 
 
 def _ground(

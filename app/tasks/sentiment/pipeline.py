@@ -33,7 +33,7 @@ from app.contracts.errors import (
     TextEmpty,
     TextTooLong,
 )
-from app.contracts.ports import Clock, Finished, Prepared, ServedModelInfo
+from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import STRINGS, Array, TaskTensors, Tensors, TensorSpec, strings_of
 from app.models.repository.config import parse_parameters
 from app.settings.server import Settings
@@ -222,14 +222,7 @@ class _Request(NamedTuple):
 class SentimentPipeline:
     """Implements the Pipeline port; a payload is a sequence of texts that passed check_texts()."""
 
-    def __init__(
-        self,
-        info: ServedModelInfo,
-        *,
-        executor: Executor,
-        max_pending: int = MAX_PENDING,
-        clock: Clock = time.monotonic,
-    ) -> None:
+    def __init__(self, info: ServedModelInfo, *, executor: Executor) -> None:
         """Open the version's tokenizer.json. Raises ConfigError if it or the model is unusable."""
         parameters = read_parameters(info)
         self._labels = parameters.labels
@@ -239,9 +232,7 @@ class SentimentPipeline:
         self._lengths = parameters.lengths()
         self._max_rows = info.max_rows
         self._executor = executor
-        self._max_pending = max_pending
         self._pending = 0
-        self._clock = clock
 
     async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
@@ -252,11 +243,11 @@ class SentimentPipeline:
         CALLER.get().spend("texts", len(payload))
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
             return self._prepare(payload, deadline)
-        if self._pending >= self._max_pending:
+        if self._pending >= MAX_PENDING:
             raise Overloaded(
                 f"{self._pending} requests wait for the tokenizer, which is the limit",
                 retry_after=1.0,
-                limit=self._max_pending,
+                limit=MAX_PENDING,
                 received=self._pending,
             )
         self._pending += 1
@@ -302,7 +293,7 @@ class SentimentPipeline:
         """Do nothing: the executor belongs to the server."""
 
     def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
-        if self._clock() >= deadline:
+        if time.monotonic() >= deadline:
             raise DeadlineExceeded("the deadline passed before the text was tokenised")
         begin = time.perf_counter()
         tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)

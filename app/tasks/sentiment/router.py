@@ -178,8 +178,6 @@ NO_PARAMETERS = SentimentParameters()
 
 def _in_one_place(routing: Routing, asked: SentimentParameters) -> Routing:
     """Merge the query with `parameters`. Raises InvalidParameter for a name that is in both."""
-    if asked is NO_PARAMETERS:
-        return routing
     named = {name: value for name in ROUTING if (value := getattr(asked, name)) is not None}
     for name in named:
         if getattr(routing, name) is not None:

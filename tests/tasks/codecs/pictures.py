@@ -86,19 +86,6 @@ def blank_png(width: int, height: int) -> bytes:
     return png(width, height, chunk(b"IDAT", data))
 
 
-def jpeg_with_scans(scans: int) -> bytes:
-    """A progressive JPEG of 16 x 16 grey with that many scans, all but the first empty."""
-    frame = b"\xff\xc2" + struct.pack(">HBHHBBBB", 11, 8, 16, 16, 1, 1, 0x11, 0)
-    quantiser = b"\xff\xdb" + struct.pack(">HB", 67, 0) + bytes([1] * 64)
-    table = b"\xff\xc4" + struct.pack(">HB", 20, 0) + bytes([1] + [0] * 15) + b"\x00"
-    table_ac = b"\xff\xc4" + struct.pack(">HB", 20, 0x10) + bytes([1] + [0] * 15) + b"\x00"
-    first = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 0, 0, 0) + b"\x00"
-    # Each later scan carries the AC coefficients of all blocks as "end of block".
-    later = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 1, 63, 0) + b"\x00"
-    head = b"\xff\xd8" + quantiser + frame + table + table_ac + first
-    return head + later * (scans - 1) + b"\xff\xd9"
-
-
 def segment(marker: int, data: bytes) -> bytes:
     """A JPEG segment with its marker and length."""
     return bytes([0xFF, marker]) + struct.pack(">H", len(data) + 2) + data

@@ -8,7 +8,6 @@ import errno
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -41,6 +40,7 @@ from tests.descriptors import open_descriptors
 from tests.engine.driving import Loop
 from tests.engine.fakes import Sleeper, wait_until
 from tests.engine.process.kernel import live_pids
+from tests.ran import ran
 from tests.tasks.codecs.heic_samples import PLAIN
 from tests.tasks.codecs.pictures import chunk, encoded, padded_png, photo
 
@@ -50,7 +50,6 @@ pytestmark = [  # real processes, some of them hung on purpose
 ]
 
 FAULTS = "tests.tasks.codecs.faults"
-KILLED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Pool:
@@ -71,8 +70,10 @@ class Pool:
         self.loop.close()
 
     def call(self, function: str, meta: object = None, **options: object) -> Future[Reply]:
+        """Call a function of FAULTS, or "module:name"."""
+        name = function if ":" in function else f"{FAULTS}:{function}"
         settings = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable} | options
-        return self.pool.submit(f"{FAULTS}:{function}", meta or {}, **settings)  # type: ignore[no-any-return]
+        return self.pool.submit(name, meta or {}, **settings)  # type: ignore[no-any-return]
 
     def pids(self) -> list[int]:
         return self.loop(live_pids, self.pool.it)  # type: ignore[no-any-return]
@@ -158,6 +159,11 @@ class Gate:
         self.gate.write_bytes(b"open")
 
 
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
 class Openings:
     """Stands for `Child` where the pool opens processes: the first so many open at once, the others
     when they are let."""
@@ -185,16 +191,6 @@ def end_idle(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_arrays_and_values_go_there_and_back(one: Pool) -> None:
-    """A function gets what was sent and its answer comes back."""
-    array = np.arange(12, dtype=np.float32).reshape(3, 4)
-    reply = one.pool.submit(
-        f"{FAULTS}:echo", {"a": 1}, {"x": array}, deadline=time.monotonic() + 60
-    ).result(timeout=60)
-    assert reply.meta["meta"] == {"a": 1}
-    assert np.array_equal(array, reply.arrays["x"])
-
-
 def test_descriptors_are_the_callers_to_close_at_once(one: Pool) -> None:
     """The call keeps its own duplicate: closing the original while it waits does not matter."""
     read, write = os.pipe()
@@ -204,6 +200,24 @@ def test_descriptors_are_the_callers_to_close_at_once(one: Pool) -> None:
     assert os.read(read, 100) == b"written by the child"
     assert os.read(read, 100) == b""  # nobody holds the writing end any more
     os.close(read)
+
+
+def test_descriptors_that_cannot_all_be_had_are_all_given_back() -> None:
+    """The first is not lost when the second fails; the caller's own stay its own."""
+
+    async def submitted(own: int) -> None:
+        pool = CodecPool(count=1)
+        before = open_descriptors()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            pool.submit("module:name", {}, descriptors=(own, -1), deadline=1e9)
+        assert open_descriptors() == before
+
+    own = os.open("/dev/null", os.O_RDONLY)
+    try:
+        asyncio.run(submitted(own))
+        os.fstat(own)
+    finally:
+        os.close(own)
 
 
 @pytest.mark.parametrize(
@@ -236,14 +250,12 @@ def test_a_busy_machine_is_not_the_pictures_fault(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("function", ["echo", "refuse"])
 def test_what_a_call_was_given_goes_with_it(one: Pool, function: str) -> None:
     """It does not wait for the garbage collector, also where the call failed."""
-    one.echo()
     array = np.ones((64, 64), np.float32)
     watched = weakref.ref(array)
     gc.collect()
     gc.disable()
     try:
-        options = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable}
-        future = one.pool.submit(f"{FAULTS}:{function}", {}, {"x": array}, **options)  # type: ignore[arg-type]
+        future = one.call(function, arrays={"x": array})
         assert (future.exception(timeout=60) is None) == (function == "echo")
         del array, future
         wait_until(lambda: watched() is None)
@@ -265,24 +277,30 @@ def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     assert one.reasons == ["killed"]
 
 
-@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
-def test_a_process_killed_over_a_picture_costs_it_nothing(
-    tmp_path: Path, sent: signal.Signals
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [(signal.SIGKILL, "killed"), (signal.SIGTERM, "killed"), (signal.SIGSTOP, "stopped")],
+    ids=str,
+)
+def test_a_process_killed_or_stopped_over_a_picture_costs_it_nothing(
+    gate: Gate, sent: signal.Signals, reason: str
 ) -> None:
-    """The system takes one when memory runs out: the call is run again, from its beginning."""
+    """The system takes one when memory runs out: the call is run again, from its beginning.
+
+    A stopped process is noticed after about a second, long before the wall limit.
+    """
     before = len(open_descriptors())
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         held = gate.hold(pool)
         [pid] = pool.pids()
         os.kill(pid, sent)
         gate.open()
-        assert held.result(timeout=60).meta["pid"] != pid
-        assert pool.reasons == ["killed"]
+        assert held.result(timeout=20).meta["pid"] != pid
+        assert pool.reasons == [reason]
     assert len(open_descriptors()) == before
 
 
-@pytest.mark.parametrize("sent", KILLED_FROM_OUTSIDE, ids=str)
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM], ids=str)
 def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal.Signals) -> None:
     """Nor is it tried for ever: 503, with a time to come back."""
     with Pool(wall_seconds=60.0) as pool:
@@ -293,18 +311,11 @@ def test_a_picture_whose_processes_are_killed_twice_is_not_to_blame(sent: signal
         assert pool.reasons == ["killed", "killed"]
 
 
-HOSTILE = "tests.engine.process.hostile:attack"
-
-
 @pytest.mark.parametrize("attack", ["negative offset", "objects", "half a message", "garbage"])
 def test_an_answer_that_is_none_is_not_the_pictures_fault(one: Pool, attack: str) -> None:
     """A codec process that is not ours any more costs its call, and is replaced."""
-    one.echo()
-    call = one.pool.submit(
-        HOSTILE, {"attack": attack}, deadline=time.monotonic() + 60, blame=ImageUnreadable
-    )
     with pytest.raises(WorkerCrashed):
-        call.result(timeout=60)
+        one.call("tests.engine.process.hostile:attack", {"attack": attack}).result(timeout=60)
     assert one.echo().meta["meta"] == {}
     assert one.reasons == ["corrupt"]
 
@@ -398,7 +409,7 @@ def test_processes_that_die_at_their_start_are_tried_ever_less(
         given.append(options)
 
     monkeypatch.setattr("app.tasks.codecs.pool.Instance", instance)
-    CodecPool(count=1, clock=lambda: 0.0).start()
+    CodecPool(count=1).start()
     [lost] = [each["lost"] for each in given]
     delays = [lost(Restart.FAILED) for _ in range(9)]
     assert delays == sorted(delays)
@@ -418,22 +429,7 @@ with Pool() as pool:
 
 def test_a_lower_limit_of_the_system_is_kept() -> None:
     """`ulimit -v` or `-f` below a codec's own limit: no process may raise it."""
-    command = [sys.executable, "-c", LIMITED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert "pid" in done.stdout
-
-
-def test_a_process_stopped_under_a_call_costs_it_nothing(tmp_path: Path) -> None:
-    """SIGSTOP is noticed after about a second, long before the wall limit; no picture sends it, so
-    the call is run again."""
-    gate = Gate(tmp_path)
-    with Pool(wall_seconds=30.0) as pool:
-        held = gate.hold(pool)
-        [pid] = pool.pids()
-        os.kill(pid, signal.SIGSTOP)
-        gate.open()
-        assert held.result(timeout=20).meta["pid"] != pid
-        assert pool.reasons == ["stopped"]
+    assert "pid" in ran([sys.executable, "-c", LIMITED]).stdout
 
 
 def test_what_a_function_refuses_comes_back_as_it_was_raised(one: Pool) -> None:
@@ -450,7 +446,7 @@ def test_an_unknown_function_is_an_installation_error(one: Pool) -> None:
         one.call("no_such_function").result(timeout=60)
 
 
-def test_a_neighbour_is_served_while_a_picture_hangs(tmp_path: Path) -> None:
+def test_a_neighbour_is_served_while_a_picture_hangs() -> None:
     """With two processes, one hanging call does not delay the others."""
     with Pool(count=2, wall_seconds=60.0) as pool:
         hanging = pool.call("hang")
@@ -460,9 +456,8 @@ def test_a_neighbour_is_served_while_a_picture_hangs(tmp_path: Path) -> None:
     assert isinstance(hanging.exception(timeout=60), Overloaded)
 
 
-def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
+def test_a_full_queue_refuses_and_urgent_work_passes(gate: Gate) -> None:
     """The n-th waiting call is taken, the next refused at once with a time to come back."""
-    gate = Gate(tmp_path)
     with Pool(queue_size=2, wall_seconds=60.0) as pool:
         pool.echo()
         gate.hold(pool)
@@ -483,9 +478,8 @@ def test_a_full_queue_refuses_and_urgent_work_passes(tmp_path: Path) -> None:
         assert order == ["urgent", "ordinary"]
 
 
-def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(tmp_path: Path) -> None:
+def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(gate: Gate) -> None:
     """A client who left takes no place, and nothing of his stays open."""
-    gate = Gate(tmp_path)
     with Pool(queue_size=1, wall_seconds=60.0) as pool:
         held = gate.hold(pool)
         before = len(open_descriptors())
@@ -499,9 +493,8 @@ def test_cancelling_frees_the_place_in_the_queue_and_its_descriptors(tmp_path: P
         successor.result(timeout=60)
 
 
-def test_who_leaves_a_running_call_costs_nobody_a_process(tmp_path: Path) -> None:
+def test_who_leaves_a_running_call_costs_nobody_a_process(gate: Gate) -> None:
     """It runs to its end, and its result is dropped; descriptors are closed at once."""
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         pid = pool.echo().meta["pid"]
         before = len(open_descriptors())
@@ -512,9 +505,8 @@ def test_who_leaves_a_running_call_costs_nobody_a_process(tmp_path: Path) -> Non
         assert waiting.result(timeout=60).meta["pid"] == pid
 
 
-def test_a_call_past_its_deadline_never_starts(tmp_path: Path) -> None:
+def test_a_call_past_its_deadline_never_starts(gate: Gate) -> None:
     """Queued work that nobody waits for any more is not done."""
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         gate.hold(pool)
         late = pool.call("echo", deadline=time.monotonic() + 0.01)
@@ -524,9 +516,8 @@ def test_a_call_past_its_deadline_never_starts(tmp_path: Path) -> None:
         assert not pool.reasons
 
 
-def test_a_short_deadline_kills_no_process_until_two_seconds_later(one: Pool) -> None:
+def test_a_short_deadline_kills_no_process_until_two_seconds_later() -> None:
     """A client's short deadline must not be a way to make the server start processes."""
-    one.echo()
     with Pool(wall_seconds=30.0) as pool:
         pool.echo()
         started = time.monotonic()
@@ -542,10 +533,9 @@ def test_a_process_has_its_limits(one: Pool) -> None:
     assert limits == {"RLIMIT_AS": MEMORY_LIMIT, "RLIMIT_CORE": 0, "RLIMIT_FSIZE": 512 << 20}
 
 
-def test_closing_fails_what_waits_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_closing_fails_what_waits_and_leaves_nothing_open(gate: Gate) -> None:
     """After close: waiting calls failed, processes gone, no descriptor left."""
     before = len(open_descriptors())
-    gate = Gate(tmp_path)
     with Pool(wall_seconds=60.0) as pool:
         running = gate.hold(pool)
         waiting = pool.call("echo", descriptors=(0,))

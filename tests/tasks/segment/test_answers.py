@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.contracts.errors import WorkerCrashed
-from app.contracts.ports import ServedModelInfo
-from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.contracts.tensors import Array, Tensors
+from app.engine.process.answers import Check
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import CodecPool, Codecs
 from app.tasks.segment import stages
@@ -24,15 +23,7 @@ from app.tasks.segment.pipeline import (
 )
 from tests.engine.driving import Loop
 from tests.engine.fakes import wait_until
-
-INFO = ServedModelInfo(
-    name="u2netp",
-    version=1,
-    directory=Path(),
-    inputs=(TensorSpec("input", "float32", (-1, 3, 32, 32)),),
-    outputs=(TensorSpec("d0", "float32", (-1, 1, 32, 32)),),
-    parameters={"size": 32},
-)
+from tests.tasks.segment.serving import INFO
 
 
 def lie(meta: Mapping[str, Any], _arrays: Tensors, _descriptors: object) -> stages.Result:
@@ -59,70 +50,56 @@ def test_an_answer_that_is_refused_costs_the_process(loop: Loop) -> None:
         pool.close()
 
 
-@pytest.mark.parametrize("pixels", [-5, 0, 101])
-def test_a_background_has_pixels_within_the_limit(pixels: int) -> None:
-    good = {"shape": [5, 6, 3], "pixels": 30, "seconds": 0.1}
-    check_background(ASKED, good, {})
-    with pytest.raises(ValueError, match="pixels"):
-        check_background(ASKED, good | {"pixels": pixels}, {})
-
-
 ASKED = {"limits": {"pixels": 100}, "network": {"size": 4}, "labels": True}
-OPENED_META = {"shape": [5, 6, 3], "pixels": 30, "seconds": {"decode": 0.1, "preprocess": 0.1}}
 INPUT = np.zeros((1, 3, 4, 4), np.float32)
-RENDERED_META = {
+FILE, LABELS = np.zeros(9, np.uint8), np.zeros(30, np.uint8)
+OPENED = {"shape": [5, 6, 3], "pixels": 30, "seconds": {"decode": 0.1, "preprocess": 0.1}}
+RENDERED = {
     "width": 6,
     "height": 5,
     "box": [0, 0, 6, 5],
     "confidence": 0.5,
     "seconds": {"postprocess": 0.1, "encode": 0.1},
 }
-FILE, LABELS = np.zeros(9, np.uint8), np.zeros(30, np.uint8)
+GOOD: dict[Check, tuple[dict[str, object], dict[str, Array]]] = {
+    check_opened: (OPENED, {"input": INPUT}),
+    check_background: (OPENED | {"seconds": 0.1}, {}),
+    check_rendered: (RENDERED, {"image": FILE, "labels": LABELS}),
+}
 
 
 @pytest.mark.parametrize(
-    ("meta", "arrays"),
+    ("check", "meta", "arrays"),
     [
-        ({"pixels": 101}, {}),
-        ({"shape": "abc"}, {}),
-        ({"shape": [5.5, 6, 3]}, {}),
-        ({"seconds": {"decode": 0.1, "a header": 0.1}}, {}),
-        ({"seconds": {"decode": 1e999, "preprocess": 0.1}}, {}),
-        ({"more": 1}, {}),
-        ({}, {"input": INPUT.astype(np.float64)}),
-        ({}, {"input": INPUT.repeat(7, axis=0)}),
-        ({}, {"more": INPUT}),
+        (check_opened, {"pixels": 101}, {}),
+        (check_opened, {"shape": "abc"}, {}),
+        (check_opened, {"shape": [5.5, 6, 3]}, {}),
+        (check_opened, {"seconds": {"decode": 0.1, "a header": 0.1}}, {}),
+        (check_opened, {"seconds": {"decode": 1e999, "preprocess": 0.1}}, {}),
+        (check_opened, {"more": 1}, {}),
+        (check_opened, {}, {"input": INPUT.astype(np.float64)}),
+        (check_opened, {}, {"input": INPUT.repeat(7, axis=0)}),
+        (check_opened, {}, {"more": INPUT}),
+        (check_background, {"pixels": -5}, {}),
+        (check_background, {"pixels": 0}, {}),
+        (check_background, {"pixels": 101}, {}),
+        (check_rendered, {"width": True}, {}),
+        (check_rendered, {"width": 10**6}, {}),
+        (check_rendered, {"box": ["x"] * 4}, {}),
+        (check_rendered, {"box": [0]}, {}),
+        (check_rendered, {"confidence": "x"}, {}),
+        (check_rendered, {"seconds": {"zzlabel": 1.0, "encode": 1.0}}, {}),
+        (check_rendered, {}, {"image": FILE[:0]}),
+        (check_rendered, {}, {"image": FILE.astype(np.float32)}),
+        (check_rendered, {}, {"image": np.zeros(1 << 20, np.uint8)}),
+        (check_rendered, {}, {"labels": LABELS[:-1]}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_an_opened_picture_has_its_names_types_and_sizes(
-    meta: dict[str, object], arrays: dict[str, Array]
+def test_an_answer_has_its_names_types_and_sizes(
+    check: Check, meta: dict[str, object], arrays: dict[str, Array]
 ) -> None:
-    check_opened(ASKED, OPENED_META, {"input": INPUT})
+    good_meta, good_arrays = GOOD[check]
+    check(ASKED, good_meta, good_arrays)
     with pytest.raises(ValueError, match=r"\w"):
-        check_opened(ASKED, OPENED_META | meta, {"input": INPUT} | arrays)
-
-
-@pytest.mark.parametrize(
-    ("meta", "arrays"),
-    [
-        ({"width": True}, {}),
-        ({"width": 10**6}, {}),
-        ({"box": ["x"] * 4}, {}),
-        ({"box": [0]}, {}),
-        ({"confidence": "x"}, {}),
-        ({"seconds": {"zzlabel": 1.0, "encode": 1.0}}, {}),
-        ({}, {"image": FILE[:0]}),
-        ({}, {"image": FILE.astype(np.float32)}),
-        ({}, {"image": np.zeros(1 << 20, np.uint8)}),
-        ({}, {"labels": LABELS[:-1]}),
-    ],
-    ids=str,
-)
-def test_a_result_has_its_names_types_and_sizes(
-    meta: dict[str, object], arrays: dict[str, Array]
-) -> None:
-    good = {"image": FILE, "labels": LABELS}
-    check_rendered(ASKED, RENDERED_META, good)
-    with pytest.raises(ValueError, match=r"\w"):
-        check_rendered(ASKED, RENDERED_META | meta, good | arrays)
+        check(ASKED, good_meta | meta, good_arrays | arrays)

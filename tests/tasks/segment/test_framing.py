@@ -10,10 +10,6 @@ SUBJECT = Area(10, 20, 40, 20)  # 20 wide, 40 high, in a picture of 100 x 100
 CANVAS = Area(0, 0, 100, 100)
 
 
-def px(*values: int) -> list[tuple[float, str]]:
-    return [(float(value), "px") for value in values]
-
-
 @pytest.mark.parametrize(
     ("scale", "position", "expected"),
     [

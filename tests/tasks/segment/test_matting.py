@@ -6,9 +6,9 @@ import pytest
 
 from app.tasks.codecs.picture import Pixels
 from app.tasks.segment import matting
-from app.tasks.segment.guided import guided_alpha
+from app.tasks.segment.guided import ColourModel, guided_alpha
 from app.tasks.segment.matte import Floats
-from app.tasks.segment.matting import Laplacian, matted_alpha
+from app.tasks.segment.matting import matted_alpha, unexplained
 
 FRONT, BACK = np.array([0.9, 0.3, 0.2]), np.array([0.1, 0.4, 0.8])
 
@@ -95,12 +95,11 @@ def test_the_work_is_bounded_whatever_the_picture(
     """The reduced picture and the rounds have a limit, also where nothing is sure."""
     products: list[int] = []
 
-    class Counted(Laplacian):
-        def __matmul__(self, alpha: Floats) -> Floats:
-            products.append(alpha.size)
-            return super().__matmul__(alpha)
+    def counted(model: ColourModel, alpha: Floats) -> Floats:
+        products.append(alpha.size)
+        return unexplained(model, alpha)
 
-    monkeypatch.setattr(matting, "Laplacian", Counted)
+    monkeypatch.setattr(matting, "unexplained", counted)
     monkeypatch.setattr(matting, "ROUNDS", 5)
     pixels = np.random.default_rng(2).integers(0, 255, (*shape, 3), dtype=np.uint8)
     mask = np.random.default_rng(2).random((320, 320)).astype(np.float32)

@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 import io
 import time
-from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,95 +20,15 @@ from app.contracts.errors import (
     Overloaded,
     PaddlepoolError,
 )
-from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Array, TensorSpec
-from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.picture import PictureStore
-from app.tasks.codecs.pool import CodecPool, Codecs
 from app.tasks.segment import matte
 from app.tasks.segment.options import SIZE_PIXELS
 from app.tasks.segment.pipeline import SegmentPipeline
-from app.tasks.segment.request import (
-    SegmentRequest,
-    SegmentResult,
-    read_options,
-)
+from app.tasks.segment.request import read_options
 from tests.descriptors import open_descriptors
-from tests.engine.driving import Loop
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures
-
-INFO = ServedModelInfo(
-    name="u2netp",
-    version=1,
-    directory=Path(),
-    inputs=(TensorSpec("input", "float32", (-1, 3, 320, 320)),),
-    outputs=(TensorSpec("d0", "float32", (-1, 1, 320, 320)),),
-)
-
-Network = Callable[[Array], Array]
-T = TypeVar("T")
-
-
-def bright(tensor: Array) -> Array:
-    """A network whose mask is the brightness of its input."""
-    grey = tensor.mean(axis=1, keepdims=True)
-    return (1 / (1 + np.exp(-4 * grey))).astype(np.float32)
-
-
-class Server:
-    def __init__(self, codecs: Codecs, lost: list[str]) -> None:
-        self.codecs = codecs
-        self.lost = lost
-        """Why codec processes were replaced."""
-        self.pipeline = SegmentPipeline(INFO, codecs=codecs)
-        self._loop = Loop()
-        self._loop(codecs.pool.start)
-        self.awaited(codecs.pool.opened())
-
-    def awaited(self, call: Coroutine[Any, Any, T]) -> T:
-        return cast(T, self._loop(lambda: call))
-
-    def close(self) -> None:
-        self._loop(self.codecs.pool.close)
-        self._loop.close()
-
-    def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
-        return self.run(read_options(body, options), network)
-
-    def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
-        deadline = time.monotonic() + 60
-        prepared = self.awaited(self.pipeline.prepare(request, deadline=deadline))
-        try:
-            outputs = [{"d0": network(prepared.jobs[0]["input"])}]
-            value = self.awaited(self.pipeline.finish(prepared, outputs, deadline=deadline)).value
-        finally:
-            prepared.release()
-        assert isinstance(value, SegmentResult)
-        return value
-
-
-def served(*, wall_seconds: float = 60.0, budget: int = 1 << 30, **limits: Any) -> Server:
-    lost: list[str] = []
-    codecs = Codecs(
-        pool=CodecPool(count=2, wall_seconds=wall_seconds, on_restart=lost.append),
-        pictures=PictureStore(budget=budget),
-        limits=PictureLimits(**limits),
-    )
-    return Server(codecs, lost)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = served()
-    yield server
-    assert server.codecs.pictures.held == 0
-    server.close()
-
-
-def pixels_of(result: SegmentResult) -> Any:
-    return np.asarray(Image.open(io.BytesIO(result.image)))
-
+from tests.tasks.segment.serving import INFO, Server, bright, pixels_of, served
 
 MAPPED = ("/memfd:requests", "/memfd:replies")
 """The memory shared with codec processes, which they map at its first use."""
@@ -139,8 +57,7 @@ def test_the_networks_input_is_the_official_preprocessing(server: Server) -> Non
     """Bilinear without anti-aliasing, divided by the maximum, ImageNet mean and deviation."""
     image = pictures.photo(640, 640)  # halved exactly: each value is the mean of four
     body = pictures.encoded(image, "PNG")
-    request = read_options(body, {})
-    prepared = server.awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
+    prepared = server.prepare(read_options(body, {}))
     prepared.release()
     whole = np.asarray(image).astype(np.float64)
     small = whole.reshape(320, 2, 320, 2, 3).mean(axis=(1, 3))
@@ -331,29 +248,28 @@ def test_refinement_keeps_what_the_network_is_unsure_of(server: Server, refine: 
     assert alpha[30:60, 75:125].min() >= 253
 
 
-def test_guided_refinement_follows_the_pictures_edge(server: Server) -> None:
+@pytest.mark.parametrize(("width", "height"), [(300, 200), (1201, 799)])
+def test_guided_refinement_follows_the_pictures_edge(
+    server: Server, width: int, height: int
+) -> None:
     """A mask blurred across an edge is nearer to the truth after refinement, at any size."""
-    for width, height in ((300, 200), (1201, 799)):
-        rows, columns = np.mgrid[:height, :width]
-        truth = np.hypot(rows - height / 2, columns - width / 2) < height / 3
-        image = Image.fromarray(np.where(truth[..., None], 200, (30, 60, 90)).astype(np.uint8))
-        body = pictures.encoded(image, "PNG")
-        small = Image.fromarray(truth).convert("L").resize((80, 80)).resize((320, 320))
-        coarse = np.asarray(small, np.float32)[None, None] / 255
+    rows, columns = np.mgrid[:height, :width]
+    truth = np.hypot(rows - height / 2, columns - width / 2) < height / 3
+    image = Image.fromarray(np.where(truth[..., None], 200, (30, 60, 90)).astype(np.uint8))
+    body = pictures.encoded(image, "PNG")
+    small = Image.fromarray(truth).convert("L").resize((80, 80)).resize((320, 320))
+    coarse = np.asarray(small, np.float32)[None, None] / 255
 
-        def error(
-            refine: str, body: bytes = body, coarse: Array = coarse, truth: Any = truth
-        ) -> float:
-            mask = pixels_of(server.ask(body, lambda _: coarse, output="mask", refine=refine))
-            return float(np.abs(mask / 255.0 - truth).mean())
+    def error(refine: str) -> float:
+        mask = pixels_of(server.ask(body, lambda _: coarse, output="mask", refine=refine))
+        return float(np.abs(mask / 255.0 - truth).mean())
 
-        assert error("guided") < 0.4 * error("none")
+    assert error("guided") < 0.4 * error("none")
 
 
 def test_output_limits_hold_at_the_very_pixel() -> None:
     """A colour PNG of n pixels is made, of n + 1 refused, naming a way out."""
-    server = served(png_pixels=100 * 50)
-    try:
+    with served(png_pixels=100 * 50) as server:
         fits = pictures.encoded(pictures.photo(100, 50), "JPEG")
         over = pictures.encoded(pictures.photo(5001, 1), "JPEG")
         assert server.ask(fits).width == 100
@@ -363,16 +279,11 @@ def test_output_limits_hold_at_the_very_pixel() -> None:
         assert "webp" in caught.value.message
         assert "jpg" in caught.value.message
         assert server.ask(over, output="mask").width == 5001
-        assert (
-            len(server.run(read_options(fits, {"output": "mask"}, labels=True)).labels or b"")
-            == 5_000
-        )
+        mask = {"output": "mask"}
+        assert server.run(read_options(fits, mask, labels=True)).labels
         with pytest.raises(OutputTooLarge, match="labels"):
-            server.run(read_options(over, {"output": "mask"}, labels=True))
+            server.run(read_options(over, mask, labels=True))
         assert server.ask(over, format="webp").width == 5001
-        assert server.codecs.pictures.held == 0
-    finally:
-        server.close()
 
 
 def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
@@ -418,19 +329,13 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
 
 
 def test_a_full_picture_budget_is_overload() -> None:
-    server = served(budget=100_000)
-    try:
-        deadline = time.monotonic() + 60
-        first = server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
+    with served(budget=100_000) as server:
+        request = read_options(PHOTO, {})
+        first = server.prepare(request)
         with pytest.raises(Overloaded):
-            server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline))
+            server.prepare(request)
         first.release()
-        server.awaited(
-            server.pipeline.prepare(read_options(PHOTO, {}), deadline=deadline)
-        ).release()
-        assert server.codecs.pictures.held == 0
-    finally:
-        server.close()
+        server.prepare(request).release()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
-"""What a client may ask of /segment: options, colours and the Accept header."""
+"""What a client may ask of /segment: options, background, framing, colours, the Accept header."""
+
+from typing import Any
 
 import pytest
 
 from app.contracts.errors import InvalidParameter
 from app.tasks.segment.options import read_colour
-from app.tasks.segment.request import SegmentRequest, read_options
+from app.tasks.segment.request import Scene, SegmentRequest, read_options
 from app.tasks.segment.router import read_accept
+
+COMPOSITE = {"output": "composite"}
+CROP = {"crop": "true"}
 
 
 def test_the_defaults_are_a_guided_full_size_png_cutout() -> None:
@@ -27,29 +32,89 @@ def test_a_mask_is_not_refined_unless_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected"),
     [
-        ({"output": "matte"}, "cutout, mask, composite"),
-        ({"format": "jpg"}, "png, webp for output=cutout"),
-        ({"format": "jpg", "output": "mask"}, "png, webp for output=mask"),
-        ({"crop": "yes"}, "true, false"),
-        ({"refine": "closed"}, "none, guided, matting"),
-        ({"threshold": "1.01"}, "1.01"),
-        ({"threshold": "-0.01"}, "-0.01"),
-        ({"threshold": "nan"}, "0 to 1"),
-        ({"bg_color": "white"}, "output=composite"),
-        ({"output": "composite", "bg_color": "#12345"}, "#rrggbb"),
-        ({"output": "composite", "bg_color": "hsl(0,0%,0%)"}, "CSS"),
-        ({"output": "composite", "bg_color": "#fff8", "format": "jpg"}, "translucent"),
+        (COMPOSITE | {"bg_blur": "0.5%"}, {"bg_blur": 0.5}),
+        (CROP | {"crop_margin": "30px"}, {"margins": ((30, "px"),) * 4}),
+        (CROP | {"crop_margin": "10%"}, {"margins": ((10, "%"),) * 4}),
+        (
+            CROP | {"crop_margin": "10px 5%"},
+            {"margins": ((10, "px"), (5, "%"), (10, "px"), (5, "%"))},
+        ),
+        (
+            CROP | {"crop_margin": "1px,2px,3px, 500px"},
+            {"margins": ((1, "px"), (2, "px"), (3, "px"), (500, "px"))},
+        ),
+        ({"scale": "original"}, {}),
+        ({"scale": "80%"}, {"scale": 80.0, "position": (50.0, 50.0)}),
+        ({"scale": "80%", "position": "original"}, {"scale": 80.0}),
+        ({"position": "center"}, {"position": (50.0, 50.0)}),
+        ({"position": "0% 100%"}, {"position": (0.0, 100.0)}),
+        ({"shadow": "none"}, {}),
+        ({"shadow": "drop"}, {"shadow": 0.5}),
+        ({"shadow": "drop", "shadow_opacity": "100"}, {"shadow": 1.0}),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_is_accepted(
-    options: dict[str, str], says: str
+def test_options_are_read_in_their_units(options: dict[str, str], expected: dict[str, Any]) -> None:
+    assert read_options(b"x", options).scene == Scene(**expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "background", "says"),
+    [
+        ({"output": "matte"}, None, "cutout, mask, composite"),
+        ({"format": "jpg"}, None, "png, webp for output=cutout"),
+        ({"format": "jpg", "output": "mask"}, None, "png, webp for output=mask"),
+        ({"crop": "yes"}, None, "true, false"),
+        ({"refine": "closed"}, None, "none, guided, matting"),
+        ({"threshold": "1.01"}, None, "1.01"),
+        ({"threshold": "-0.01"}, None, "-0.01"),
+        ({"threshold": "nan"}, None, "0 to 1"),
+        ({"bg_color": "white"}, None, "output=composite"),
+        (COMPOSITE | {"bg_color": "#12345"}, None, "#rrggbb"),
+        (COMPOSITE | {"bg_color": "hsl(0,0%,0%)"}, None, "CSS"),
+        (COMPOSITE | {"bg_color": "#fff8", "format": "jpg"}, None, "translucent"),
+        ({}, b"y", "bg_image needs output=composite"),
+        (COMPOSITE | {"bg_fit": "cover"}, None, "bg_fit needs bg_image"),
+        (COMPOSITE | {"bg_fit": "fill"}, b"y", "cover, contain"),
+        ({"bg_blur": "2%"}, None, "bg_blur needs output=composite"),
+        (COMPOSITE | {"bg_blur": "2%"}, b"y", "leave out bg_image"),
+        (COMPOSITE | {"bg_blur": "2"}, None, "0.5% to 10%"),
+        (COMPOSITE | {"bg_blur": "0.4%"}, None, "received 0.4%"),
+        (COMPOSITE | {"bg_blur": "10.1%"}, None, "received 10.1%"),
+        ({"crop_margin": "10px"}, None, "crop_margin needs crop=true"),
+        (CROP | {"crop_margin": "501px"}, None, "received 501px"),
+        (CROP | {"crop_margin": "1.5px"}, None, "whole pixels"),
+        (CROP | {"crop_margin": "10"}, None, "0px to 500px"),
+        (CROP | {"crop_margin": "1px 2px 3px"}, None, "3 values"),
+        (CROP | {"crop_margin": "1px " * 5}, None, "more than 4 values"),
+        ({"scale": "9%"}, None, "received 9%"),
+        ({"scale": "nan%"}, None, "original or 10% to 100%"),
+        ({"scale": "٥٠%"}, None, "original or 10% to 100%"),
+        ({"position": "left"}, None, "original, center or 0% to 100%"),
+        ({"position": "101%"}, None, "received 101%"),
+        ({"position": "1% 2% 3%"}, None, "two"),
+        ({"shadow": "3D"}, None, "none, drop"),
+        ({"shadow": "drop", "output": "mask"}, None, "output=cutout or output=composite"),
+        ({"shadow_opacity": "50"}, None, "shadow_opacity needs shadow=drop"),
+        ({"shadow": "drop", "shadow_opacity": "0"}, None, "received 0"),
+        ({"shadow": "drop", "shadow_opacity": "101"}, None, "received 101"),
+    ],
+)
+def test_nonsense_is_refused_with_the_limit_and_what_came(
+    options: dict[str, str], background: bytes | None, says: str
 ) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        read_options(b"x", options)
+        read_options(b"x", options, background=background)
     assert says in caught.value.message
-    assert "closed" not in caught.value.message
+
+
+def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:
+    for name in ("refine", "bg_blur", "crop_margin", "scale", "position", "shadow_opacity"):
+        options = COMPOSITE | CROP | {"shadow": "drop"} | {name: "<script>secret"}
+        with pytest.raises(InvalidParameter) as caught:
+            read_options(b"x", options)
+        assert "secret" not in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -103,5 +168,5 @@ def test_the_accept_header_chooses_json_or_a_format(
 def test_a_preferred_format_that_cannot_hold_the_output_is_passed_over() -> None:
     """Accept: image/jpeg with a cut-out gives a PNG; the parameter `format` is not overruled."""
     assert read_options(b"x", {}, preferred_format="jpg").format == "png"
-    assert read_options(b"x", {"output": "composite"}, preferred_format="jpg").format == "jpg"
+    assert read_options(b"x", COMPOSITE, preferred_format="jpg").format == "jpg"
     assert read_options(b"x", {"format": "png"}, preferred_format="webp").format == "png"

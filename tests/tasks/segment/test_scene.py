@@ -1,8 +1,6 @@
 """Backgrounds, framing and shadows through the pipeline and real codec processes."""
 
 import mmap
-import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -18,14 +16,10 @@ from app.contracts.errors import (
 )
 from app.contracts.tensors import Array
 from app.tasks.segment.request import SegmentResult, read_options
+from tests.descriptors import open_descriptors
 from tests.engine.fakes import wait_until
 from tests.tasks.codecs import pictures
-from tests.tasks.segment.test_pipeline import (
-    Server,
-    open_descriptors,
-    pixels_of,
-    served,
-)
+from tests.tasks.segment.serving import Server, pixels_of, served
 
 PICTURE = np.full((320, 320, 3), (0, 60, 200), np.uint8)
 PICTURE[100:180, 120:160] = (250, 200, 0)
@@ -38,14 +32,6 @@ def boxed(tensor: Array) -> Array:
     mask = np.zeros((1, 1, 320, 320), np.float32)
     mask[..., 100:180, 120:160] = 1.0
     return mask
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = served()
-    yield server
-    assert server.codecs.pictures.held == 0
-    server.close()
 
 
 def asked(
@@ -149,7 +135,7 @@ HOSTILE = [
     pytest.param(b"not a picture", UnsupportedMediaType, id="no-picture"),
     pytest.param(pictures.png(10_000, 5_001), ResolutionTooHigh, id="51-megapixels"),
     pytest.param(pictures.blank_png(16_385, 1), ResolutionTooHigh, id="a-long-side"),
-    pytest.param(pictures.jpeg_with_scans(101), TooManyScans, id="scans"),
+    pytest.param(pictures.jpeg_of_empty_scans(16, 16, scans=101), TooManyScans, id="scans"),
     pytest.param(BACKGROUND[:200], ImageUnreadable, id="cut-off"),
     pytest.param(pictures.lying_png(b"IDAT", 2**32 - 1), ImageUnreadable, id="4-GiB-chunk"),
 ]
@@ -176,14 +162,10 @@ def test_a_hostile_second_picture_gets_the_errors_of_the_first(
 @pytest.mark.slow
 def test_a_second_picture_that_takes_too_long_is_unreadable() -> None:
     """The wall limit holds for each picture by itself, and says which it was."""
-    server = served(wall_seconds=0.2)
-    try:
+    with served(wall_seconds=0.2) as server:
         slow = pictures.encoded(Image.fromarray(np.zeros((7000, 7000, 3), np.uint8)), "PNG")
         with pytest.raises(ImageUnreadable, match="bg_image: the picture took longer"):
             asked(server, slow, output="composite")
-        assert server.codecs.pictures.held == 0
-    finally:
-        server.close()
 
 
 def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Server) -> None:
@@ -191,7 +173,7 @@ def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Se
     before = open_descriptors()
     large = pictures.encoded(pictures.corners(1280, 640), "PNG")
     request = read_options(BODY, {"output": "composite"}, background=large)
-    prepared = server.awaited(server.pipeline.prepare(request, deadline=time.monotonic() + 60))
+    prepared = server.prepare(request)
     expected = 320 * 320 * 3 + 640 * 320 * 3
     assert 0 <= server.codecs.pictures.held - expected < 2 * mmap.PAGESIZE
     prepared.release()

@@ -3,12 +3,13 @@
 import asyncio
 import math
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,26 +51,23 @@ PARAMETERS = {
     "max_tokens": 128,
     "pad_id": 0,
 }
-T = TypeVar("T")
 FAR = math.inf
 LONG = ["我" * SHORT_CHARACTERS + "很"]
 """Enough characters for the tokenizer's own thread."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelInfo(ServedModelInfo):
-    """What a pipeline is told of its model version."""
-
-    directory: Path
-    parameters: Mapping[str, Any] = field(default_factory=lambda: dict(PARAMETERS))
-    name: str = "emotion"
-    version: int = 1
-    inputs: tuple[TensorSpec, ...] = (
+INFO = ServedModelInfo(
+    name="emotion",
+    version=1,
+    directory=Path(),
+    parameters=PARAMETERS,
+    inputs=(
         TensorSpec("input_ids", "int64", (-1, -1)),
         TensorSpec("attention_mask", "int64", (-1, -1)),
-    )
-    outputs: tuple[TensorSpec, ...] = (TensorSpec("logits", "float32", (-1, 6)),)
-    max_rows: int = 4
+    ),
+    outputs=(TensorSpec("logits", "float32", (-1, 6)),),
+    max_rows=4,
+)
 
 
 def toy_tokenizer() -> Tokenizer:
@@ -86,21 +84,30 @@ def toy_tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def info(tmp_path: Path) -> ModelInfo:
+def info(tmp_path: Path) -> ServedModelInfo:
     directory = tmp_path / "emotion" / "1"
     directory.mkdir(parents=True)
     toy_tokenizer().save(str(directory / "tokenizer.json"))
-    return ModelInfo(directory=directory)
+    return replace(INFO, directory=directory)
 
 
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(1) as pool:
         yield pool
 
 
 @pytest.fixture
-def pipeline(info: ModelInfo, executor: ThreadPoolExecutor) -> SentimentPipeline:
+def gate(executor: ThreadPoolExecutor) -> Iterator[threading.Event]:
+    """Keeps the executor busy until it is set."""
+    gate = threading.Event()
+    executor.submit(gate.wait)
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def pipeline(info: ServedModelInfo, executor: ThreadPoolExecutor) -> SentimentPipeline:
     return SentimentPipeline(info, executor=executor)
 
 
@@ -111,25 +118,11 @@ def fake_model(job: Tensors) -> Tensors:
     return {"logits": np.cos(real.sum(axis=1, keepdims=True) * weights).astype(np.float32)}
 
 
-def run_alone(jobs: Sequence[Tensors]) -> list[Tensors]:
-    return [fake_model(job) for job in jobs]
-
-
-def classify(
-    pipeline: SentimentPipeline, texts: Sequence[str], *, run: Any = run_alone
-) -> tuple[TextScores, ...]:
+def classify(pipeline: SentimentPipeline, texts: Sequence[str]) -> tuple[TextScores, ...]:
     prepared = asyncio.run(pipeline.prepare(texts, deadline=FAR))
-    value: tuple[TextScores, ...] = asyncio.run(
-        pipeline.finish(prepared, run(prepared.jobs), deadline=FAR)
-    ).value
-    return value
-
-
-def at_once(call: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that awaits nothing."""
-    with pytest.raises(StopIteration) as returned:
-        call.send(None)
-    value: T = returned.value.value
+    outputs = [fake_model(job) for job in prepared.jobs]
+    finished = asyncio.run(pipeline.finish(prepared, outputs, deadline=FAR))
+    value: tuple[TextScores, ...] = finished.value
     return value
 
 
@@ -188,7 +181,7 @@ def test_texts_of_a_bucket_are_one_job_of_up_to_its_rows(pipeline: SentimentPipe
     assert len({result.scores for result in alone}) == len(texts)
 
 
-def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:
+def test_the_maximum_is_a_bucket_even_between_two(info: ServedModelInfo) -> None:
     """max_tokens 100 with buckets 64 and 128 pads long texts to 100, never past the model's end."""
     parameters = Parameters.model_validate(PARAMETERS | {"max_tokens": 100})
     assert parameters.lengths() == (16, 32, 64, 100)
@@ -199,7 +192,7 @@ def test_the_maximum_is_a_bucket_even_between_two(info: ModelInfo) -> None:
 
 
 def test_padding_and_truncation_in_the_file_do_not_count(
-    info: ModelInfo, executor: ThreadPoolExecutor
+    info: ServedModelInfo, executor: ThreadPoolExecutor
 ) -> None:
     """A tokenizer.json that pads to 512 or cuts at 8 still gives our buckets and our maximum."""
     tokenizer = toy_tokenizer()
@@ -212,7 +205,7 @@ def test_padding_and_truncation_in_the_file_do_not_count(
 
 
 def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
-    info: ModelInfo, executor: ThreadPoolExecutor
+    info: ServedModelInfo, executor: ThreadPoolExecutor
 ) -> None:
     """T2: the model would answer something for [CLS][SEP] alone; nobody asked it that."""
     tokenizer = toy_tokenizer()
@@ -260,66 +253,54 @@ def test_labels_come_best_first_with_their_chinese_names() -> None:
 # --- whole pipeline -------------------------------------------------------------------------
 
 
-def test_more_waiting_requests_than_allowed_are_refused_at_once(info: ModelInfo) -> None:
+def test_more_waiting_requests_than_allowed_are_refused_at_once(
+    pipeline: SentimentPipeline, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The executor's queue is bounded: what would wait without end gets Overloaded instead."""
-    gate = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(gate.wait)
-        pipeline = SentimentPipeline(
-            info,
-            executor=pool,
-            max_pending=2,
-        )
+    monkeypatch.setattr("app.tasks.sentiment.pipeline.MAX_PENDING", 2)
 
-        def ask() -> asyncio.Task[Prepared]:
-            return asyncio.create_task(pipeline.prepare(LONG, deadline=FAR))
+    def ask() -> asyncio.Task[Prepared]:
+        return asyncio.create_task(pipeline.prepare(LONG, deadline=FAR))
 
-        async def ask_often() -> None:
-            waiting = [ask(), ask()]
-            await asyncio.sleep(0)
-            with pytest.raises(Overloaded) as caught:
-                await ask()
-            assert (caught.value.limit, caught.value.received) == (2, 2)
-            waiting[1].cancel()
-            await asyncio.wait([waiting[1]])
-            replacement = ask()  # a cancelled one makes room
-            await asyncio.sleep(0)
-            gate.set()
-            assert 1 == len((await waiting[0]).jobs) == len((await replacement).jobs)
+    async def ask_often() -> None:
+        waiting = [ask(), ask()]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as caught:
+            await ask()
+        assert (caught.value.limit, caught.value.received) == (2, 2)
+        waiting[1].cancel()
+        await asyncio.wait([waiting[1]])
+        replacement = ask()  # a cancelled one makes room
+        await asyncio.sleep(0)
+        gate.set()
+        assert 1 == len((await waiting[0]).jobs) == len((await replacement).jobs)
 
-        asyncio.run(ask_often())
+    asyncio.run(ask_often())
 
 
-def test_a_short_text_is_tokenised_at_once(info: ModelInfo) -> None:
-    gate = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(gate.wait)
-        pipeline = SentimentPipeline(info, executor=pool)
+def test_a_short_text_is_tokenised_at_once(
+    pipeline: SentimentPipeline, gate: threading.Event
+) -> None:
+    short = "我" * SHORT_CHARACTERS
 
-        async def ask() -> None:
-            assert at_once(pipeline.prepare(["我" * SHORT_CHARACTERS], deadline=FAR)).jobs
-            long = asyncio.create_task(
-                pipeline.prepare(["我" * SHORT_CHARACTERS, "我"], deadline=FAR)
-            )
-            await asyncio.sleep(0)
-            assert not long.done()
-            gate.set()
-            assert len((await long).jobs) == 2
+    async def ask() -> None:
+        assert (await asyncio.wait_for(pipeline.prepare([short], deadline=FAR), 10)).jobs
+        long = asyncio.create_task(pipeline.prepare([short, "我"], deadline=FAR))
+        await asyncio.sleep(0)
+        assert not long.done()
+        gate.set()
+        assert len((await long).jobs) == 2
 
-        asyncio.run(ask())
+    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("texts", [["我"], LONG], ids=["short", "long"])
-def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: list[str]) -> None:
+def test_a_request_past_its_deadline_is_not_tokenised(
+    pipeline: SentimentPipeline, texts: list[str]
+) -> None:
     """O3: work that can no longer be in time never starts."""
-    with ThreadPoolExecutor(1) as pool:
-        pipeline = SentimentPipeline(
-            info,
-            executor=pool,
-            clock=lambda: 100.0,
-        )
-        with pytest.raises(DeadlineExceeded):
-            asyncio.run(pipeline.prepare(texts, deadline=99.0))
+    with pytest.raises(DeadlineExceeded):
+        asyncio.run(pipeline.prepare(texts, deadline=time.monotonic()))
 
 
 # --- configuration --------------------------------------------------------------------------
@@ -341,18 +322,17 @@ def test_a_request_past_its_deadline_is_not_tokenised(info: ModelInfo, texts: li
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_wrong_parameters_name_the_fault(
-    info: ModelInfo, executor: ThreadPoolExecutor, change: dict[str, Any], message: str
+    info: ServedModelInfo, executor: ThreadPoolExecutor, change: dict[str, Any], message: str
 ) -> None:
     if not {"inputs", "outputs"} & change.keys():
         change = {"parameters": PARAMETERS | change}
-    wrong = ModelInfo(directory=info.directory, **change)
     with pytest.raises(ConfigError, match=message):
-        SentimentPipeline(wrong, executor=executor)
+        SentimentPipeline(replace(info, **change), executor=executor)
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "not json"])
 def test_a_missing_or_damaged_tokenizer_is_a_config_error(
-    info: ModelInfo, executor: ThreadPoolExecutor, content: str | None
+    info: ServedModelInfo, executor: ThreadPoolExecutor, content: str | None
 ) -> None:
     path = info.directory / "tokenizer.json"
     path.unlink() if content is None else path.write_text(content, "utf-8")
@@ -362,7 +342,7 @@ def test_a_missing_or_damaged_tokenizer_is_a_config_error(
 
 def test_markers_that_someone_typed_are_text() -> None:
     """The committed tokenizer must not end a text where its author wrote "[SEP]"."""
-    version = ModelInfo(directory=Path(__file__).parents[3] / "model_repo" / "emotion" / "1")
+    version = replace(INFO, directory=Path(__file__).parents[3] / "model_repo" / "emotion" / "1")
     tokenizer = open_tokenizer(version, Parameters.model_validate(PARAMETERS))
     markers = {tokenizer.token_to_id(marker) for marker in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")}
     [encoding] = tokenizer.encode_batch_fast(["[CLS]好[SEP][PAD][MASK]"])

@@ -1,0 +1,93 @@
+"""The segment pipeline over real codec processes, with a network of the test's own."""
+
+import io
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from PIL import Image
+
+from app.contracts.ports import Prepared, ServedModelInfo
+from app.contracts.tensors import Array, TensorSpec
+from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.picture import PictureStore
+from app.tasks.codecs.pool import CodecPool, Codecs
+from app.tasks.segment.pipeline import SegmentPipeline
+from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from tests.engine.driving import Loop
+
+INFO = ServedModelInfo(
+    name="u2netp",
+    version=1,
+    directory=Path(),
+    inputs=(TensorSpec("input", "float32", (-1, 3, 320, 320)),),
+    outputs=(TensorSpec("d0", "float32", (-1, 1, 320, 320)),),
+)
+
+Network = Callable[[Array], Array]
+T = TypeVar("T")
+
+
+def bright(tensor: Array) -> Array:
+    """A network whose mask is the brightness of its input."""
+    grey = tensor.mean(axis=1, keepdims=True)
+    return (1 / (1 + np.exp(-4 * grey))).astype(np.float32)
+
+
+class Server:
+    def __init__(self, codecs: Codecs, lost: list[str]) -> None:
+        self.codecs = codecs
+        self.lost = lost
+        """Why codec processes were replaced."""
+        self.pipeline = SegmentPipeline(INFO, codecs=codecs)
+        self._loop = Loop()
+        self._loop(codecs.pool.start)
+        self.awaited(codecs.pool.opened())
+
+    def awaited(self, call: Coroutine[Any, Any, T]) -> T:
+        return cast(T, self._loop(lambda: call))
+
+    def close(self) -> None:
+        self._loop(self.codecs.pool.close)
+        self._loop.close()
+
+    def prepare(self, request: SegmentRequest) -> Prepared:
+        return self.awaited(self.pipeline.prepare(request, deadline=time.monotonic() + 60))
+
+    def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
+        return self.run(read_options(body, options), network)
+
+    def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
+        prepared = self.prepare(request)
+        try:
+            outputs = [{"d0": network(prepared.jobs[0]["input"])}]
+            finish = self.pipeline.finish(prepared, outputs, deadline=time.monotonic() + 60)
+            value = self.awaited(finish).value
+        finally:
+            prepared.release()
+        assert isinstance(value, SegmentResult)
+        return value
+
+
+@contextmanager
+def served(*, wall_seconds: float = 60.0, budget: int = 1 << 30, **limits: Any) -> Iterator[Server]:
+    """A server of its own; no picture is held at its end."""
+    lost: list[str] = []
+    codecs = Codecs(
+        pool=CodecPool(count=2, wall_seconds=wall_seconds, on_restart=lost.append),
+        pictures=PictureStore(budget=budget),
+        limits=PictureLimits(**limits),
+    )
+    server = Server(codecs, lost)
+    try:
+        yield server
+        assert server.codecs.pictures.held == 0
+    finally:
+        server.close()
+
+
+def pixels_of(result: SegmentResult) -> Any:
+    return np.asarray(Image.open(io.BytesIO(result.image)))
