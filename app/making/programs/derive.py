@@ -115,19 +115,23 @@ def derive_int8(files: ModelFiles) -> Derived | None:
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
     if shipped is not None and shipped.ranges is not None and network:
         # A sealed program (without `network`) has other layer names than the ranges.
-        return Derived(
-            backend="openvino",
-            content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
-            entry=DerivedProgram(
-                name=INT8,
-                format="onnx",
-                program=FILE,
-                derivation=shipped.derivation,
-                calibration=shipped.calibration,
-                quality=shipped.quality,
-            ),
-        )
+        content = quantised(named_graph(files), shipped.ranges).SerializeToString()
+        return _derived(content, "openvino", shipped)
     return dynamic(files, shipped) if network.get("name") in DYNAMIC else None
+
+
+def _derived(content: bytes, backend: str, shipped: ShippedRanges | None) -> Derived:
+    entry = DerivedProgram(
+        name=INT8,
+        format="onnx",
+        program=FILE,
+        derivation=shipped.derivation
+        if shipped is not None
+        else Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS),
+        calibration=shipped.calibration if shipped is not None else None,
+        quality=shipped.quality if shipped is not None else (),
+    )
+    return Derived(content=content, entry=entry, backend=backend)
 
 
 def folded(files: ModelFiles) -> Graph:
@@ -174,20 +178,7 @@ def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
         except Exception as error:  # its errors have no common base class
             raise ExportError(f"ONNX Runtime cannot quantise the program: {error}") from error
         content = small.read_bytes()
-    return Derived(
-        backend="onnxruntime",
-        content=content,
-        entry=DerivedProgram(
-            name=INT8,
-            format="onnx",
-            program=FILE,
-            derivation=shipped.derivation
-            if shipped is not None
-            else Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS),
-            calibration=shipped.calibration if shipped is not None else None,
-            quality=shipped.quality if shipped is not None else (),
-        ),
-    )
+    return _derived(content, "onnxruntime", shipped)
 
 
 def add_program(directory: Path, derived: Derived) -> None:

@@ -102,18 +102,10 @@ def _evaluated(
     node: onnx.NodeProto, graph: Graph
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     inputs = {name: graph.constants[name] for name in node.input}
-    evaluator = ReferenceEvaluator(
-        onnx.helper.make_model(
-            onnx.helper.make_graph(
-                [node],
-                "constant",
-                [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in inputs],
-                [onnx.helper.make_value_info(node.output[0], onnx.TypeProto())],
-            ),
-            opset_imports=graph.opsets,
-        )
+    function = onnx.helper.make_function(
+        "paddlepool", "constant", list(inputs), list(node.output), [node], graph.opsets
     )
-    [value] = evaluator.run(None, inputs)
+    [value] = ReferenceEvaluator(function).run(None, inputs, attributes={})
     return np.asarray(value)
 
 
