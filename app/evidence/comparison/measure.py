@@ -54,14 +54,15 @@ def choose_samples(
 
     Raises ConfigError if the files cannot be read or hold no input.
     """
-    if files and task is None:
+    if not files:
+        samples = [] if task is None else task.default_samples()
+        return samples or [("self-test", selftest.inputs)]
+    if task is None:
         raise ConfigError("--input needs a model with a pipeline; this one takes raw tensors")
-    if files and task is not None:
-        samples = task.samples(files)
-        if not samples:
-            raise ConfigError("the files given with --input hold no input")
-        return samples
-    return (task.default_samples() if task is not None else []) or [("self-test", selftest.inputs)]
+    samples = task.samples(files)
+    if not samples:
+        raise ConfigError("the files given with --input hold no input")
+    return samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
