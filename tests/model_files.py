@@ -13,6 +13,11 @@ from app.contracts.tensors import TensorSpec
 
 PAIRS = (TensorSpec("x", "float32", (-1, -1)),), (TensorSpec("y", "float32", (-1, -1)),)
 """Inputs and outputs of the models that fakes serve: y = 2 x."""
+TINY = (
+    (TensorSpec("image", "float32", (-1, 3, -1, -1)),),
+    (TensorSpec("scores", "float32", (-1, 2)), TensorSpec("mean", "float32", (-1, 4))),
+)
+"""Those of the model that `tests.tiny_model` exports."""
 
 
 def write_version(
