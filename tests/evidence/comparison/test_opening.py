@@ -5,23 +5,10 @@ from pathlib import Path
 import pytest
 
 from app.contracts.errors import BackendError
-from app.contracts.ports import PredictorSpec, Suspended
+from app.contracts.ports import PredictorSpec
 from app.evidence.comparison.measure import open_groups
 from app.models.repository.layout import ModelRepository
 from tests.engine.fakes import FakeFactory, FakePredictor, write_double
-
-
-class Once(FakeFactory):
-    """Refuses, or is interrupted, when it is asked for a second predictor."""
-
-    error: BaseException
-
-    def __call__(
-        self, spec: PredictorSpec, *, suspension: Suspended | None = None
-    ) -> FakePredictor:
-        if self.opened:
-            raise self.error
-        return super().__call__(spec, suspension=suspension)
 
 
 @pytest.mark.parametrize("error", [BackendError("no room"), KeyboardInterrupt()], ids=str)
@@ -31,13 +18,20 @@ def test_a_group_that_cannot_be_opened_whole_is_closed(
     """A refusal is a result; Ctrl-C goes on."""
     write_double(tmp_path)
     files = ModelRepository(tmp_path).read("double", 1)
-    factory = Once()
-    factory.error = error
-    selftest = files.selftest()
-    groups = [files.config.group("main")]
+    factory = FakeFactory()
+
+    def open_predictor(spec: PredictorSpec) -> FakePredictor:
+        if factory.opened:
+            raise error
+        return factory(spec)
+
     try:
         opened = open_groups(
-            files, groups, open_predictor=factory, selftest=selftest, count=lambda _group: 2
+            files,
+            [files.config.group("main")],
+            open_predictor=open_predictor,  # type: ignore[arg-type]
+            selftest=files.selftest(),
+            count=lambda _group: 2,
         )
         assert opened.refused == {"main": "no room"}
     except KeyboardInterrupt:

@@ -33,18 +33,22 @@ def candidate(
     )
 
 
+def chosen_of(*several: Candidate) -> str | None:
+    """The best one's group, whatever the order."""
+    best, again = (best_of(order, frozenset()) for order in (several, several[::-1]))
+    assert best == again
+    return None if best is None else best.group
+
+
 def test_of_equals_the_one_that_answers_sooner() -> None:
     """Two threads do as much a second as two processes, and one request waits half as long."""
-    several = [
+    chosen = chosen_of(
         candidate("processes", 2.7, 228, seconds=0.12),
         candidate("threads", 2.65, 229, seconds=0.065),
         candidate("alike", 2.7, 900, seconds=0.063),
         candidate("slow", 2.0, 10, seconds=0.01),
-    ]
-    for order in (several, several[::-1]):
-        best = best_of(order, frozenset())
-        assert best is not None
-        assert best.group == "threads"
+    )
+    assert chosen == "threads"
 
 
 @pytest.mark.parametrize(
@@ -55,20 +59,12 @@ def test_of_equals_the_one_that_answers_sooner() -> None:
 def test_an_answer_that_comes_much_sooner_may_cost_some_throughput(
     gain: float, seconds: float, chosen: str
 ) -> None:
-    several = [
-        candidate("processes", 3.0, 200, seconds=0.3),
-        candidate("threads", gain, 400, seconds=seconds),
-        candidate("small", gain, 10),
-    ]
-    for order in (several, several[::-1]):
-        best = best_of(order, frozenset())
-        assert best is not None
-        assert best.group == chosen
+    processes = candidate("processes", 3.0, 200, seconds=0.3)
+    threads = candidate("threads", gain, 400, seconds=seconds)
+    assert chosen_of(processes, threads, candidate("small", gain, 10)) == chosen
 
 
 def test_the_best_of_several() -> None:
-    several = [candidate("a", 2.0, 100), candidate("b", 3.0, 900), candidate("c", 9, 1, fit=False)]
-    best = best_of(several, frozenset())
-    assert best is not None
-    assert best.group == "b"
-    assert best_of(several[2:], frozenset()) is None
+    unfit = candidate("c", 9, 1, fit=False)
+    assert chosen_of(candidate("a", 2.0, 100), candidate("b", 3.0, 900), unfit) == "b"
+    assert chosen_of(unfit) is None
