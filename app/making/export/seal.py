@@ -5,9 +5,9 @@ The trial records golden values and tests whether rows are independent.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def run_trial(
     """
     is_paddle = spec.format == "paddle"
     native = _Bench(replace(spec, options={"onednn": False}) if is_paddle else spec, open_predictor)
-    with contextlib.closing(native):
+    with closing(native):
         try:
             native.open()
         except PaddlepoolError as error:

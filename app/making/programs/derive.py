@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -279,11 +280,8 @@ def _reference_group(files: ModelFiles) -> str:
 def _outputs(
     spec: PredictorSpec, samples: Sequence[Tensors], open_predictor: PredictorFactory
 ) -> list[Tensors]:
-    predictor = open_predictor(spec)
-    try:
+    with closing(open_predictor(spec)) as predictor:
         return [predictor.run(sample, timeout=RUN_SECONDS) for sample in samples]
-    finally:
-        predictor.close()
 
 
 def _drift(found: Tensors, expected: Tensors) -> float:
