@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def compare(
         opened = open_groups(
             files, chosen, open_predictor=open_predictor, selftest=selftest, opened_one=bar.update
         )
-    try:
+    with closing(opened):
         if config.default_group in opened.refused:
             reason = opened.refused[config.default_group]
             kind = "default" if config is files.config else "first"
@@ -70,7 +71,7 @@ def compare(
         if concurrent:
             extra = _open_for_all_cores(files, opened, resident, cores, open_predictor, selftest)
             not_busy = extra.refused
-            try:
+            with closing(extra):
                 busy: dict[str, list[Predictor]] = {
                     name: [*several, *extra.predictors.get(name, [])]
                     for name, several in opened.predictors.items()
@@ -82,10 +83,6 @@ def compare(
                 )
                 with _progress(total, "all cores", "run") as bar:
                     loads = measure_concurrent(busy, samples, requests=requests, tick=bar.update)
-            finally:
-                extra.close()
-    finally:
-        opened.close()
     return Comparison(
         model=files.name,
         version=files.version,

@@ -90,12 +90,9 @@ def test_load_goes_through_the_engine(double: ModelFiles) -> None:
 
     async def load() -> tuple[CandidateUnderLoad, Outcome]:
         samples = [("a", row(1))]
-        loaded = await open_candidate(double, PAIR, samples, cores=2, open_predictor=factory)
-        try:
+        async with open_candidate(double, PAIR, samples, cores=2, open_predictor=factory) as loaded:
             await loaded.run(0.3)
             return loaded, loaded.outcome()
-        finally:
-            await loaded.model.close()
 
     loaded, found = asyncio.run(load())
     assert len(factory.opened) == 2
