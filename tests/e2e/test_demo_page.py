@@ -98,9 +98,9 @@ def choice(value: str) -> str:
     return f"label:has(> input[value='{value}'])"
 
 
-def query_after(page: Page, action: Any, path: str = "/segment") -> dict[str, str]:
+def query_after(page: Page, action: Any) -> dict[str, str]:
     """The parameters of the request that the action leads to."""
-    with page.expect_request(lambda request: urlsplit(request.url).path == path) as caught:
+    with page.expect_request(lambda request: urlsplit(request.url).path == "/segment") as caught:
         action()
     return dict(parse_qsl(urlsplit(caught.value.url).query))
 

@@ -16,7 +16,6 @@ from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
 from app.evidence.live.shadow_predictor import RegistryProxy
-from app.models.repository.layout import ModelFiles
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -74,39 +73,28 @@ class Bench:
         self.clock = ManualClock()
         self.free_bytes = 1 << 40
         self.beside = replace(live.predictors, open_predictor=self.tried)
-        self.registry = self.open_registry()
-
-    def open_registry(self, **options: Any) -> Any:
-        return open_registry(self.loop, self.root, self.factory, **options)
+        self.registry = open_registry(self.loop, self.root, self.factory)
 
     def load(self, groups: str, *, first: str = AUTO) -> None:
         write_config(self.root / "double", first + groups)
         write_version(self.root / "double" / "1")
         self.registry.load_all()
 
-    def chooser(
-        self,
-        precision: Choosing = "auto",
-        keep: Callable[[ModelFiles, Choice], None] | None = None,
-    ) -> Chooser:
-        def remember(files: ModelFiles, choice: Choice) -> None:
-            self.kept.append(choice)
-
+    def chooser(self, precision: Choosing = "auto") -> Chooser:
         proxy = RegistryProxy(self.registry.it)
         self.loop(proxy.bind)
         return Chooser(
             proxy,
             self.beside,
             precision=precision,
-            keep=keep or remember,
+            keep=lambda _files, choice: self.kept.append(choice),
             clock=self.clock,
             wall_clock=lambda: NOW,
             free_bytes=lambda: self.free_bytes,
         )
 
     def choose(self, precision: Choosing = "auto") -> Choice:
-        chooser = self.chooser(precision)
-        settle(chooser)
+        settle(self.chooser(precision))
         return self.served().choice
 
     def served(self) -> ServedModel:
