@@ -157,6 +157,11 @@ def measure_single(
     )
 
 
+def runs_of_slice(requests: int, instances: int) -> int:
+    """A slice's part of `requests`, rounded up to the same number for each instance."""
+    return -(-requests // (SLICES * instances)) * instances
+
+
 def measure_concurrent(
     predictors: Mapping[str, Sequence[Predictor]],
     samples: Sequence[Sample],
@@ -171,9 +176,9 @@ def measure_concurrent(
         start = slice_number % len(names)
         for name in names[start:] + names[:start]:
             load = loads[name]
-            share = -(-requests // (SLICES * load.instances)) * load.instances
+            runs = runs_of_slice(requests, load.instances)
             began = time.perf_counter()
-            load.seconds += _busy(predictors[name], samples, share, tick)
+            load.seconds += _busy(predictors[name], samples, runs, tick)
             load.wall_seconds += time.perf_counter() - began
     return loads
 

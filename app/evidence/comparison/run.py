@@ -22,6 +22,7 @@ from app.evidence.comparison.measure import (
     measure_concurrent,
     measure_single,
     open_groups,
+    runs_of_slice,
 )
 from app.evidence.comparison.result import Comparison, group_results
 from app.models.repository.config import InstanceGroup, ModelConfig
@@ -77,11 +78,8 @@ def compare(
                     for name, several in opened.predictors.items()
                     if name not in extra.refused
                 }
-                total = sum(
-                    SLICES * -(-requests // (SLICES * len(several))) * len(several)
-                    for several in busy.values()
-                )
-                with _progress(total, "all cores", "run") as bar:
+                runs_each = (runs_of_slice(requests, len(several)) for several in busy.values())
+                with _progress(SLICES * sum(runs_each), "all cores", "run") as bar:
                     loads = measure_concurrent(busy, samples, requests=requests, tick=bar.update)
     return Comparison(
         model=files.name,

@@ -71,8 +71,7 @@ class Outcome:
 
 def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
     """Ways to divide the cores among equal predictors, by powers of two; some leave cores idle."""
-    powers = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
-    sizes = sorted({*powers, cores})
+    sizes = sorted({2**power for power in range(cores.bit_length())} | {cores})
     return [
         Candidate(batch=1, threads=threads, count=count, buckets=buckets)
         for threads in sizes
@@ -136,11 +135,10 @@ if TYPE_CHECKING:
     import tomlkit
 
 
-def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[int, ...]]) -> None:
+def write_group(path: Path, candidate: Candidate, *, inputs: Sequence[str]) -> None:
     """Set the default group's count and threads, the batch size and, for texts, the buckets.
 
-    A warm-up shape of an input consists of its sizes in `lengths` and, as the last size, a bucket.
-    Raises ConfigError.
+    A warm-up shape of each of the `inputs` is one row of a bucket's length. Raises ConfigError.
     """
     config, document = load_config(path), _parsed(path)
     import tomlkit
@@ -157,7 +155,7 @@ def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[in
         warmups = tomlkit.aot()
         for bucket in candidate.buckets:
             shapes = tomlkit.inline_table()
-            shapes.update({name: [*leading, bucket] for name, leading in lengths.items()})
+            shapes.update({name: [1, bucket] for name in inputs})
             table = tomlkit.table()
             table["shapes"] = shapes
             warmups.append(table)

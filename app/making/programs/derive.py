@@ -244,7 +244,7 @@ def checked(
     if the loss is too large: shipped ranges were measured on another machine, and this one may
     compute int8 differently.
     """
-    reference = files.spec(files.config.group(_reference_group(files)))
+    reference = files.spec(next(g for g in files.config.instance_group if g.program is None))
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / derived.entry.program).write_bytes(derived.content)
         small = replace(
@@ -271,10 +271,6 @@ def checked(
         )
     loss = MeasuredLoss(data="samples on this machine", count=len(samples), figures=figures)
     return replace(derived, entry=replace(derived.entry, quality=(*derived.entry.quality, loss)))
-
-
-def _reference_group(files: ModelFiles) -> str:
-    return next(group.name for group in files.config.instance_group if group.program is None)
 
 
 def _outputs(

@@ -154,7 +154,7 @@ pad_id = 0
 def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(CONFIG, "utf-8")
-    write_group(path, Candidate(4, 2, 3, (16, 64)), lengths={"x": (1,)})
+    write_group(path, Candidate(4, 2, 3, (16, 64)), inputs=["x"])
     text = path.read_text("utf-8")
     assert "# how this model is served" in text
     assert "# the one that answers" in text
@@ -175,4 +175,4 @@ def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
 def test_without_a_file_there_is_nothing_to_write_to(tmp_path: Path) -> None:
     """The defaults of a missing config.toml cannot be edited."""
     with pytest.raises(ConfigError, match=r"has no config\.toml"):
-        write_group(tmp_path / "config.toml", PAIR, lengths={})
+        write_group(tmp_path / "config.toml", PAIR, inputs=[])
