@@ -1,7 +1,6 @@
 """The default group is measured, swapped in under load, and there at once after the next start."""
 
 import json
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -43,10 +42,9 @@ options = { device = "gpu" }
 
 
 @pytest.fixture
-def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
-    shutil.copytree(tiny_model_repository, tmp_path / "models")
-    (tmp_path / "models" / "tiny" / "config.toml").write_text(CONFIG)
-    return tmp_path / "models"
+def repository(repository: Path) -> Path:
+    (repository / "tiny" / "config.toml").write_text(CONFIG)
+    return repository
 
 
 def start(repository: Path, log: str, **settings: object) -> Any:

@@ -198,10 +198,9 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.paddle
-def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_path: Path) -> None:
+def test_the_socket_answers_while_models_load(repository: Path, tmp_path: Path) -> None:
     """Live from the first moment, ready when the model is."""
-    repository, gate = tmp_path / "models", tmp_path / "gate"
-    shutil.copytree(tiny_model_repository, repository)
+    gate = tmp_path / "gate"
     (repository / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
     with (
         running(repository, tmp_path, module="tests.e2e.altered_server") as server,
@@ -230,23 +229,21 @@ def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_p
 def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -> None:
     """And the connection that is one too many gets its 503."""
     (tmp_path / "models").mkdir()
-    idle: list[socket.socket] = []
     few, settings = OWN_DESCRIPTORS + 20, {"max_connections": 20}
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, few))
 
-    with running(tmp_path / "models", tmp_path, before=limited, settings=settings) as server:
+    with (
+        running(tmp_path / "models", tmp_path, before=limited, settings=settings) as server,
+        contextlib.ExitStack() as idle,
+    ):
         server.wait_loaded()
-        try:
-            for _ in range(21):
-                idle.append(server.connect())
-            with server.connect() as connection:
-                connection.sendall(LIVE)
-                reply = read_all(connection)
-        finally:
-            for connection in idle:
-                connection.close()
+        for _ in range(21):
+            idle.enter_context(server.connect())
+        with server.connect() as connection:
+            connection.sendall(LIVE)
+            reply = read_all(connection)
     assert status_of(reply) == 503
     assert json.loads(reply.partition(b"\r\n\r\n")[2])
 

@@ -50,14 +50,13 @@ def test_hostile_pictures_get_their_expected_status(full_server: Server, step: i
         code = "" if response.is_success else response.json()["code"]
         return name, response.status_code, code
 
-    neighbour = threading.Thread(target=keep_asking)
-    neighbour.start()
-    try:
-        with full_server.client() as client, ThreadPoolExecutor(3) as clients:
+    with full_server.client() as client, ThreadPoolExecutor(4) as clients:
+        neighbour = clients.submit(keep_asking)
+        try:
             outcomes = list(clients.map(outcome, list(manifest)[::step]))
-    finally:
-        done.set()
-        neighbour.join()
+        finally:
+            done.set()
+        neighbour.result()
     wrong = {
         name: (status, code)
         for name, status, code in outcomes

@@ -48,12 +48,10 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+def repository(repository: Path) -> Path:
     """The model `tiny`, and the task of texts."""
-    root = tmp_path / "repository"
-    shutil.copytree(tiny_model_repository, root)
-    shutil.copytree(ROOT / "model_repo" / "emotion", root / "emotion")
-    return root
+    shutil.copytree(ROOT / "model_repo" / "emotion", repository / "emotion")
+    return repository
 
 
 def attributes(message: Any) -> dict[str, Any]:

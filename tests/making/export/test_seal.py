@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -152,11 +153,9 @@ def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
 def test_other_frameworks_run_a_program_without_parameters(sealed: Path, backend: str) -> None:
     files = ModelRepository(sealed).read("doubled", 1)
     rows = np.array([[1, 2, 3]], np.float32)
-    predictor = ProcessBackend()(files.spec(InstanceGroup(name="other", backend=backend)))
-    try:
+    spec = files.spec(InstanceGroup(name="other", backend=backend))
+    with closing(ProcessBackend()(spec)) as predictor:
         found = predictor.run({"rows": rows}, timeout=60)
-    finally:
-        predictor.close()
     np.testing.assert_allclose(found["output_0"], rows * 2 + 1, rtol=1e-6)  # type: ignore[arg-type]
 
 

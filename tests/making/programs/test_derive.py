@@ -91,11 +91,7 @@ def _run_on(files: ModelFiles, *groups: str) -> None:
     test = replace(golden, agreement=agreement)
     for name in groups:
         group = files.config.group(name)
-        predictor = ProcessBackend()(files.spec(group))
-        try:
-            test.judging(group).check(predictor, timeout=60)
-        finally:
-            predictor.close()
+        test.judging(group).opened(ProcessBackend(), files.spec(group)).close()
 
 
 def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) -> None:
