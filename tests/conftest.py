@@ -16,6 +16,7 @@ from tests.engine.driving import Loop
 from tests.ran import ran
 
 if TYPE_CHECKING:
+    from app.models.repository.layout import ModelFiles
     from tests.engine.fakes import FakeFactory, RecordingObserver
 
 ROOT = Path(__file__).parents[1]
@@ -85,11 +86,20 @@ def observer() -> RecordingObserver:
 
 
 @pytest.fixture
-def registry(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Any]:
-    """Serves version 1 of `double` (y = 2 x) from `tmp_path`, on fake predictors."""
-    from tests.engine.fakes import open_registry, write_double
+def double(tmp_path: Path) -> ModelFiles:
+    """Version 1 of `double` (y = 2 x), whose repository is `tmp_path`."""
+    from app.models.repository.layout import ModelRepository
+    from tests.engine.fakes import write_double
 
     write_double(tmp_path)
+    return ModelRepository(tmp_path).read("double", 1)
+
+
+@pytest.fixture
+def registry(loop: Loop, tmp_path: Path, factory: FakeFactory, double: ModelFiles) -> Iterator[Any]:
+    """Serves `double` on fake predictors."""
+    from tests.engine.fakes import open_registry
+
     registry = open_registry(loop, tmp_path, factory)
     registry.load_all()
     yield registry

@@ -13,6 +13,11 @@ from app.contracts.tensors import TensorSpec
 
 PAIRS = (TensorSpec("x", "float32", (-1, -1)),), (TensorSpec("y", "float32", (-1, -1)),)
 """Inputs and outputs of the models that fakes serve: y = 2 x."""
+TINY = (
+    (TensorSpec("image", "float32", (-1, 3, -1, -1)),),
+    (TensorSpec("scores", "float32", (-1, 2)), TensorSpec("mean", "float32", (-1, 4))),
+)
+"""Those of the model that `tests.tiny_model` exports."""
 
 
 def write_version(
@@ -23,7 +28,6 @@ def write_version(
     specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]] = PAIRS,
     inputs: Mapping[str, NDArray[Any]] | None = None,
     outputs: Mapping[str, NDArray[Any]] | None = None,
-    tolerance: float = 1e-4,
 ) -> Path:
     """Write a complete version; returns its directory."""
     directory.mkdir(parents=True)
@@ -32,7 +36,7 @@ def write_version(
     (directory / "inference.pdiparams").write_bytes(params)
     golden: dict[str, Any] = {f"input.{name}": a for name, a in (inputs or {"x": x}).items()}
     golden |= {f"output.{name}": array for name, array in (outputs or {"y": 2 * x}).items()}
-    np.savez_compressed(directory / "selftest.npz", tolerance=np.float64(tolerance), **golden)
+    np.savez_compressed(directory / "selftest.npz", tolerance=np.float64(1e-4), **golden)
     write_manifest(directory, specs)
     return directory
 

@@ -35,6 +35,11 @@ def test_grpc_without_its_extra_is_refused_before_anything_starts(
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
 
 
+def app_of(settings: Settings) -> Any:
+    """The application over no model."""
+    return create_app(settings, registry=cast(ModelRegistry, FakeRegistry(models=[])))
+
+
 class CountedSettings(settings_class(load_tasks(PIPELINES).values())):  # type: ignore[misc]
     """Counts how often the keys are read."""
 
@@ -50,7 +55,7 @@ def test_the_key_file_is_read_once(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("secret\n")
     settings = CountedSettings(model_repository=tmp_path, api_keys_file=file)
-    app = create_app(settings, registry=cast(ModelRegistry, FakeRegistry(models=[])))
+    app = app_of(settings)
     assert settings.reads == [file]
     assert Client(app).get("/info").status_code == 401
     assert Client(app).get("/info", headers={"X-Api-Key": "secret"}).status_code == 200
@@ -112,16 +117,13 @@ def test_codec_processes_are_in_the_metrics() -> None:
 def test_settings_win_over_the_repository_s_default(tmp_path: Path) -> None:
     write_model(tmp_path, "a", 'pipeline = "segment"')
     write_model(tmp_path, "b", 'pipeline = "segment"')
-    registry = cast(ModelRegistry, FakeRegistry(models=[]))
     for chosen, expected in (({}, "a"), ({"segment": "b"}, "b")):
         settings = make_settings(model_repository=tmp_path, default_models=chosen)
-        app = create_app(settings, registry=registry)
-        assert Client(app).get("/info").json()["default_models"]["segment"] == expected
+        assert Client(app_of(settings)).get("/info").json()["default_models"]["segment"] == expected
 
 
 def test_a_shadow_group_that_no_model_has_is_told_at_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = make_settings(model_repository=tmp_path, shadow_groups=("natve",))
-    create_app(settings, registry=cast(ModelRegistry, FakeRegistry(models=[])))
+    app_of(make_settings(model_repository=tmp_path, shadow_groups=("natve",)))
     assert any("'natve'" in line for line in caplog.messages)

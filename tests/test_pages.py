@@ -1,19 +1,15 @@
 """Documents stay short, and their links lead somewhere."""
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.ran import ran
+
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / name
-    for name in subprocess.run(
-        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-]
+PAGES = [ROOT / name for name in ran(["git", "ls-files", "*.md"]).stdout.splitlines()]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 MOST_LINES = 250
 

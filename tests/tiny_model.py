@@ -11,8 +11,7 @@ import paddle
 from paddle import nn
 from paddle.static import InputSpec
 
-from tests.model_files import write_config, write_version
-from tests.tiny_specs import SPECS
+from tests.model_files import TINY, write_config, write_version
 
 CONFIG = """
 default_group = "onednn"
@@ -69,7 +68,7 @@ def main(repository: Path) -> None:
         repository / "tiny" / "1",
         program=program,
         params=params,
-        specs=SPECS,
+        specs=TINY,
         inputs={"image": image},
         outputs={"scores": scores, "mean": mean},
     )

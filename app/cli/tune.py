@@ -151,10 +151,6 @@ def _tune(args: argparse.Namespace) -> int:
         print("config.toml is unchanged (--dry-run)")
         return 0
     path = files.directory.parent / "config.toml"
-    write_group(
-        path,
-        chosen.candidate,
-        lengths={spec.name: (1,) for spec in files.manifest.inputs},
-    )
+    write_group(path, chosen.candidate, inputs=[spec.name for spec in files.manifest.inputs])
     print(f"written to {path}")
     return 0

@@ -1,4 +1,4 @@
-"""Scripts of deploy/ and loadtest/ as modules, and a stand-in for what they talk to."""
+"""Scripts of deploy/ and loadtest/ as modules, and what they talk to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,17 +20,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.http_stub import Answer, http_stub
+from tests.ran import ran
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
 LISTENING = re.compile(r'"Listening on" address=(127\.0\.0\.1:\d+)')
-
-Reply = tuple[int, dict[str, str], bytes]
-Answer = Callable[[str, bytes], Reply]
-"""Path with query and body of a request in; status, headers and body of the reply out."""
-
-
-def as_json(value: Any, status: int = 200) -> Reply:
-    return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
 
 def load_script(path: str) -> ModuleType:
@@ -62,44 +55,6 @@ def script() -> Iterator[Callable[[str], ModuleType]]:
             del sys.modules[name]
 
 
-@contextmanager
-def http_stub(answer: Answer) -> Iterator[str]:
-    """A server on a free port of this machine that replies as `answer` says; yields its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def reply(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
-            status, headers, body = answer(self.path, self.rfile.read(length))
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = reply  # noqa: N815  # the names that the library calls
-
-        def log_message(self, *args: Any) -> None:
-            del args
-
-    class Server(ThreadingHTTPServer):
-        request_queue_size = (
-            1024  # of 5, a burst of clients loses some, who try again a second later
-        )
-
-    server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 @pytest.fixture
 def stub() -> Iterator[Callable[[Answer], str]]:
     with ExitStack() as stack:
@@ -111,8 +66,7 @@ def promtool(*arguments: str) -> str:
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
-    done = subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran([tool, *arguments])
     return done.stdout + done.stderr
 
 

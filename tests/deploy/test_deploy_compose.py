@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from app.settings.server import Settings
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"
@@ -25,9 +25,7 @@ def test_the_file_is_valid() -> None:
     tool = shutil.which("check-jsonschema", path=str(Path(sys.executable).parent))
     if tool is None:
         pytest.skip("check-jsonschema is not installed")
-    command = [tool, "--builtin-schema", "vendor.compose-spec", str(FILE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    ran([tool, "--builtin-schema", "vendor.compose-spec", FILE])
 
 
 @pytest.mark.parametrize("name", SERVICES)

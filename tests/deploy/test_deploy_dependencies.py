@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -17,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,8 +137,7 @@ def test_a_first_run_installs_what_serving_needs_and_a_first_test_the_rest(tmp_p
     shutil.copy(ROOT / "clients/python/pyproject.toml", tmp_path / "clients/python")
 
     def steps(target: str) -> list[str]:
-        command = ["make", "--no-print-directory", "-n", target]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = ran(["make", "--no-print-directory", "-n", target], cwd=tmp_path)
         words = r"requirement (\S+)|(paddlepool serve|pytest)"
         return [one or two for one, two in re.findall(words, done.stdout)]
 

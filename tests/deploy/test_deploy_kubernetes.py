@@ -17,6 +17,7 @@ from app.settings.server import Settings
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
 from tests.deploy.conftest import promtool
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "paddlepool"
@@ -88,7 +89,7 @@ def in_their_environment(*arguments: str | Path) -> subprocess.CompletedProcess[
     """Python with what the checks of manifests need."""
     if not PYTHON.exists():
         pytest.skip("SKIPPED HELM CHART TESTS: `make .venv-deploy/.installed` makes what they need")
-    done = subprocess.run([PYTHON, *arguments], capture_output=True, text=True, timeout=120)
+    done = ran([PYTHON, *arguments], check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -15,7 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from PIL import Image
 
-from tests.deploy.conftest import Answer, Reply, as_json
+from tests.http_stub import Answer, Reply, as_json
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCUST = ROOT / ".venv-load" / "bin" / "locust"
@@ -86,10 +86,10 @@ def run_locust(url: str, *arguments: str) -> tuple[int, str]:
     """Two seconds of load: locust's exit code, and what it printed."""
     if not LOCUST.exists():
         pytest.skip("locust is not installed (make .venv-load/.installed)")
-    command = [str(LOCUST), "--locustfile", str(ROOT / "loadtest" / "locustfile.py")]
+    command = [LOCUST, "--locustfile", ROOT / "loadtest" / "locustfile.py"]
     command += ["--headless", "--only-summary", "--host", url, "--duration", "2"]
     command += ["--max-p95-segment", "30000", "--max-p95-sentiment", "30000", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = ran(command, timeout=180, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

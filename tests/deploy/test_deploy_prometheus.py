@@ -76,13 +76,20 @@ def test_alerts_fire_on_their_trouble_and_stay_silent_beside_it(tmp_path: Path) 
 
 
 def test_every_alert_is_documented_and_has_been_seen_firing() -> None:
-    """docs/monitoring.md names each alert, and no other; so do the cases and the runbooks."""
+    """docs/monitoring.md names each alert, and no other; so do the cases and the runbooks, to which
+    the alerts lead."""
     page = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `Paddlepool")]
     named = [cell.strip("`") for row in rows for cell in row.split("|")[1].strip().split(", ")]
     assert named == list(ALERTS)
     assert {alert for case in FIRING for alert in case["fires"]} == set(ALERTS)
-    assert {path.stem for path in (ROOT / "docs" / "runbooks").iterdir()} == set(ALERTS)
+    runbooks = ROOT / "docs" / "runbooks"
+    assert {path.stem for path in runbooks.iterdir()} == set(ALERTS)
+    for alert, rule in ALERTS.items():
+        assert rule["annotations"]["runbook_url"] == "{{ $externalURL }}" + f"/consoles/{alert}.md"
+        page = (runbooks / f"{alert}.md").read_text("utf-8")
+        assert page.startswith(f"# {alert}\n")
+        assert re.findall("(?m)^## (.*)$", page) == ["Check", "Fix"]
 
 
 def test_objectives_lie_on_bounds_of_the_histogram() -> None:
@@ -90,14 +97,6 @@ def test_objectives_lie_on_bounds_of_the_histogram() -> None:
     asked = re.findall(r'le="([\d.]+)"', (RULES / "recording.yml").read_text("utf-8"))
     assert asked
     assert {float(each) for each in asked} <= set(SECONDS)
-
-
-def test_every_alert_leads_to_its_page() -> None:
-    for alert, rule in ALERTS.items():
-        assert rule["annotations"]["runbook_url"] == "{{ $externalURL }}" + f"/consoles/{alert}.md"
-        page = (ROOT / "docs" / "runbooks" / f"{alert}.md").read_text("utf-8")
-        assert page.startswith(f"# {alert}\n")
-        assert re.findall("(?m)^## (.*)$", page) == ["Check", "Fix"]
 
 
 @pytest.mark.nightly

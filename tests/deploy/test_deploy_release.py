@@ -20,7 +20,8 @@ import pytest
 import yaml
 
 from app import __version__
-from tests.deploy.conftest import Answer, Reply, as_json
+from tests.http_stub import Answer, Reply, as_json
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = ROOT / "deploy" / "release"
@@ -42,15 +43,7 @@ def tool(name: str) -> str:
 def run(
     command: list[str | Path], environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(each) for each in command],
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return ran(command, env={**os.environ, **(environment or {})}, check=False)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from importlib.metadata import distributions
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from tests.deploy.conftest import load_script
+from tests.ran import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
@@ -46,10 +46,7 @@ def bill(
     if not PYTHON.exists():
         pytest.skip("SKIPPED SBOM TESTS: make .venv-deploy/.installed makes their environment")
     output = tmp_path_factory.mktemp("sbom") / "sbom.json"
-    done = subprocess.run(
-        [PYTHON, ROOT / "deploy" / "sbom.py", "--output", output], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran([PYTHON, ROOT / "deploy" / "sbom.py", "--output", output])
     found: dict[str, Any] = json.loads(output.read_text("utf-8"))
     return found
 

@@ -23,6 +23,8 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
+from tests.ran import ran
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 280.0
 BUILT = ("app", "model_repo", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
@@ -31,11 +33,7 @@ pytestmark = pytest.mark.nightly  # packs 31 MB
 
 
 def run(command: list[str], directory: Path) -> str:
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return ran(command, cwd=directory, timeout=PATIENCE).stdout
 
 
 def built(step: str, source: Path, target: Path) -> Path:
@@ -76,9 +74,7 @@ def metadata(wheel: Path) -> Message:
 
 
 def test_the_wheel_brings_the_newest_committed_version_of_each_model(wheel: Path) -> None:
-    committed = subprocess.run(
-        ["git", "ls-files", "model_repo"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    committed = ran(["git", "ls-files", "model_repo"]).stdout.splitlines()
     newest: dict[str, int] = {}
     for model, version in re.findall(r"^model_repo/(\w+)/(\d+)/", "\n".join(committed), re.M):
         newest[model] = max(newest.get(model, 0), int(version))
@@ -99,9 +95,7 @@ def test_the_wheel_brings_the_newest_committed_version_of_each_model(wheel: Path
 
 def test_the_wheel_has_every_module_and_page(wheel: Path) -> None:
     """Whatever Git has of the package, no test and no cache."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "app"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    tracked = ran(["git", "ls-files", "app"]).stdout.splitlines()
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name for name in tracked if name not in names} == set()

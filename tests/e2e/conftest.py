@@ -25,6 +25,12 @@ def server(
         yield server
 
 
+@pytest.fixture
+def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+    """A test's own repository with the model `tiny`."""
+    return shutil.copytree(tiny_model_repository, tmp_path / "models")
+
+
 SHORT = {
     "header_timeout_seconds": 2,
     "receive_timeout_seconds": 3,

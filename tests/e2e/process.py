@@ -38,11 +38,10 @@ os.execv(sys.argv[2], sys.argv[2:])
 class Server:
     """One `paddlepool serve`; `log()` are the JSON lines it has written so far."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log_file: Path, repository: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log_file: Path) -> None:
         self.process = process
         self._log_file = log_file
-        self.repository = repository
-        self.port = int(self._wait_for("listening")["url"].rpartition(":")[2])
+        self.port = int(self.wait_logged(event="listening")["url"].rpartition(":")[2])
         self.url = f"http://127.0.0.1:{self.port}"
 
     def log(self) -> list[dict[str, Any]]:
@@ -52,33 +51,22 @@ class Server:
     def text(self) -> str:
         return self._log_file.read_text("utf-8", errors="replace")
 
-    def _wait_for(self, event: str) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            for line in self.log():
-                if line["event"] == event:
-                    return line
-            assert self.process.poll() is None, f"the server ended:\n{self.text()}"
-            time.sleep(0.02)
-        raise AssertionError(f"no {event!r} within {PATIENCE} s:\n{self.text()}")
-
     def wait_loaded(self) -> None:
         """Until loading has ended, well or not."""
-        self._wait_for("loaded")
+        self.wait_logged(event="loaded")
 
     def wait_logged(self, **members: Any) -> dict[str, Any]:
-        """Until a line with these members is in the log; returns the first."""
-        return self.wait_all_logged(1, **members)[0]
-
-    def wait_all_logged(self, count: int, **members: Any) -> list[dict[str, Any]]:
-        """Until `count` lines with these members are in the log, which is written in the rear."""
+        """Until a line with these members is in the log, which is written in the rear; returns the
+        first."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            lines = [line for line in self.log() if members.items() <= line.items()]
-            if len(lines) >= count:
-                return lines
+            ended = self.process.poll() is not None
+            for line in self.log():
+                if members.items() <= line.items():
+                    return line
+            assert not ended, f"the server ended:\n{self.text()}"
             time.sleep(0.02)
-        raise AssertionError(f"no {count} lines with {members}:\n{self.text()[-3000:]}")
+        raise AssertionError(f"no line with {members}:\n{self.text()[-3000:]}")
 
     def children(self) -> set[int]:
         """The ids of its processes, from /proc."""
@@ -145,7 +133,7 @@ def running(
             preexec_fn=before,
         )
     try:
-        yield Server(process, log_file, repository)
+        yield Server(process, log_file)
     finally:
         process.kill()
         process.wait()

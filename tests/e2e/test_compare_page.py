@@ -112,15 +112,14 @@ def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server
     assert "there is no candidate" not in page.inner_text("#verdict-text")
 
 
-NOT_MEASURED = {"gain": None, "gain_low": None, "gain_high": None, "resident_bytes": None}
-NOT_JUDGED = {"largest_difference": None, "mean_difference": None, "agreement": None}
-
-
-def trial(group: str, gain: float | None, low: float | None, high: float | None) -> Any:
+def trial(
+    group: str, gain: float | None = None, low: float | None = None, high: float | None = None
+) -> Any:
     """A candidate as /compare/data tells it."""
-    numbers = {"gain": gain, "gain_low": low, "gain_high": high}
+    names = ("resident_bytes", "largest_difference", "mean_difference", "agreement")
+    measured = {"gain": gain, "gain_low": low, "gain_high": high} | dict.fromkeys(names)
     fit = low is not None and low > 1.1
-    return NOT_MEASURED | NOT_JUDGED | numbers | {"group": group, "fit": fit, "reason": "said"}
+    return measured | {"group": group, "fit": fit, "reason": "said"}
 
 
 def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
@@ -133,8 +132,8 @@ def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
         found = [
             trial("onnxruntime", 2.41, 2.1, 2.74),
             trial("openvino", 0.9, 0.8, 1.0),
-            trial("mixed", 0.5, None, None),
-            trial("gpu", None, None, None),
+            trial("mixed", 0.5),
+            trial("gpu"),
         ]
         model["choice"] |= {"by": "measured", "at": 1.0, "group": "onnxruntime"}
         model["choice"]["candidates"] = found
@@ -291,7 +290,7 @@ def test_whatever_is_written_anywhere_is_text(
             | {"options": {text: text}, "backend": text, "ready": False}
             for text in strings
         ]
-        found = [trial(text, None, None, None) | {"reason": text} for text in strings]
+        found = [trial(text) | {"reason": text} for text in strings]
         model["choice"] |= {"group": strings[0], "reason": strings[1], "candidates": found}
         told["models"] = [model | {"name": strings[1], "reason": strings[2]}]
         told["history"] = []

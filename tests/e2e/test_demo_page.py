@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -60,12 +61,20 @@ PASTE = """
 """
 
 
+@contextmanager
+def visited(
+    browser: Browser, server: Server, complaints: list[str], **options: Any
+) -> Iterator[Page]:
+    """The page, with its first picture and its first sentence answered."""
+    with opened(browser, complaints, **options) as page:
+        page.goto(f"{server.url}/")
+        answered(page)
+        yield page
+
+
 @pytest.fixture
 def page(browser: Browser, full_server: Server, complaints: list[str]) -> Iterator[Page]:
-    """The page, with its first picture and its first sentence answered."""
-    with opened(browser, complaints) as page:
-        page.goto(f"{full_server.url}/")
-        answered(page)
+    with visited(browser, full_server, complaints) as page:
         yield page
 
 
@@ -84,9 +93,14 @@ def payload(name: str, content: bytes, media_type: str = "") -> FilePayload:
     return {"name": name, "mimeType": media_type, "buffer": content}
 
 
-def query_after(page: Page, action: Any, path: str = "/segment") -> dict[str, str]:
+def choice(value: str) -> str:
+    """The label that chooses this value."""
+    return f"label:has(> input[value='{value}'])"
+
+
+def query_after(page: Page, action: Any) -> dict[str, str]:
     """The parameters of the request that the action leads to."""
-    with page.expect_request(lambda request: urlsplit(request.url).path == path) as caught:
+    with page.expect_request(lambda request: urlsplit(request.url).path == "/segment") as caught:
         action()
     return dict(parse_qsl(urlsplit(caught.value.url).query))
 
@@ -142,11 +156,10 @@ def test_a_picture_and_a_sentence_are_answered_at_first_sight(
 def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) -> None:
     """Each change is one request with exactly the parameters that differ from the defaults."""
     page.click("#more summary")
-    label = "label:has(> input[value='{}'])".format
     steps: list[tuple[Any, dict[str, str]]] = [
-        (lambda: page.click(label("mask")), {"output": "mask"}),
+        (lambda: page.click(choice("mask")), {"output": "mask"}),
         (
-            lambda: (page.click(label("cutout")), page.select_option("#refine", "none")),
+            lambda: (page.click(choice("cutout")), page.select_option("#refine", "none")),
             {"refine": "none"},
         ),
         (lambda: page.select_option("#colours", "original"), {"colours": "original"}),
@@ -189,7 +202,6 @@ def test_another_background_asks_the_server_nothing(page: Page, complaints: list
     )
     page.click("#segment-code summary")
     code, facts = page.locator("#segment-code pre"), page.locator("#result-facts")
-    label = "label:has(> input[value='{}'])".format
     page.click("#more summary")
 
     def corner(action: Any, query: str, kind: str = "png") -> tuple[int, ...]:
@@ -201,20 +213,20 @@ def test_another_background_asks_the_server_nothing(page: Page, complaints: list
         assert isinstance(pixel, tuple)
         return pixel
 
-    assert corner(lambda: page.click(label("#438edb")), "bg_color=%23438edb") == (67, 142, 219)
+    assert corner(lambda: page.click(choice("#438edb")), "bg_color=%23438edb") == (67, 142, 219)
     assert corner(lambda: page.fill("#own-colour", "#102030"), "bg_color=%23102030") == (16, 32, 48)
-    light = corner(lambda: page.click(label("blur")), "bg_blur=3%25")
+    light = corner(lambda: page.click(choice("blur")), "bg_blur=3%25")
     assert min(light) > 50, light
     assert corner(lambda: page.fill("#blur", "5"), "bg_blur=5%25") != light
     for kind in ("jpg", "webp"):
         corner(lambda kind=kind: page.select_option("#format", kind), f"format={kind}", kind)
     page.select_option("#format", "")
     with page.expect_file_chooser() as chooser:
-        page.click(label("image"))
+        page.click(choice("image"))
     beach = file_of("beach.png", Image.new("RGB", (40, 40), (10, 200, 30)))
     assert corner(lambda: chooser.value.set_files(beach), "bg_image=@beach.png") == (10, 200, 30)
     expect(page.locator("#bg-name")).to_have_text("beach.png")
-    page.click(label("none"))
+    page.click(choice("none"))
     expect(page.locator("#save")).to_have_attribute("download", "astronaut-cutout.png")
     assert asked == []
     assert complaints == []
@@ -222,7 +234,7 @@ def test_another_background_asks_the_server_nothing(page: Page, complaints: list
 
 def test_a_refused_background_says_so(page: Page, tmp_path: Path) -> None:
     """What the server would refuse is not sent, and a file that has gone is no absent server."""
-    page.click("label:has(> input[value='image'])")
+    page.click(choice("image"))
     page.evaluate(CHOOSE_LARGE, "#bg-file")
     refusal = page.locator("#segment-refusal")
     expect(refusal).to_contain_text("big.png has 12582913 bytes")
@@ -421,7 +433,7 @@ def test_a_server_that_is_gone_can_be_tried_again(page: Page) -> None:
     sent = "/segment", "/sentiment", "/samples/cat.jpg", "/v2/models/mnist/versions/1/infer"
     for path in sent:
         page.route(at(path), lambda route: route.abort("connectionrefused"))
-    page.click("label:has(> input[value='mask'])")
+    page.click(choice("mask"))
     page.click("#samples button:nth-child(4)")
     page.fill("#text", "好")
     card = "#model-cards article:has(h3:text-is('mnist@1'))"
@@ -505,7 +517,7 @@ def test_the_code_does_what_the_page_did(page: Page, tmp_path: Path, full_server
     as their own included."""
     name = 'it\'s; a "odd" $HOME,`x` 夏.png'
     (tmp_path / name).write_bytes(file_of(name)["buffer"])
-    page.click("label:has(> input[value='#d62f3a'])")
+    page.click(choice("#d62f3a"))
     page.set_input_files("#file", file_of(name))
     save = name.removesuffix(".png") + "-composite.png"
     expect(page.locator("#result-name")).to_have_text(save)
@@ -576,9 +588,7 @@ def test_chinese_is_the_browsers_choice_until_somebody_chooses(
     browser: Browser, full_server: Server, complaints: list[str]
 ) -> None:
     """Everything is said in it, errors too; the choice outlives the page."""
-    with opened(browser, complaints, locale="zh-CN") as page:
-        page.goto(f"{full_server.url}/")
-        answered(page)
+    with visited(browser, full_server, complaints, locale="zh-CN") as page:
         assert page.get_attribute("html", "lang") == "zh-CN"
         expect(page.locator("#segment-title")).to_have_text("图片抠图")
         expect(page.locator("#scores .best")).to_contain_text("快乐")
@@ -610,6 +620,13 @@ def test_words_are_whole_and_models_counted_once(page: Page) -> None:
     assert counted == ["a@2 READY", "b@1 LOADING"]
 
 
+CONTROLS = """
+skip language file camera-open sample pan split zoom-in result background own-colour refine colours
+size format threshold-on crop shadow scale-on position segment-model segment-predictor save text
+chip
+"""
+
+
 def test_everything_is_done_by_keys_alone(page: Page) -> None:
     """Tab reaches every control in the order of the page, and each does its work by a key."""
     page.click("#more summary")
@@ -624,21 +641,7 @@ def test_everything_is_done_by_keys_alone(page: Page) -> None:
         if not name:
             break
         reached.append(name)
-    wanted = [
-        *("skip", "language", "file", "camera-open", "sample", "pan", "split", "zoom-in"),
-        *("result", "background", "own-colour", "refine", "colours", "size", "format"),
-        *(
-            "threshold-on",
-            "crop",
-            "shadow",
-            "scale-on",
-            "position",
-            "segment-model",
-            "segment-predictor",
-        ),
-        *("save", "text", "chip"),
-    ]
-    assert [name for name in wanted if name not in reached] == []
+    assert [name for name in CONTROLS.split() if name not in reached] == []
     assert reached.index("pan") < reached.index("result") < reached.index("text")
     page.focus("input[name=background]")
     page.keyboard.press("ArrowRight")
@@ -665,9 +668,7 @@ def test_nobody_is_shut_out(
 ) -> None:
     """axe-core finds nothing, with everything open, after results and after refusals; nothing is
     too small to be pressed."""
-    with opened(browser, complaints, color_scheme=scheme, locale=locale) as page:
-        page.goto(f"{full_server.url}/")
-        answered(page)
+    with visited(browser, full_server, complaints, color_scheme=scheme, locale=locale) as page:
         assert violations(page) == []
         for box in ("#server", "#more", "#text-more", "#segment-code", "#sentiment-code"):
             page.click(f"{box} > summary")
@@ -693,9 +694,7 @@ def test_colours_of_the_system_hide_no_choice(
 ) -> None:
     """Swatches and bars keep theirs, and what is chosen still shows."""
     colour = "e => getComputedStyle(e).backgroundColor"
-    with opened(browser, complaints, forced_colors="active") as page:
-        page.goto(f"{full_server.url}/")
-        answered(page)
+    with visited(browser, full_server, complaints, forced_colors="active") as page:
         assert page.eval_on_selector(".swatch.red", colour) == "rgb(214, 47, 58)"
         bar = page.eval_on_selector(".fill.happy", colour)
         chosen, other = page.eval_on_selector_all(
@@ -708,15 +707,10 @@ def test_colours_of_the_system_hide_no_choice(
 
 def test_a_phone_shows_it_all(browser: Browser, full_server: Server, complaints: list[str]) -> None:
     """Nothing is wider than the screen, and a finger meets everything."""
-    with opened(
-        browser, complaints, viewport=PHONE, has_touch=True, is_mobile=True, color_scheme="dark"
-    ) as page:
-        page.goto(f"{full_server.url}/")
-        answered(page)
+    touch = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
+    with visited(browser, full_server, complaints, color_scheme="dark", **touch) as page:
         page.tap("#more summary")
-        assert query_after(page, lambda: page.tap("label:has(> input[value='mask'])")) == {
-            "output": "mask"
-        }
+        assert query_after(page, lambda: page.tap(choice("mask"))) == {"output": "mask"}
         expect(page.locator("#result-name")).to_have_text("astronaut-mask.png")
         page.tap("#segment-code summary")
         page.tap("#sentiment-code summary")

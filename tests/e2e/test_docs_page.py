@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
-from tests.e2e.browser import PHONE, violations
+from tests.e2e.browser import PHONE, opened, violations
 from tests.e2e.conftest import KEY
-from tests.e2e.process import PATIENCE, ROOT, Server
+from tests.e2e.process import ROOT, Server
 from tests.tasks.codecs import pictures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
@@ -21,13 +21,9 @@ SEGMENT, SENTIMENT = "#operations-segment-segmentImage", "#operations-sentiment-
 
 @pytest.fixture
 def page(browser: Browser, full_server: Server, complaints: list[str]) -> Iterator[Page]:
-    page = browser.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(f"{full_server.url}/docs")
-    yield page
-    page.close()
+    with opened(browser, complaints) as page:
+        page.goto(f"{full_server.url}/docs")
+        yield page
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def opened(page: Page, name: str) -> Locator:
+def ready(page: Page, name: str) -> Locator:
     """The operation, ready to be sent: nothing has to be pressed before."""
     page.locator(f"{name} .opblock-summary-control").click()
     operation = page.locator(name)
@@ -58,7 +54,7 @@ def options(select: Locator) -> list[str]:
 
 def test_a_picture_is_picked_sent_and_seen(page: Page, complaints: list[str]) -> None:
     """Three steps: no parameter is touched, and the reply is shown as the picture it is."""
-    operation = opened(page, SEGMENT)
+    operation = ready(page, SEGMENT)
     operation.locator("input[type=file]").first.set_input_files(PHOTO)
     assert executed(page, operation) == 200
     shown = operation.locator(".live-responses-table img")
@@ -70,7 +66,7 @@ def test_a_picture_is_picked_sent_and_seen(page: Page, complaints: list[str]) ->
 
 def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path) -> None:
     """The body as a form or as the picture alone, the reply in each type that can be chosen."""
-    operation = opened(page, SEGMENT)
+    operation = ready(page, SEGMENT)
     sent = operation.locator("select[aria-label='Request content type']")
     reply = operation.locator("tr.response[data-code='200'] select.content-type")
     forms, types = options(sent), options(reply)
@@ -87,7 +83,7 @@ def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path
 @pytest.mark.slow
 def test_every_word_of_every_list_is_200_where_it_may_stand(page: Page, small: Path) -> None:
     """Each choice beside the defaults; what needs another parameter says in words which."""
-    operation = opened(page, SEGMENT)
+    operation = ready(page, SEGMENT)
     operation.locator("input[type=file]").first.set_input_files(small)
     needs_composite = {"format": ["jpg"], "bg_fit": ["cover", "contain"]}
     for row in operation.locator("tr[data-param-in=query]:has(select)").all():
@@ -106,7 +102,7 @@ def test_every_word_of_every_list_is_200_where_it_may_stand(page: Page, small: P
 
 def test_every_example_of_a_text_is_200(page: Page, complaints: list[str]) -> None:
     """As they stand; none is the word `string`."""
-    operation = opened(page, SENTIMENT)
+    operation = ready(page, SENTIMENT)
     examples = operation.locator(".opblock-section-request-body .examples-select select")
     names = options(examples)
     assert len(names) == 3
@@ -125,7 +121,7 @@ def test_what_stands_there_is_200(page: Page, small: Path) -> None:
     names.first.wait_for()
     statuses = {}
     for name in names.evaluate_all("all => all.map(each => each.id)"):
-        operation = opened(page, f"#{name}")
+        operation = ready(page, f"#{name}")
         if (file := operation.locator("input[type=file]").first).is_visible():
             file.set_input_files(small)
         with page.expect_response(lambda response: "/docs" not in response.url) as reply:
@@ -137,7 +133,7 @@ def test_what_stands_there_is_200(page: Page, small: Path) -> None:
 
 def test_errors_are_one_row_with_a_way_to_their_table(page: Page, full_server: Server) -> None:
     """And the table opens at the code that is looked for."""
-    operation = opened(page, SENTIMENT)
+    operation = ready(page, SENTIMENT)
     rows = operation.locator("tr.response[data-code]")
     assert [row.get_attribute("data-code") for row in rows.all()] == ["200", "default"]
     assert rows.last.locator("a[href='/docs/errors']").count() == 1
@@ -149,48 +145,40 @@ def test_errors_are_one_row_with_a_way_to_their_table(page: Page, full_server: S
 
 def test_the_pages_follow_the_browser(browser: Browser, full_server: Server) -> None:
     """Dark where it is, and on a phone nothing of the table has to be scrolled for."""
-    context = browser.new_context(color_scheme="dark", viewport=PHONE)
-    page = context.new_page()
-    page.goto(f"{full_server.url}/docs")
-    page.wait_for_selector("html.dark-mode .swagger-ui .info")
-    page.goto(f"{full_server.url}/docs/errors")
-    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-    table = "(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.scroll'))"
-    assert page.evaluate(table)
-    assert violations(page) == []
-    context.close()
+    with opened(browser, [], color_scheme="dark", viewport=PHONE) as page:
+        page.goto(f"{full_server.url}/docs")
+        page.wait_for_selector("html.dark-mode .swagger-ui .info")
+        page.goto(f"{full_server.url}/docs/errors")
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        table = "(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.scroll'))"
+        assert page.evaluate(table)
+        assert violations(page) == []
 
 
 def test_both_pages_speak_chinese(browser: Browser, full_server: Server) -> None:
     """Where the browser does, until the other language is chosen, which the next page keeps."""
-    context = browser.new_context(locale="zh-CN", viewport=PHONE)
-    page = context.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.goto(f"{full_server.url}/docs/errors#text_empty")
-    row = page.locator("tr:target")
-    row.get_by_text("文本为空").wait_for()
-    assert "没有文本，或某条文本没有可见字符。" in row.inner_text()
-    assert page.locator("main p:visible").count() == 1
-    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-    assert violations(page) == []
-    page.goto(f"{full_server.url}/docs")
-    page.get_by_text("从图片中抠出前景").wait_for()
-    page.get_by_role("button", name="English").click()
-    page.get_by_text("Cut the foreground out of a picture").wait_for()
-    page.goto(f"{full_server.url}/docs/errors#text_empty")
-    assert "There is no text" in row.inner_text()
-    context.close()
+    with opened(browser, [], locale="zh-CN", viewport=PHONE) as page:
+        page.goto(f"{full_server.url}/docs/errors#text_empty")
+        row = page.locator("tr:target")
+        row.get_by_text("文本为空").wait_for()
+        assert "没有文本，或某条文本没有可见字符。" in row.inner_text()
+        assert page.locator("main p:visible").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert violations(page) == []
+        page.goto(f"{full_server.url}/docs")
+        page.get_by_text("从图片中抠出前景").wait_for()
+        page.get_by_role("button", name="English").click()
+        page.get_by_text("Cut the foreground out of a picture").wait_for()
+        page.goto(f"{full_server.url}/docs/errors#text_empty")
+        assert "There is no text" in row.inner_text()
 
 
 def test_a_key_is_given_once(browser: Browser, keyed_server: Server) -> None:
     """Where the server wants one: the page has a button for it, and then Execute works."""
-    page = browser.new_page()
-    page.set_default_timeout(1000 * PATIENCE)
-    page.goto(f"{keyed_server.url}/docs")
-    page.locator("button.authorize").first.click()
-    page.locator(".auth-container input").fill(KEY)
-    page.locator(".auth-container button.authorize").click()
-    page.locator(".auth-container button.btn-done").click()
-    operation = opened(page, SENTIMENT)
-    assert executed(page, operation) == 200
-    page.close()
+    with opened(browser, []) as page:
+        page.goto(f"{keyed_server.url}/docs")
+        page.locator("button.authorize").first.click()
+        page.locator(".auth-container input").fill(KEY)
+        page.locator(".auth-container button.authorize").click()
+        page.locator(".auth-container button.btn-done").click()
+        assert executed(page, ready(page, SENTIMENT)) == 200

@@ -78,10 +78,17 @@ class Clients:
                 broken.clear()
         self.broken.extend(broken)
 
-    def join(self) -> None:
+    def all_were_answered(self) -> None:
+        """Wait for the end of the server; no request that it had accepted is lost."""
         for thread in self.threads:
             thread.join(60)
             assert not thread.is_alive()
+        assert self._server.process.wait(PATIENCE) == 0
+        assert set(self.answers) == {200}
+        assert self.dropped == [], "connections were dropped while others were served"
+        # Those that the system had accepted and the server had not when it closed its socket.
+        accepted = {line.get("request_id") for line in self._server.log()}
+        assert [name for name in self.broken if name in accepted] == []
 
 
 def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
@@ -96,15 +103,9 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
                 assert time.monotonic() - started < 2, "half of the delay has passed"
             assert client.get("/v2/health/live").status_code == 200
         before = len(clients.answers)
-        clients.join()
-        assert server.process.wait(PATIENCE) == 0
+        clients.all_were_answered()
         assert time.monotonic() - started > 3.9, "it did not wait for balancers"
         assert len(clients.answers) > before, "it did not go on serving"
-        assert set(clients.answers) == {200}
-        assert clients.dropped == [], "connections were dropped while others were served"
-        # Those that the system had accepted and the server had not when it closed its socket.
-        accepted = {line.get("request_id") for line in server.log()}
-        assert [name for name in clients.broken if name in accepted] == []
 
 
 @pytest.mark.paddle
@@ -119,12 +120,7 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
         wait_until(lambda: len(clients.answers) >= 16)
         children = server.children()
         server.process.send_signal(signal.SIGTERM)
-        clients.join()
-        assert server.process.wait(PATIENCE) == 0
-        assert set(clients.answers) == {200}
-        assert clients.dropped == []
-        accepted = {line.get("request_id") for line in server.log()}
-        assert [name for name in clients.broken if name in accepted] == []
+        clients.all_were_answered()
         wait_until(lambda: not any(map(_alive, children)))
 
 
@@ -171,10 +167,7 @@ def test_a_terminal_that_closes_drains_it(tmp_path: Path) -> None:
         wait_until(lambda: len(clients.answers) >= 8)
         for pid in (server.process.pid, *server.children(), server.process.pid):
             os.kill(pid, signal.SIGHUP)
-        clients.join()
-        assert server.process.wait(PATIENCE) == 0
-        assert set(clients.answers) == {200}
-        assert clients.dropped == []
+        clients.all_were_answered()
 
 
 def test_ctrl_c_does_not_wait_for_balancers(tmp_path: Path) -> None:
@@ -205,10 +198,9 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.paddle
-def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_path: Path) -> None:
+def test_the_socket_answers_while_models_load(repository: Path, tmp_path: Path) -> None:
     """Live from the first moment, ready when the model is."""
-    repository, gate = tmp_path / "models", tmp_path / "gate"
-    shutil.copytree(tiny_model_repository, repository)
+    gate = tmp_path / "gate"
     (repository / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
     with (
         running(repository, tmp_path, module="tests.e2e.altered_server") as server,
@@ -237,23 +229,21 @@ def test_the_socket_answers_while_models_load(tiny_model_repository: Path, tmp_p
 def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -> None:
     """And the connection that is one too many gets its 503."""
     (tmp_path / "models").mkdir()
-    idle: list[socket.socket] = []
     few, settings = OWN_DESCRIPTORS + 20, {"max_connections": 20}
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, few))
 
-    with running(tmp_path / "models", tmp_path, before=limited, settings=settings) as server:
+    with (
+        running(tmp_path / "models", tmp_path, before=limited, settings=settings) as server,
+        contextlib.ExitStack() as idle,
+    ):
         server.wait_loaded()
-        try:
-            for _ in range(21):
-                idle.append(server.connect())
-            with server.connect() as connection:
-                connection.sendall(LIVE)
-                reply = read_all(connection)
-        finally:
-            for connection in idle:
-                connection.close()
+        for _ in range(21):
+            idle.enter_context(server.connect())
+        with server.connect() as connection:
+            connection.sendall(LIVE)
+            reply = read_all(connection)
     assert status_of(reply) == 503
     assert json.loads(reply.partition(b"\r\n\r\n")[2])
 

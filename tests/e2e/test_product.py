@@ -1,6 +1,5 @@
 """The models of the repository behind a real socket, against hostile requests."""
 
-import io
 import json
 import math
 import threading
@@ -10,11 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from PIL import Image
 
 from tests.e2e.probe import assert_live_within
 from tests.e2e.process import ROOT, Server
 from tests.engine.process.kernel import available_measures
+from tests.tasks.codecs.pictures import encoded, photo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -66,16 +65,10 @@ def test_naughty_strings_get_200_or_422_and_no_echo(
     assert not [string for string in strings if len(string) > 12 and string in log]
 
 
-def a_picture() -> bytes:
-    file = io.BytesIO()
-    Image.linear_gradient("L").resize((640, 480)).convert("RGB").save(file, "PNG")
-    return file.getvalue()
-
-
 @pytest.mark.nightly  # measures times
 def test_liveness_answers_while_predictors_use_every_core(full_server: Server) -> None:
     """p99 within 50 ms under more pictures and texts than the machine can take."""
-    picture = a_picture()
+    picture = encoded(photo(640, 480), "PNG")
     stop = threading.Event()
     answers: list[int] = []
 

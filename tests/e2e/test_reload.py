@@ -13,13 +13,6 @@ KEY = {"X-Api-Key": "admin"}
 SETTINGS = {"admin_key": "admin", "repository_poll_seconds": 0.2, "prove_groups": "off"}
 
 
-@pytest.fixture
-def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
-    root = tmp_path / "repository"
-    shutil.copytree(tiny_model_repository, root)
-    return root
-
-
 def publish(source: Path, target: Path) -> None:
     """As every tool should: complete under another name, then one rename."""
     staging = target.with_name(".staging")

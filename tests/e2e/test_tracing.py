@@ -1,10 +1,8 @@
 """Spans of a real server: what a collector gets over HTTP, and what one that is down costs."""
 
 import shutil
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.process import ROOT, Server, running
+from tests.http_stub import Reply, http_stub
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'paddlepool[otel]'")
 messages = pytest.importorskip(
@@ -29,27 +28,12 @@ class Collector:
     """Takes spans as an OTLP collector does."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.requests: list[Any] = []
-        collector = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                collector.requests.append(messages.ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def answer(self, _path: str, body: bytes) -> Reply:
+        self.requests.append(messages.ExportTraceServiceRequest.FromString(body))
+        return 200, {}, b""
 
     def spans(self) -> list[Any]:
         scopes = [s for r in self.requests for each in r.resource_spans for s in each.scope_spans]
@@ -59,17 +43,15 @@ class Collector:
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     collector = Collector()
-    yield collector
-    collector.close()
+    with http_stub(collector.answer) as collector.url:
+        yield collector
 
 
 @pytest.fixture
-def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
+def repository(repository: Path) -> Path:
     """The model `tiny`, and the task of texts."""
-    root = tmp_path / "repository"
-    shutil.copytree(tiny_model_repository, root)
-    shutil.copytree(ROOT / "model_repo" / "emotion", root / "emotion")
-    return root
+    shutil.copytree(ROOT / "model_repo" / "emotion", repository / "emotion")
+    return repository
 
 
 def attributes(message: Any) -> dict[str, Any]:

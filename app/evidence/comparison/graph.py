@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 from xml.sax.saxutils import escape
@@ -89,11 +90,8 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
         "onednn": group.options.get("onednn", True),
     }
     environment = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore"}
-    child = Child(TARGET, opening, limits=Limits(environment=environment))
-    try:
+    with closing(Child(TARGET, opening, limits=Limits(environment=environment))) as child:
         reply = child.call({}, selftest.inputs, timeout=PROFILE_SECONDS)
-    finally:
-        child.close()
     found = json.loads(reply.arrays["profile"].tobytes())
     return Graph(
         model=f"{files.name}@{files.version}",

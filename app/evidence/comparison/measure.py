@@ -54,14 +54,15 @@ def choose_samples(
 
     Raises ConfigError if the files cannot be read or hold no input.
     """
-    if files and task is None:
+    if not files:
+        samples = [] if task is None else task.default_samples()
+        return samples or [("self-test", selftest.inputs)]
+    if task is None:
         raise ConfigError("--input needs a model with a pipeline; this one takes raw tensors")
-    if files and task is not None:
-        samples = task.samples(files)
-        if not samples:
-            raise ConfigError("the files given with --input hold no input")
-        return samples
-    return (task.default_samples() if task is not None else []) or [("self-test", selftest.inputs)]
+    samples = task.samples(files)
+    if not samples:
+        raise ConfigError("the files given with --input hold no input")
+    return samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,11 @@ def measure_single(
     )
 
 
+def runs_of_slice(requests: int, instances: int) -> int:
+    """A slice's part of `requests`, rounded up to the same number for each instance."""
+    return -(-requests // (SLICES * instances)) * instances
+
+
 def measure_concurrent(
     predictors: Mapping[str, Sequence[Predictor]],
     samples: Sequence[Sample],
@@ -170,9 +176,9 @@ def measure_concurrent(
         start = slice_number % len(names)
         for name in names[start:] + names[:start]:
             load = loads[name]
-            share = -(-requests // (SLICES * load.instances)) * load.instances
+            runs = runs_of_slice(requests, load.instances)
             began = time.perf_counter()
-            load.seconds += _busy(predictors[name], samples, share, tick)
+            load.seconds += _busy(predictors[name], samples, runs, tick)
             load.wall_seconds += time.perf_counter() - began
     return loads
 

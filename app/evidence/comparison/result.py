@@ -294,7 +294,8 @@ def _row(found: Comparison, each: GroupResult, concurrent: bool) -> list[str]:
     ]
     if found.agreement_name:
         cells.append("-" if each.agreement is None else f"{each.agreement:.4f}")
-    cells += [effective(each.effective), f"{each.resident_bytes / 1e6:.0f} MB"]
+    effective = {True: "yes", False: "NO", None: "unproven"}[each.effective]
+    cells += [effective, f"{each.resident_bytes / 1e6:.0f} MB"]
     if concurrent:
         busy = each.concurrent_p50_seconds, each.concurrent_per_second
         cells += (
@@ -310,10 +311,6 @@ def reasons(found: Comparison) -> list[str]:
     lines = [f"{each.group}: {each.reason}" for each in found.groups]
     lines += [f"{group}: left out on all cores: {why}" for group, why in found.not_busy.items()]
     return lines + [f"{group}: refused: {why}" for group, why in found.refused.items()]
-
-
-def effective(value: bool | None) -> str:
-    return {True: "yes", False: "NO", None: "unproven"}[value]
 
 
 def seconds(value: float) -> str:

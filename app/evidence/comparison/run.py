@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from app.evidence.comparison.measure import (
     measure_concurrent,
     measure_single,
     open_groups,
+    runs_of_slice,
 )
 from app.evidence.comparison.result import Comparison, group_results
 from app.models.repository.config import InstanceGroup, ModelConfig
@@ -56,7 +58,7 @@ def compare(
         opened = open_groups(
             files, chosen, open_predictor=open_predictor, selftest=selftest, opened_one=bar.update
         )
-    try:
+    with closing(opened):
         if config.default_group in opened.refused:
             reason = opened.refused[config.default_group]
             kind = "default" if config is files.config else "first"
@@ -70,22 +72,15 @@ def compare(
         if concurrent:
             extra = _open_for_all_cores(files, opened, resident, cores, open_predictor, selftest)
             not_busy = extra.refused
-            try:
+            with closing(extra):
                 busy: dict[str, list[Predictor]] = {
                     name: [*several, *extra.predictors.get(name, [])]
                     for name, several in opened.predictors.items()
                     if name not in extra.refused
                 }
-                total = sum(
-                    SLICES * -(-requests // (SLICES * len(several))) * len(several)
-                    for several in busy.values()
-                )
-                with _progress(total, "all cores", "run") as bar:
+                runs_each = (runs_of_slice(requests, len(several)) for several in busy.values())
+                with _progress(SLICES * sum(runs_each), "all cores", "run") as bar:
                     loads = measure_concurrent(busy, samples, requests=requests, tick=bar.update)
-            finally:
-                extra.close()
-    finally:
-        opened.close()
     return Comparison(
         model=files.name,
         version=files.version,

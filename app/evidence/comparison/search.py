@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -70,8 +71,7 @@ class Outcome:
 
 def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
     """Ways to divide the cores among equal predictors, by powers of two; some leave cores idle."""
-    powers = [2**power for power in range(cores.bit_length()) if 2**power <= cores]
-    sizes = sorted({*powers, cores})
+    sizes = sorted({2**power for power in range(cores.bit_length())} | {cores})
     return [
         Candidate(batch=1, threads=threads, count=count, buckets=buckets)
         for threads in sizes
@@ -135,11 +135,10 @@ if TYPE_CHECKING:
     import tomlkit
 
 
-def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[int, ...]]) -> None:
+def write_group(path: Path, candidate: Candidate, *, inputs: Sequence[str]) -> None:
     """Set the default group's count and threads, the batch size and, for texts, the buckets.
 
-    A warm-up shape of an input consists of its sizes in `lengths` and, as the last size, a bucket.
-    Raises ConfigError.
+    A warm-up shape of each of the `inputs` is one row of a bucket's length. Raises ConfigError.
     """
     config, document = load_config(path), _parsed(path)
     import tomlkit
@@ -156,7 +155,7 @@ def write_group(path: Path, candidate: Candidate, *, lengths: dict[str, tuple[in
         warmups = tomlkit.aot()
         for bucket in candidate.buckets:
             shapes = tomlkit.inline_table()
-            shapes.update({name: [*leading, bucket] for name, leading in lengths.items()})
+            shapes.update({name: [1, bucket] for name in inputs})
             table = tomlkit.table()
             table["shapes"] = shapes
             warmups.append(table)
@@ -276,6 +275,7 @@ class CandidateUnderLoad:
         )
 
 
+@asynccontextmanager
 async def open_candidate(
     files: ModelFiles,
     candidate: Candidate,
@@ -284,8 +284,8 @@ async def open_candidate(
     cores: int,
     open_predictor: PredictorFactory,
     agreement: Agreement | None = None,
-) -> CandidateUnderLoad:
-    """Start serving a candidate; on return, all predictors are warm and passed their self-tests."""
+) -> AsyncIterator[CandidateUnderLoad]:
+    """Serve a candidate in the block; its predictors are warm and have passed their self-tests."""
     model = ServedModel(
         candidate_files(files, candidate, samples),
         context=EngineContext(
@@ -295,13 +295,12 @@ async def open_candidate(
             agreement_of=lambda _info: agreement,
         ),
     )
+    clients = max(cores, candidate.count * candidate.batch)
     try:
         await model.start()
-    except BaseException:
+        yield CandidateUnderLoad(candidate=candidate, clients=clients, samples=samples, model=model)
+    finally:
         await model.close()
-        raise
-    clients = max(cores, candidate.count * candidate.batch)
-    return CandidateUnderLoad(candidate=candidate, clients=clients, samples=samples, model=model)
 
 
 ROUNDS = 3
@@ -337,29 +336,26 @@ class Search:
     ) -> list[Outcome]:
         loaded: list[CandidateUnderLoad] = []
         task = self.comparison_of(self.files.info())
-        try:
+        async with AsyncExitStack() as opened:
             for candidate in candidates:
                 if not self._fits_memory(candidate, known, loaded):
                     self.say(f"left out for lack of memory: {candidate}")
                     continue
-                loaded.append(
-                    await open_candidate(
-                        self.files,
-                        candidate,
-                        self._samples(candidate),
-                        cores=self.cores,
-                        open_predictor=self.open_predictor,
-                        agreement=None if task is None else task.agreement,
-                    )
+                under_load = open_candidate(
+                    self.files,
+                    candidate,
+                    self._samples(candidate),
+                    cores=self.cores,
+                    open_predictor=self.open_predictor,
+                    agreement=None if task is None else task.agreement,
                 )
+                loaded.append(await opened.enter_async_context(under_load))
             for _ in range(ROUNDS):
                 for each in loaded:
                     await each.run(self.seconds / ROUNDS)
                     self.tick()
-            return [each.outcome() for each in loaded]
-        finally:
-            for each in loaded:
-                await each.model.close()
+            outcomes = [each.outcome() for each in loaded]
+        return outcomes
 
     def _fits_memory(
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]

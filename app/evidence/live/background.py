@@ -121,9 +121,7 @@ def open_background(
         return None
     suspension = Suspension()
     idle_gate = IdleGate(suspension)
-    predictors = ShadowPredictors(
-        open_predictor=backend(suspension), suspension=suspension, idle_gate=idle_gate
-    )
+    predictors = ShadowPredictors(open_predictor=backend(suspension), idle_gate=idle_gate)
     proxy = RegistryProxy(registry)
     shadow = Shadow(
         proxy,

@@ -23,7 +23,7 @@ from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.evidence.live.race import Race
 from app.evidence.live.shadow_predictor import FinalFailures, RegistryProxy, ShadowPredictors
-from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of, in_one_line
+from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
 
@@ -130,10 +130,11 @@ class Chooser:
             return replace(unfit, reason=crashed), True
         if together == 0:
             return replace(unfit, reason="not enough memory is free to measure it"), False
+        most = EXACT_DIFFERENCE if self.precision == "exact" else math.inf
         try:
             with Race(self.shadow_predictors, served, name, together=together) as race:
                 try:
-                    lap = race.run(most_difference=self._most_difference())
+                    lap = race.run(most_difference=most)
                 except PaddlepoolError as error:
                     reason = f"its runs failed: {error.message}"
                     return replace(unfit, reason=reason), self._final_failures.is_final(
@@ -163,9 +164,6 @@ class Chooser:
             if processes * ROOM * search.process_bytes <= free:
                 return together
         return 0
-
-    def _most_difference(self) -> float:
-        return EXACT_DIFFERENCE if self.precision == "exact" else math.inf
 
     def _settle(self, served: ServedModel, search: _Search) -> None:
         """Put the best candidate in place; if it cannot start, it is no longer a candidate."""
@@ -209,7 +207,7 @@ class Chooser:
             served.version,
             chosen,
             reason,
-            in_one_line(found),
+            "; ".join(f"{each.group}: {each.reason}" for each in found) or "none",
         )
         del self._searches[served]
         if again:

@@ -43,9 +43,6 @@ class _Kept(BaseModel):
         names = ("model", "version", "sha256")
         return all(vars(self)[name] == vars(other)[name] for name in names)
 
-    def same_case(self, other: _Kept) -> bool:
-        return self.same_version(other) and not self.differences(other)
-
     def differences(self, other: _Kept) -> list[str]:
         named = [name for name in ("config", "precision") if vars(self)[name] != vars(other)[name]]
         keys = self.machine.keys() | other.machine.keys()
@@ -89,10 +86,11 @@ class KeptChoices:
     def get(self, files: ModelFiles) -> Choice | None:
         """Return the choice for this version, configuration, precision and machine, or None."""
         wanted = self._entry(files, Choice(group="", by="kept", reason=""))
+        groups = {group.name for group in files.config.instance_group}
         with self._lock:
             of_version = [each for each in self._choices if each.same_version(wanted)]
         for each in reversed(of_version):
-            if not each.differences(wanted) and _is_group(files, each.group):
+            if not each.differences(wanted) and each.group in groups:
                 return Choice(
                     group=each.group,
                     by="kept",
@@ -114,7 +112,9 @@ class KeptChoices:
         with self._lock:
             others = self._read()  # servers may share a file
             known = [*(each for each in others if each not in self._choices), *self._choices]
-            kept = [each for each in known if not each.same_case(entry)]
+            kept = [
+                each for each in known if not each.same_version(entry) or each.differences(entry)
+            ]
             self._choices = [*kept[1 - MAX_CHOICES :], entry]
             self._write()
 
@@ -169,10 +169,6 @@ def _check_plain(path: Path) -> None:
     """Raise OSError for a special file: reading a pipe blocks, and writing replaces a device."""
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file")
-
-
-def _is_group(files: ModelFiles, name: str) -> bool:
-    return any(group.name == name for group in files.config.instance_group)
 
 
 def open_kept_choices(

@@ -37,7 +37,7 @@ class IdleGate:
     """
 
     def __init__(self, suspension: Suspension, *, clock: Clock = time.monotonic) -> None:
-        self._suspension = suspension
+        self.suspension = suspension
         self._clock = clock
         self._requests = 0
         self._since = clock()
@@ -52,14 +52,14 @@ class IdleGate:
         with self._lock:
             self._requests += 1
             if self._requests == 1:
-                self._suspension.hold()
+                self.suspension.hold()
 
     def ended(self) -> None:
         with self._lock:
             self._requests -= 1
             if self._requests == 0:
                 self._since = self._clock()
-                self._suspension.release()
+                self.suspension.release()
                 self._idle.notify_all()
 
     def wait(self) -> None:
@@ -93,7 +93,7 @@ class IdleGate:
             self._closed = True
             self._changed.notify_all()
             self._idle.notify_all()
-        self._suspension.end()
+        self.suspension.end()
 
 
 class LiveObserver(Protocol):
@@ -140,7 +140,6 @@ class ShadowPredictor:
     """A predictor owned by one thread. Each shape runs once untimed before it is timed."""
 
     predictor: Predictor
-    suspension: Suspension
     idle_gate: IdleGate
     _warm: set[ShapeKey] = field(default_factory=set, init=False)
 
@@ -167,7 +166,8 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
 
     Raises the errors of ShadowPredictor.run(); the other predictors' runs then continue.
     """
-    idle_gate, suspension = predictors[0].idle_gate, predictors[0].suspension
+    idle_gate = predictors[0].idle_gate
+    suspension = idle_gate.suspension
     try:
         for each in predictors:
             each._warm_up(inputs)
@@ -188,10 +188,9 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPredictors:
-    """Opens shadow predictors in processes that `suspension` can stop."""
+    """Opens shadow predictors in processes that the suspension of `idle_gate` can stop."""
 
     open_predictor: PredictorFactory
-    suspension: Suspension
     idle_gate: IdleGate
 
     def open(self, served: ServedModel, group: str) -> ShadowPredictor:
@@ -202,7 +201,7 @@ class ShadowPredictors:
         except PaddlepoolError:
             self.idle_gate.check()
             raise
-        return ShadowPredictor(predictor, suspension=self.suspension, idle_gate=self.idle_gate)
+        return ShadowPredictor(predictor, self.idle_gate)
 
 
 class FinalFailures:

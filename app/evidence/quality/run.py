@@ -6,6 +6,7 @@ import gzip
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,16 +147,13 @@ def _findings(
     """The task's findings, and the outputs of every job in order."""
     group = files.config.group(name)
     test = files.selftest(agreement).judging(group)
-    predictor = test.opened(open_predictor, files.spec(group))
-    try:
+    with closing(test.opened(open_predictor, files.spec(group))) as predictor:
         bench = Bench(
             predictor,
             max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),
             label=f"{files.name} {name}",
         )
         return task.measure(bench), bench.outputs
-    finally:
-        predictor.close()
 
 
 def _fingerprint(manifest: Manifest) -> str:

@@ -238,7 +238,3 @@ def _gain(candidate: Candidate) -> float:
 
 def _seconds(candidate: Candidate) -> float:
     return math.inf if candidate.seconds is None else candidate.seconds
-
-
-def in_one_line(candidates: Sequence[Candidate]) -> str:
-    return "; ".join(f"{each.group}: {each.reason}" for each in candidates) or "none"

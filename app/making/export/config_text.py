@@ -57,7 +57,3 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
         max_tokens=buckets[-1],
         pad_id=pad_id,
     )
-
-
-def mnist_config() -> str:
-    return template("mnist")

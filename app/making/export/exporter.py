@@ -16,7 +16,7 @@ from paddle.static import InputSpec
 
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.making.export.config_text import mnist_config, segment_config, sentiment_config
+from app.making.export.config_text import segment_config, sentiment_config, template
 from app.making.export.publish import (
     Origin,
     next_version,
@@ -132,7 +132,7 @@ def _mnist(weights: Path) -> Recipe:
         inputs=(TensorSpec("image", "float32", (-1, 784)),),
         outputs=(TensorSpec("logits", "float32", (-1, 10)),),
         feeds={"image": np.stack([ramp, -ramp])},
-        config=mnist_config(),
+        config=template("mnist"),
         weights_sha256=sha256_of(weights),
     )
 
@@ -161,22 +161,17 @@ def run_program(
     ]
 
 
-def capture_selftest(
-    directory: Path,
-    *,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    feeds: dict[str, NDArray[Any]],
-) -> None:
-    """Run the saved program on `feeds` and write `selftest.npz`.
+def capture_selftest(directory: Path, recipe: Recipe) -> None:
+    """Run the saved program on the recipe's `feeds` and write `selftest.npz`.
 
     Raises ExportError if an output is not finite, or if oneDNN and the native kernels disagree:
     such a version would fail its own test.
     """
-    arrays = [np.ascontiguousarray(feeds[spec.name]) for spec in inputs]
-    native = run_program(directory, arrays, onednn=False)
-    fused = run_program(directory, arrays, onednn=True)
-    golden = dict(zip((spec.name for spec in outputs), native, strict=True))
+    feeds = {spec.name: np.ascontiguousarray(recipe.feeds[spec.name]) for spec in recipe.inputs}
+    native, fused = (
+        run_program(directory, list(feeds.values()), onednn=onednn) for onednn in (False, True)
+    )
+    golden = dict(zip((spec.name for spec in recipe.outputs), native, strict=True))
     for (name, value), other in zip(golden.items(), fused, strict=True):
         if not np.isfinite(value).all():
             raise ExportError(f"output {name} of the exported program is not finite")
@@ -186,8 +181,7 @@ def capture_selftest(
                 f"output {name}: oneDNN differs by {drift:.1e}, limit {TOLERANCE:.0e}"
             )
     rounded = {name: np.round(value * GRID) / GRID for name, value in golden.items()}
-    feeding = dict(zip((spec.name for spec in inputs), arrays, strict=True))
-    write_selftest(directory, feeding, rounded, tolerance=TOLERANCE)
+    write_selftest(directory, feeds, rounded, tolerance=TOLERANCE)
 
 
 LIMIT = 1e-4
@@ -252,9 +246,7 @@ def export_version(
             check_against_onnx(directory, recipe.onnx, *recipe.feeds.values())
         if recipe.write_extras:
             recipe.write_extras(directory)
-        capture_selftest(
-            directory, inputs=recipe.inputs, outputs=recipe.outputs, feeds=recipe.feeds
-        )
+        capture_selftest(directory, recipe)
         write_manifest(
             directory,
             program=PROGRAM,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,8 @@ def read_specs(
         )
     except ChildDied as error:
         raise ExportError(f"{program}: the process that loaded it ended ({error})") from error
-    try:
-        described = child.ready
-        return _specs(described["inputs"]), _specs(described["outputs"])
-    finally:
-        child.close()
+    with closing(child):
+        return _specs(child.ready["inputs"]), _specs(child.ready["outputs"])
 
 
 def _specs(described: Sequence[Described]) -> tuple[TensorSpec, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,8 +89,7 @@ def run_trial(
     """
     is_paddle = spec.format == "paddle"
     native = _Bench(replace(spec, options={"onednn": False}) if is_paddle else spec, open_predictor)
-    onednn = _Bench(replace(spec, options={"onednn": True}), open_predictor) if is_paddle else None
-    try:
+    with closing(native):
         try:
             native.open()
         except PaddlepoolError as error:
@@ -111,20 +111,18 @@ def run_trial(
         if _batched(spec.inputs) and _batched(spec.outputs) and len(both) == len(one):
             independent, more = _rows_are_independent(native, other, both, golden)
             seen += more
-        return Trial(
-            inputs=one,
-            outputs=golden,
-            specs=tuple(_as_seen(output, seen) for output in spec.outputs),
-            tolerance=tolerance,
-            onednn=(
-                _why_not_onednn(onednn, one, golden, tolerance) if onednn else "it runs no ONNX"
-            ),
-            independent=independent,
-        )
-    finally:
-        native.close()
-        if onednn is not None:
-            onednn.close()
+    onednn = "it runs no ONNX"
+    if is_paddle:
+        test = SelfTest(inputs=one, outputs=golden, tolerance=tolerance)
+        onednn = _why_not_onednn(replace(spec, options={"onednn": True}), test, open_predictor)
+    return Trial(
+        inputs=one,
+        outputs=golden,
+        specs=tuple(_as_seen(output, seen) for output in spec.outputs),
+        tolerance=tolerance,
+        onednn=onednn,
+        independent=independent,
+    )
 
 
 def _first_accepted(
@@ -208,10 +206,9 @@ def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
     return TensorSpec(spec.name, arrays[0].dtype.name, shape)
 
 
-def _why_not_onednn(bench: _Bench, inputs: Tensors, golden: Tensors, tolerance: float) -> str:
-    test = SelfTest(inputs=inputs, outputs=golden, tolerance=tolerance)
+def _why_not_onednn(spec: PredictorSpec, test: SelfTest, open_predictor: PredictorFactory) -> str:
     try:
-        test.check(bench.open(), timeout=RUN_SECONDS)
+        test.opened(open_predictor, spec, timeout=RUN_SECONDS).close()
     except PaddlepoolError as error:
         return error.message
     return ""

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,19 +116,23 @@ def derive_int8(files: ModelFiles) -> Derived | None:
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
     if shipped is not None and shipped.ranges is not None and network:
         # A sealed program (without `network`) has other layer names than the ranges.
-        return Derived(
-            backend="openvino",
-            content=quantised(named_graph(files), shipped.ranges).SerializeToString(),
-            entry=DerivedProgram(
-                name=INT8,
-                format="onnx",
-                program=FILE,
-                derivation=shipped.derivation,
-                calibration=shipped.calibration,
-                quality=shipped.quality,
-            ),
-        )
+        content = quantised(named_graph(files), shipped.ranges).SerializeToString()
+        return _derived(content, "openvino", shipped)
     return dynamic(files, shipped) if network.get("name") in DYNAMIC else None
+
+
+def _derived(content: bytes, backend: str, shipped: ShippedRanges | None) -> Derived:
+    entry = DerivedProgram(
+        name=INT8,
+        format="onnx",
+        program=FILE,
+        derivation=shipped.derivation
+        if shipped is not None
+        else Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS),
+        calibration=shipped.calibration if shipped is not None else None,
+        quality=shipped.quality if shipped is not None else (),
+    )
+    return Derived(content=content, entry=entry, backend=backend)
 
 
 def folded(files: ModelFiles) -> Graph:
@@ -174,20 +179,7 @@ def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
         except Exception as error:  # its errors have no common base class
             raise ExportError(f"ONNX Runtime cannot quantise the program: {error}") from error
         content = small.read_bytes()
-    return Derived(
-        backend="onnxruntime",
-        content=content,
-        entry=DerivedProgram(
-            name=INT8,
-            format="onnx",
-            program=FILE,
-            derivation=shipped.derivation
-            if shipped is not None
-            else Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS),
-            calibration=shipped.calibration if shipped is not None else None,
-            quality=shipped.quality if shipped is not None else (),
-        ),
-    )
+    return _derived(content, "onnxruntime", shipped)
 
 
 def add_program(directory: Path, derived: Derived) -> None:
@@ -252,7 +244,7 @@ def checked(
     if the loss is too large: shipped ranges were measured on another machine, and this one may
     compute int8 differently.
     """
-    reference = files.spec(files.config.group(_reference_group(files)))
+    reference = files.spec(next(g for g in files.config.instance_group if g.program is None))
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / derived.entry.program).write_bytes(derived.content)
         small = replace(
@@ -281,18 +273,11 @@ def checked(
     return replace(derived, entry=replace(derived.entry, quality=(*derived.entry.quality, loss)))
 
 
-def _reference_group(files: ModelFiles) -> str:
-    return next(group.name for group in files.config.instance_group if group.program is None)
-
-
 def _outputs(
     spec: PredictorSpec, samples: Sequence[Tensors], open_predictor: PredictorFactory
 ) -> list[Tensors]:
-    predictor = open_predictor(spec)
-    try:
+    with closing(open_predictor(spec)) as predictor:
         return [predictor.run(sample, timeout=RUN_SECONDS) for sample in samples]
-    finally:
-        predictor.close()
 
 
 def _drift(found: Tensors, expected: Tensors) -> float:

@@ -7,7 +7,7 @@ quantiser would quantise the addition.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
@@ -43,8 +43,9 @@ class Graph:
             return None
         return next((name for name in node.input[:2] if name in self.constants), None)
 
-    def layers(self) -> Iterator[onnx.NodeProto]:
-        yield from (node for node in self.nodes if self.weight_of(node))
+    def layers(self) -> list[tuple[onnx.NodeProto, str]]:
+        """Each node with a weight, and the name of that constant."""
+        return [(node, weight) for node in self.nodes if (weight := self.weight_of(node))]
 
     def model(self) -> onnx.ModelProto:
         """The changed model with only the constants that a node reads."""
@@ -102,18 +103,10 @@ def _evaluated(
     node: onnx.NodeProto, graph: Graph
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     inputs = {name: graph.constants[name] for name in node.input}
-    evaluator = ReferenceEvaluator(
-        onnx.helper.make_model(
-            onnx.helper.make_graph(
-                [node],
-                "constant",
-                [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in inputs],
-                [onnx.helper.make_value_info(node.output[0], onnx.TypeProto())],
-            ),
-            opset_imports=graph.opsets,
-        )
+    function = onnx.helper.make_function(
+        "paddlepool", "constant", list(inputs), list(node.output), [node], graph.opsets
     )
-    [value] = evaluator.run(None, inputs)
+    [value] = ReferenceEvaluator(function).run(None, inputs, attributes={})
     return np.asarray(value)
 
 

@@ -6,7 +6,7 @@ Weights are quantised here, for each output channel; activations need measured r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,15 +57,19 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
     graph = Graph(model)
     _check_names(graph, ranges)
     first = True
-    for layer in graph.layers():
+    for layer, weight in graph.layers():
         if layer.name not in ranges.float_layers:
-            _quantise_weight(graph, layer, levels=FIRST_LEVELS if first else LEVELS)
+            _quantise_weight(graph, layer, weight, levels=FIRST_LEVELS if first else LEVELS)
             first = False
     before: dict[str, list[onnx.NodeProto]] = {}
     for each in ranges.activations:
         maker = graph.maker(each.value)
         before.setdefault(maker.name if maker else "", []).extend(_quantise_value(graph, each))
-    _insert(graph, before)
+    # The nodes that quantise a value follow its producer; those of inputs come first.
+    ordered = before.pop("", [])
+    for node in graph.nodes:
+        ordered += [node, *before.get(node.name, ())]
+    graph.nodes = ordered
     done = graph.model()
     onnx.checker.check_model(done)
     return done
@@ -133,10 +137,7 @@ def _check_names(graph: Graph, ranges: Ranges) -> None:
         )
 
 
-def _quantise_weight(graph: Graph, layer: onnx.NodeProto, *, levels: int) -> None:
-    name = graph.weight_of(layer)
-    if name is None:
-        raise ExportError(f"{layer.name} has no weights; this is a bug")
+def _quantise_weight(graph: Graph, layer: onnx.NodeProto, name: str, *, levels: int) -> None:
     weight: NDArray[np.float32] = graph.constants[name].astype(np.float32)
     axis = _output_axis(layer, weight.ndim)
     others = tuple(each for each in range(weight.ndim) if each != axis)
@@ -189,14 +190,6 @@ def _quantise_value(graph: Graph, each: Activation) -> list[onnx.NodeProto]:
             ("DequantizeLinear", f"{value}.quantised", f"{value}.dequantised"),
         )
     ]
-
-
-def _insert(graph: Graph, behind: Mapping[str, Sequence[onnx.NodeProto]]) -> None:
-    """Insert the nodes that quantise a value after its producer; those of inputs come first."""
-    ordered = list(behind.get("", ()))
-    for node in graph.nodes:
-        ordered += [node, *behind.get(node.name, ())]
-    graph.nodes = ordered
 
 
 DIRECTORY = Path(__file__).parent / "ranges"

@@ -70,7 +70,7 @@ def measure_ranges(
 
 
 def layers_of(model: onnx.ModelProto) -> list[str]:
-    return [layer.name for layer in Graph(model).layers()]
+    return [layer.name for layer, _ in Graph(model).layers()]
 
 
 Loss = Callable[[onnx.ModelProto], float]

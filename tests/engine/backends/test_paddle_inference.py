@@ -24,8 +24,7 @@ from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, RecordingObserver, open_registry
-from tests.model_files import write_manifest
-from tests.tiny_specs import SPECS
+from tests.model_files import TINY, write_manifest
 
 pytestmark = pytest.mark.paddle
 
@@ -159,7 +158,7 @@ def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessP
             "takes .*image.*manifest says .*picture",
             id="input name",
         ),
-        pytest.param({"outputs": SPECS[1][:1]}, BackendError, "gives 2 outputs", id="output count"),
+        pytest.param({"outputs": TINY[1][:1]}, BackendError, "gives 2 outputs", id="output count"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -196,7 +195,7 @@ def ask(registry: Driven, group: str | None = None) -> np.ndarray[Any, Any]:
 
 
 def _listed_again(version: Path) -> None:
-    write_manifest(version, SPECS)
+    write_manifest(version, TINY)
 
 
 def _other_weights(version: Path) -> None:

@@ -10,18 +10,13 @@ import pytest
 
 from app.cli import main
 from app.contracts.errors import BackendError
+from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors
-from app.evidence.comparison.measure import measure_concurrent, measure_single
+from app.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
 from app.evidence.comparison.result import Comparison, group_results, recommend
 from app.evidence.comparison.run import compare
-from app.models.repository.layout import ModelFiles, ModelRepository
-from tests.engine.fakes import FakeFactory, ManualClock, doubled, row, write_double
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> ModelFiles:
-    write_double(tmp_path)
-    return ModelRepository(tmp_path).read("double", 1)
+from app.models.repository.layout import ModelFiles
+from tests.engine.fakes import FakeFactory, FakePredictor, ManualClock, doubled, row
 
 
 class Slow:
@@ -43,7 +38,7 @@ def predictor(behaviour: Any) -> Any:
     return opened
 
 
-def test_groups_run_in_turns_on_the_same_inputs(files: ModelFiles) -> None:
+def test_groups_run_in_turns_on_the_same_inputs(double: ModelFiles) -> None:
     clock = ManualClock()
     behaviours = {"main": Slow(clock, 0.1), "spare": Slow(clock, 0.4, drift=0.25)}
     predictors = {name: predictor(behaviour) for name, behaviour in behaviours.items()}
@@ -51,7 +46,7 @@ def test_groups_run_in_turns_on_the_same_inputs(files: ModelFiles) -> None:
     runs = measure_single(predictors, samples, requests=10, clock=clock)
     assert behaviours["main"].rows == behaviours["spare"].rows == [1, 2] + 5 * [1, 2]
     slow, fast = group_results(
-        files.config, runs, loads={}, resident={"main": 1, "spare": 2}, task=None, tolerance=1e-4
+        double.config, runs, loads={}, resident={"main": 1, "spare": 2}, task=None, tolerance=1e-4
     )
     assert (slow.group, fast.group) == ("spare", "main")
     assert slow.ratio_to_default == pytest.approx(4)
@@ -76,7 +71,7 @@ def test_busy_runs_use_every_predictor() -> None:
     assert sum(len(behaviour.rows) for behaviour in behaviours) == 18
 
 
-def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -> None:
+def test_a_group_that_is_refused_is_told_and_the_others_run(double: ModelFiles) -> None:
     """A missing GPU must not take the comparison with it; a refused default must."""
 
     def refusing(name: str) -> Any:
@@ -92,7 +87,7 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -
 
     def compared(refused: str) -> Comparison:
         return compare(
-            files,
+            double,
             open_predictor=refusing(refused),
             comparison_of=lambda info: None,
             requests=2,
@@ -107,11 +102,38 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(files: ModelFiles) -
         compared("main")
 
 
+@pytest.mark.parametrize("error", [BackendError("no room"), KeyboardInterrupt()], ids=str)
+def test_a_group_that_cannot_be_opened_whole_is_closed(
+    double: ModelFiles, error: BaseException
+) -> None:
+    """A refusal is a result; Ctrl-C goes on."""
+    factory = FakeFactory()
+
+    def open_predictor(spec: PredictorSpec) -> FakePredictor:
+        if factory.opened:
+            raise error
+        return factory(spec)
+
+    try:
+        opened = open_groups(
+            double,
+            [double.config.group("main")],
+            open_predictor=open_predictor,  # type: ignore[arg-type]
+            selftest=double.selftest(),
+            count=lambda _group: 2,
+        )
+        assert opened.refused == {"main": "no room"}
+    except KeyboardInterrupt:
+        assert isinstance(error, KeyboardInterrupt)
+    assert all(predictor.closed.is_set() for predictor in factory.opened)
+    assert len(factory.opened) == 1
+
+
 @pytest.mark.parametrize("named", [("spare",), ("spare", "main")])
-def test_only_the_named_groups_run(files: ModelFiles, named: tuple[str, ...]) -> None:
+def test_only_the_named_groups_run(double: ModelFiles, named: tuple[str, ...]) -> None:
     """Without the default group the first one is what others are compared with."""
     found = compare(
-        files,
+        double,
         open_predictor=FakeFactory(),
         comparison_of=lambda info: None,
         groups=named,
@@ -120,7 +142,7 @@ def test_only_the_named_groups_run(files: ModelFiles, named: tuple[str, ...]) ->
     )
     assert {each.group for each in found.groups} == set(named)
     assert found.default_group == ("main" if "main" in named else "spare")
-    alone = recommend(found, files.config).reason == "no other group ran"
+    alone = recommend(found, double.config).reason == "no other group ran"
     assert alone == (len(named) == 1)
 
 

@@ -16,7 +16,7 @@ from app.evidence.comparison.result import Comparison, GroupResult, group_result
 from app.evidence.comparison.search import write_default_group
 from app.evidence.verdict.proof import Runs, best_of, clearly_faster
 from app.models.repository.config import Budget, InstanceGroup, ModelConfig
-from app.models.repository.layout import ModelRepository
+from app.models.repository.layout import ModelFiles
 from app.models.repository.selftest import SelfTest
 from tests.engine.fakes import write_double
 
@@ -184,10 +184,8 @@ def test_each_group_is_judged_by_its_own_budget() -> None:
     )
 
 
-def test_the_mean_difference_is_that_of_the_budgets(tmp_path: Path) -> None:
+def test_the_mean_difference_is_that_of_the_budgets(double: ModelFiles) -> None:
     """The self-test measures the same; a group without a budget is held to the tolerance."""
-    write_double(tmp_path)
-    files = ModelRepository(tmp_path).read("double", 1)
     golden = {"y": np.array([[0.0, 8.0]], np.float32), "z": np.zeros((1, 1), np.float32)}
     other = {"y": np.array([[0.0, 8.8]], np.float32), "z": np.zeros((1, 1), np.float32)}
     runs = {
@@ -195,7 +193,9 @@ def test_the_mean_difference_is_that_of_the_budgets(tmp_path: Path) -> None:
         "spare": Runs(seconds=[0.1], outputs=[other]),
     }
     resident = {"main": 1, "spare": 1}
-    rows = group_results(files.config, runs, loads={}, resident=resident, task=None, tolerance=0.25)
+    rows = group_results(
+        double.config, runs, loads={}, resident=resident, task=None, tolerance=0.25
+    )
     by_name = {row.group: row.mean_difference for row in rows}
     assert by_name == {"main": 0.0, "spare": pytest.approx(0.4)}
     test = SelfTest(inputs={}, outputs=golden, tolerance=1.0)

@@ -18,8 +18,8 @@ from app.evidence.comparison.search import (
     thread_candidates,
     write_group,
 )
-from app.models.repository.layout import ModelRepository
-from tests.engine.fakes import FakeFactory, row, write_double
+from app.models.repository.layout import ModelFiles
+from tests.engine.fakes import FakeFactory, row
 
 
 def outcome(candidate: Candidate, per_second: float, p95: float, memory: int = 1) -> Outcome:
@@ -85,19 +85,14 @@ def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
     assert (best.candidate if best else None) == chosen
 
 
-def test_load_goes_through_the_engine(tmp_path: Path) -> None:
-    write_double(tmp_path)
-    files = ModelRepository(tmp_path).read("double", 1)
+def test_load_goes_through_the_engine(double: ModelFiles) -> None:
     factory = FakeFactory()
 
     async def load() -> tuple[CandidateUnderLoad, Outcome]:
         samples = [("a", row(1))]
-        loaded = await open_candidate(files, PAIR, samples, cores=2, open_predictor=factory)
-        try:
+        async with open_candidate(double, PAIR, samples, cores=2, open_predictor=factory) as loaded:
             await loaded.run(0.3)
             return loaded, loaded.outcome()
-        finally:
-            await loaded.model.close()
 
     loaded, found = asyncio.run(load())
     assert len(factory.opened) == 2
@@ -109,12 +104,11 @@ def test_load_goes_through_the_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_runs_in_stages_and_closes_what_it_opened(tmp_path: Path) -> None:
+def test_a_search_runs_in_stages_and_closes_what_it_opened(double: ModelFiles) -> None:
     """Splits first, then batches of the best; every turn ticks."""
-    write_double(tmp_path)
     factory, ticks = FakeFactory(), []
     search = Search(
-        files=ModelRepository(tmp_path).read("double", 1),
+        files=double,
         p95_seconds=10.0,
         cores=2,
         seconds=0.3,
@@ -160,7 +154,7 @@ pad_id = 0
 def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(CONFIG, "utf-8")
-    write_group(path, Candidate(4, 2, 3, (16, 64)), lengths={"x": (1,)})
+    write_group(path, Candidate(4, 2, 3, (16, 64)), inputs=["x"])
     text = path.read_text("utf-8")
     assert "# how this model is served" in text
     assert "# the one that answers" in text
@@ -181,4 +175,4 @@ def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
 def test_without_a_file_there_is_nothing_to_write_to(tmp_path: Path) -> None:
     """The defaults of a missing config.toml cannot be edited."""
     with pytest.raises(ConfigError, match=r"has no config\.toml"):
-        write_group(tmp_path / "config.toml", PAIR, lengths={})
+        write_group(tmp_path / "config.toml", PAIR, inputs=[])

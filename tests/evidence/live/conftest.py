@@ -17,7 +17,7 @@ def live(loop: Loop, tmp_path: Path) -> Iterator[Live]:
     """Serves `double` 1: group `main` started, group `spare` on demand."""
     suspension, beside = Suspension(), FakeFactory()
     gate = IdleGate(suspension)
-    predictors = ShadowPredictors(open_predictor=beside, suspension=suspension, idle_gate=gate)
+    predictors = ShadowPredictors(open_predictor=beside, idle_gate=gate)
     write_double(tmp_path)
     registry = open_registry(loop, tmp_path, FakeFactory())
     registry.load_all()

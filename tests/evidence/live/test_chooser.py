@@ -16,7 +16,6 @@ from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
 from app.evidence.live.shadow_predictor import RegistryProxy
-from app.models.repository.layout import ModelFiles
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -74,39 +73,28 @@ class Bench:
         self.clock = ManualClock()
         self.free_bytes = 1 << 40
         self.beside = replace(live.predictors, open_predictor=self.tried)
-        self.registry = self.open_registry()
-
-    def open_registry(self, **options: Any) -> Any:
-        return open_registry(self.loop, self.root, self.factory, **options)
+        self.registry = open_registry(self.loop, self.root, self.factory)
 
     def load(self, groups: str, *, first: str = AUTO) -> None:
         write_config(self.root / "double", first + groups)
         write_version(self.root / "double" / "1")
         self.registry.load_all()
 
-    def chooser(
-        self,
-        precision: Choosing = "auto",
-        keep: Callable[[ModelFiles, Choice], None] | None = None,
-    ) -> Chooser:
-        def remember(files: ModelFiles, choice: Choice) -> None:
-            self.kept.append(choice)
-
+    def chooser(self, precision: Choosing = "auto") -> Chooser:
         proxy = RegistryProxy(self.registry.it)
         self.loop(proxy.bind)
         return Chooser(
             proxy,
             self.beside,
             precision=precision,
-            keep=keep or remember,
+            keep=lambda _files, choice: self.kept.append(choice),
             clock=self.clock,
             wall_clock=lambda: NOW,
             free_bytes=lambda: self.free_bytes,
         )
 
     def choose(self, precision: Choosing = "auto") -> Choice:
-        chooser = self.chooser(precision)
-        settle(chooser)
+        settle(self.chooser(precision))
         return self.served().choice
 
     def served(self) -> ServedModel:
@@ -122,6 +110,14 @@ class Bench:
         with self.registry.lease("double") as model:
             future = model.submit(row(1), deadline=time.monotonic() + PATIENCE, group=group)
             return future.result(PATIENCE).group
+
+
+def begun(bench: Bench, groups: str) -> Chooser:
+    """A chooser that has tried the first of these candidates."""
+    bench.load(groups)
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    return chooser
 
 
 @pytest.fixture
@@ -304,9 +300,7 @@ def interrupting(bench: Bench) -> Callable[[Any], Any]:
 
 def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench) -> None:
     """A candidate that requests interrupted may be better than the one that they left alone."""
-    bench.load(group("middling", seconds=0.7) + FAST)
-    chooser = bench.chooser()
-    assert chooser.choose_one()
+    chooser = begun(bench, group("middling", seconds=0.7) + FAST)
     bench.tried.behaviour = interrupting(bench)
     assert chooser.choose_one()
     settle(chooser)
@@ -323,9 +317,7 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
 
 @pytest.mark.nightly
 def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
-    bench.load(group("middling", seconds=0.7) + FAST)
-    chooser = bench.chooser()
-    assert chooser.choose_one()
+    chooser = begun(bench, group("middling", seconds=0.7) + FAST)
     bench.tried.behaviour = interrupting(bench)
     for _ in range(MORE_ROUNDS + 1):
         settle(chooser)
@@ -350,9 +342,7 @@ def test_no_more_is_opened_than_fits_beside(bench: Bench) -> None:
 
 
 def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: Bench) -> None:
-    bench.load(FAST)
-    chooser = bench.chooser()
-    assert chooser.choose_one()
+    chooser = begun(bench, FAST)
     bench.free_bytes = 50_000_000
     settle(chooser)
     why = "cannot take over: 60 MB are needed to open it, 50 MB are free"
@@ -361,9 +351,7 @@ def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: B
 
 def test_a_reload_in_the_middle_begins_anew(bench: Bench) -> None:
     """What was measured of the version before is not put in the place of the new one."""
-    bench.load(FAST + group("other", seconds=0.7))
-    chooser = bench.chooser()
-    assert chooser.choose_one()
+    chooser = begun(bench, FAST + group("other", seconds=0.7))
     before = bench.served()
     bench.registry.load("double")
     assert not bench.registry.adopt(before, replace(before.choice, group="fast"))
@@ -373,9 +361,7 @@ def test_a_reload_in_the_middle_begins_anew(bench: Bench) -> None:
 
 
 def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> None:
-    bench.load(FAST)
-    chooser = bench.chooser()
-    assert chooser.choose_one()
+    chooser = begun(bench, FAST)
     bench.registry.unload("double")
     assert not chooser.choose_one()
     assert bench.registry.served() == ()
@@ -384,9 +370,7 @@ def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> 
 
 
 def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -> None:
-    bench.load(FAST + group("other", seconds=0.7))
-    chooser = bench.chooser()
-    assert chooser.choose_one()
+    chooser = begun(bench, FAST + group("other", seconds=0.7))
     assert chooser.choose_one()
 
     bench.factory.gone[0.5] = "no memory left"

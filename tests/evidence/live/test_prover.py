@@ -1,6 +1,7 @@
 """Groups are proven against their base, or say why not."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,13 @@ def effect(served: ServedModel, group: str = "spare") -> Effect:
     return next(each.effect for each in served.groups() if each.name == group)
 
 
-def prove_all(live: Live, which: Which = "all") -> int:
-    prover = Prover(live.registry, live.predictors, which=which)
+def prove_all(live: Live, which: Which = "all", **options: Any) -> tuple[int, Prover]:
+    """How many groups were proven before none was left, and by whom."""
+    prover = Prover(live.registry, live.predictors, which=which, **options)
     count = 0
     while prover.prove_one():
         count += 1
-    return count
+    return count, prover
 
 
 def test_other_outputs_prove_a_group(live: Live) -> None:
@@ -37,7 +39,7 @@ def test_other_outputs_prove_a_group(live: Live) -> None:
         return nudged(inputs) if own else doubled(inputs)
 
     live.beside.behaviour = by_turns
-    assert prove_all(live) == 2
+    assert prove_all(live)[0] == 2
     found = effect(live.served)
     assert found.effective is True
     assert "other outputs than main" in found.reason
@@ -53,7 +55,7 @@ def test_a_group_that_changes_nothing_is_ineffective(live: Live) -> None:
 
 
 def test_the_default_group_without_a_base_has_nothing_to_differ_from(live: Live) -> None:
-    assert prove_all(live, which="started") == 1
+    assert prove_all(live, "started")[0] == 1
     assert effect(live.served, "main") == NOTHING_TO_COMPARE
     assert effect(live.served) == UNKNOWN_EFFECT
     assert not live.beside.specs
@@ -77,9 +79,7 @@ def test_a_process_that_dies_once_is_opened_again_later(
     """The system may have ended it for want of memory; one that dies again is refused for good."""
     live.beside.selftest, live.beside.seconds = dying(deaths), 1.0
     clock = ManualClock()
-    prover = Prover(live.registry, live.predictors, which="all", clock=clock)
-    while prover.prove_one():
-        pass
+    _, prover = prove_all(live, clock=clock)
     assert effect(live.served) == Effect(None, "cannot start: killed")
     clock.advance(RETRY_SECONDS + 1)
     assert prover.prove_one()
@@ -90,9 +90,8 @@ def test_a_process_that_dies_once_is_opened_again_later(
 
 def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
     """Nothing is opened for a group that nobody uses, unless all are to be proven."""
-    prover = Prover(live.registry, live.predictors, which="started")
-    assert prover.prove_one()  # main
-    assert not prover.prove_one()
+    count, prover = prove_all(live, "started")
+    assert count == 1  # main
     with live.registry.lease("double") as served:
         job = served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare")
         job.result(PATIENCE)
@@ -109,9 +108,7 @@ def test_runs_that_fail_are_tried_again_later(live: Live) -> None:
 
     live.beside.behaviour = refuse
     clock = ManualClock()
-    prover = Prover(live.registry, live.predictors, which="all", clock=clock)
-    while prover.prove_one():
-        pass
+    _, prover = prove_all(live, clock=clock)
     assert effect(live.served) == Effect(None, "its runs failed: out of memory")
     live.beside.behaviour = doubled
     clock.advance(RETRY_SECONDS + 1)
@@ -120,4 +117,4 @@ def test_runs_that_fail_are_tried_again_later(live: Live) -> None:
 
 
 def test_off_proves_nothing(live: Live) -> None:
-    assert prove_all(live, which="off") == 0
+    assert prove_all(live, "off")[0] == 0

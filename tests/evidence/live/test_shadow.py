@@ -1,6 +1,7 @@
 """A share of the answered requests runs again on other groups; the rest costs nothing."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +135,11 @@ def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Bu
 
     live.beside.selftest = counting
     shadow = build(of=registry, groups=("spare", "third"), max_predictors=1)
-    try:
+    with closing(registry), closing(shadow):
         registry.load_all()
         [served] = registry.served()
         for _ in range(2):
             replay(shadow, served)
-    finally:
-        shadow.close()
-        registry.close()
     assert alive == [1, 1, 1, 1]
 
 

@@ -39,22 +39,6 @@ class FakeBench(Bench):
         return iter(items)
 
 
-def info(
-    directory: Path,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-    **parameters: object,
-) -> ServedModelInfo:
-    return ServedModelInfo(
-        name="toy",
-        version=1,
-        directory=directory,
-        inputs=inputs,
-        outputs=outputs,
-        parameters=parameters,
-    )
-
-
 def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
     """Five jobs of two shapes in batches of at most two: each gets its own output back."""
     batches = []
@@ -69,10 +53,6 @@ def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
     outputs = bench.run(jobs, what="jobs")
     assert [int(output["y"][0, 0]) for output in outputs] == [0, 2, 4, 6, 8]
     assert batches == [(2, 3), (1, 3), (2, 4)]
-
-
-def _rows(table: Table) -> dict[str, tuple[float | int, ...]]:
-    return dict(table.rows)
 
 
 @pytest.fixture
@@ -98,10 +78,13 @@ def reader(tmp_path: Path) -> ServedModelInfo:
             path.write_text("\n".join(lines) + "\n", "utf-8")
     (tmp_path / "smoke.jsonl").write_text('{"text": "blue", "label": "happy"}\n', "utf-8")
     (tmp_path / "everyday.jsonl").write_text('{"text": "blue", "label": "sad"}\n', "utf-8")
-    tensors = tuple(TensorSpec(n, "int64", (-1, -1)) for n in ("input_ids", "attention_mask"))
-    logits = (TensorSpec("logits", "float32", (-1, 2)),)
-    return info(
-        tmp_path, tensors, logits, labels=["happy", "sad"], buckets=[8, 128], max_tokens=128
+    return ServedModelInfo(
+        name="toy",
+        version=1,
+        directory=tmp_path,
+        inputs=tuple(TensorSpec(n, "int64", (-1, -1)) for n in ("input_ids", "attention_mask")),
+        outputs=(TensorSpec("logits", "float32", (-1, 2)),),
+        parameters={"labels": ["happy", "sad"], "buckets": [8, 128], "max_tokens": 128},
     )
 
 
@@ -115,7 +98,7 @@ def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedMode
     files = tuple(reader.directory / f"{name}.jsonl" for name in ("smoke", "everyday"))
     source = Source(data=reader.directory, smoke=files)
     found = SentimentQuality(reader, source).measure(FakeBench(_by_first_word))
-    tables = {table.key: _rows(table) for table in found.tables}
+    tables = {table.key: dict(table.rows) for table in found.tables}
     assert tables["eval"]["usual_eval"][:2] == (3, pytest.approx(2 / 3))
     assert tables["eval"]["usual_eval without posts of usual_train"][:2] == (2, 0.5)
     assert tables["f1"]["virus_eval"] == (pytest.approx(2 / 3), pytest.approx(2 / 3))
@@ -139,6 +122,8 @@ def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> No
         (["--quality", "--limit", "0"], "--limit must be at least 1"),
         (["--quality", "--limit", "3", "--write-cards"], "--write-cards needs all the data"),
         (["--quality", "double"], "double: no quality measure is defined for it"),
+        (["--group", "main"], "--group belongs to --quality"),
+        (["--quality", "--group", "main", "--write-cards"], "--write-cards is for the default"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line(
@@ -201,18 +186,3 @@ def test_outputs_are_compared_run_by_run() -> None:
     [(_, values)] = table.rows
     assert table.columns == ("runs", "mean difference", "worst mean", "agreement")
     assert values == (2, pytest.approx(0.1), pytest.approx(0.2), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--group", "main"], "--group belongs to --quality"),
-        (["--quality", "--group", "main", "--write-cards"], "--write-cards is for the default"),
-    ],
-)
-def test_a_group_goes_with_quality_and_without_cards(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    write_double(tmp_path)
-    assert main(["models", "verify", *options, "--repository", str(tmp_path)]) == 1
-    assert f"paddlepool models: {message}" in capsys.readouterr().err

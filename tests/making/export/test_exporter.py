@@ -5,19 +5,22 @@ import json
 import os
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import claim_tables
 import numpy as np
 import paddle
 import pytest
 
 from app.contracts.errors import ExportError
-from app.making.export.config_text import segment_config, sentiment_config
-from app.making.export.exporter import Recipe, export_version, read_recipe, run_program
+from app.making.export.config_text import BUCKETS, segment_config, sentiment_config
+from app.making.export.exporter import Store, export_version, read_recipe, run_program
 from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
 from app.models.networks import build
 from app.models.repository.config import load_config
 from app.models.repository.layout import VERSION, version_numbers
+from app.tasks.sentiment import pipeline
 from tests.models.networks.conftest import FIXTURES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -99,11 +102,7 @@ def test_float16_storage(tmp_path: Path) -> None:
     }  # fmt: skip
     paddle.seed(5)
     state = {name: value.numpy() for name, value in build("bert", options).state_dict().items()}
-    plain = read_recipe("bert", TINY)
-    recipe = Recipe(
-        network="bert", options=options, state=state, inputs=plain.inputs, outputs=plain.outputs,
-        feeds=plain.feeds, config="", weights_sha256="",
-    )  # fmt: skip
+    recipe = replace(read_recipe("bert", TINY), options=options, state=state, write_extras=None)
     full, half = (
         export_version(recipe, repository=tmp_path, name=store, origin=ORIGIN, store=store)
         for store in ("float32", "float16")
@@ -148,34 +147,39 @@ def test_a_new_model_has_the_groups_of_the_shipped_one(text: str, model: str) ->
     assert tomllib.loads(text)["instance_group"] == tomllib.loads(shipped)["instance_group"]
 
 
+def test_the_length_buckets_are_the_same_wherever_they_are_written() -> None:
+    """What is exported and what is measured is what a model without buckets of its own gets."""
+    assert pipeline.BUCKETS == BUCKETS
+    served = tuple(length for length in BUCKETS if length <= claim_tables.PADDED)
+    assert served == claim_tables.BUCKETS
+
+
 def test_failing_export_leaves_nothing(digits: Path, tmp_path: Path) -> None:
     def fail(directory: Path) -> None:
         assert (directory / "inference.json").exists()
         raise ExportError("half-way")
 
-    good = read_recipe("mnist", digits)
-    recipe = Recipe(
-        network=good.network, options={}, state=good.state, inputs=good.inputs,
-        outputs=good.outputs, feeds=good.feeds, config=good.config, weights_sha256="",
-        write_extras=fail,
-    )  # fmt: skip
+    recipe = replace(read_recipe("mnist", digits), write_extras=fail)
     with pytest.raises(ExportError, match="half-way"):
         export_version(recipe, repository=tmp_path, name="mnist", origin=ORIGIN)
     assert list((tmp_path / "mnist").iterdir()) == []
 
 
-def test_weights_that_give_no_numbers(digits: Path, tmp_path: Path) -> None:
-    good = read_recipe("mnist", digits)
-    good.state["linear.weight"][:] = 3e38
-    with pytest.raises(ExportError, match="output logits of the exported program is not finite"):
-        export_version(good, repository=tmp_path, name="mnist", origin=ORIGIN)
-
-
-def test_weights_too_large_for_float16(digits: Path, tmp_path: Path) -> None:
-    good = read_recipe("mnist", digits)
-    good.state["linear.bias"][0] = 7e4
-    with pytest.raises(ExportError, match="bias does not fit float16"):
-        export_version(good, repository=tmp_path, name="m", origin=ORIGIN, store="float16")
+@pytest.mark.parametrize(
+    ("array", "value", "store", "message"),
+    [
+        ("linear.weight", 3e38, "float32", "output logits of the exported program is not finite"),
+        ("linear.bias", 7e4, "float16", "bias does not fit float16"),
+    ],
+    ids=["no numbers", "too large for float16"],
+)
+def test_weights_that_cannot_be_served(
+    digits: Path, tmp_path: Path, array: str, value: float, store: Store, message: str
+) -> None:
+    recipe = read_recipe("mnist", digits)
+    recipe.state[array][:] = value
+    with pytest.raises(ExportError, match=message):
+        export_version(recipe, repository=tmp_path, name="m", origin=ORIGIN, store=store)
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "../up", ".hidden", "a" * 65])

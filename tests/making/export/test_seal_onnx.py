@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,10 +34,10 @@ output = "fine"
 pytestmark = pytest.mark.slow
 
 
-def unsealed(root: Path, name: str, program: onnx.ModelProto) -> Path:
+def unsealed(root: Path, name: str, program: onnx.ModelProto, **options: Any) -> Path:
     version = root / name / "1"
     version.mkdir(parents=True)
-    onnx.save(program, version / "network.onnx")
+    onnx.save(program, version / "network.onnx", **options)
     return version
 
 
@@ -65,17 +66,13 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
     picture[10:50, 30:70] = 250
     body = io.BytesIO()
     Image.fromarray(picture).save(body, "PNG")
+    options = {"output": "mask", "refine": "none", "timeout_ms": "30000"}
     with running(sealed, tmp_path) as server, server.client() as client:
         server.wait_loaded()
         for group in ("onnxruntime", "openvino"):
             reply = client.post(  # the second group starts with its first request
                 "/segment",
-                params={
-                    "output": "mask",
-                    "refine": "none",
-                    "predictor": group,
-                    "timeout_ms": 30_000,
-                },
+                params=options | {"predictor": group},
                 content=body.getvalue(),
                 headers={"content-type": "image/png"},
             )
@@ -95,22 +92,14 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
 def test_weights_in_other_files_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = tmp_path / "apart" / "1"
-    version.mkdir(parents=True)
-    onnx.save(
-        classifier(),
-        version / "network.onnx",
-        save_as_external_data=True,
-        location="weights",
-        size_threshold=0,
-    )
+    apart = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
+    version = unsealed(tmp_path, "apart", classifier(), **apart)
     assert main(["models", "seal", str(version)]) == 1
     assert "keeps 2 weights in other files; save it as one file" in capsys.readouterr().err
 
 
 def test_what_is_no_onnx_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    version = tmp_path / "text" / "1"
-    version.mkdir(parents=True)
+    version = unsealed(tmp_path, "text", classifier())
     (version / "network.onnx").write_text("not a model", "utf-8")
     assert main(["models", "seal", str(version)]) == 1
     assert "network.onnx is not an ONNX model" in capsys.readouterr().err

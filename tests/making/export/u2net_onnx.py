@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from app.making.export.weights import Arrays
 from app.models.networks.u2net import U2NETP, Stage
+from tests.tiny_onnx import model
 
 
 class Graph:
@@ -17,12 +18,12 @@ class Graph:
         self.arrays = arrays
         self.side = side
         self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
+        self.constants: dict[str, np.ndarray] = {}
         self.sizes = {"picture": side}
 
     def constant(self, value: np.ndarray) -> str:
         name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(value, name))
+        self.constants[name] = value
         return name
 
     def add(self, kind: str, inputs: list[str], size: int, **attributes: object) -> str:
@@ -82,14 +83,9 @@ class Graph:
         return self.add("Add", [y, entry], self.sizes[y])
 
 
-def write_u2netp(
-    path: Path,
-    arrays: Arrays,
-    *,
-    side: int = 320,
-    stages: tuple[Stage, ...] = U2NETP,
-) -> None:
+def write_u2netp(path: Path, arrays: Arrays, *, stages: tuple[Stage, ...] = U2NETP) -> None:
     """Writes the graph of `arrays` (upstream names)."""
+    side = 320
     graph = Graph(arrays, side=side)
     encoded = [graph.stage(stages[0], "picture")]
     for stage in stages[1:6]:
@@ -102,16 +98,10 @@ def write_u2netp(
     maps = [sides[0], *(graph.resize(x, sides[0]) for x in sides[1:])]
     fused = graph.conv("outconv", graph.concat(*maps))
     output = graph.add("Sigmoid", [fused], side)
-    shape = [1, 3, side, side]
-    model = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            "u2netp",
-            [helper.make_tensor_value_info("picture", TensorProto.FLOAT, shape)],
-            [helper.make_tensor_value_info(output, TensorProto.FLOAT, [1, 1, side, side])],
-            graph.constants,
-        ),
-        opset_imports=[helper.make_opsetid("", 13)],
-        ir_version=8,
+    network = model(
+        graph.nodes,
+        inputs={"picture": [1, 3, side, side]},
+        outputs={output: [1, 1, side, side]},
+        constants=graph.constants,
     )
-    onnx.save(model, str(path))
+    onnx.save(network, path)

@@ -18,7 +18,7 @@ from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import Derivation, DerivedProgram
 from app.tasks import PIPELINES
 from app.tasks.task import agreement_of, load_tasks
-from tests.engine.fakes import FakeFactory, row, write_double
+from tests.engine.fakes import FakeFactory, row
 
 MODELS = Path(__file__).parents[3] / "model_repo"
 OFFICIAL = MODELS / "u2netp" / "2"
@@ -44,12 +44,6 @@ def without_programs(model: Path, version: str, target: Path) -> ModelRepository
     manifest["format"] = 1
     (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     return ModelRepository(target)
-
-
-@pytest.fixture
-def double(tmp_path: Path) -> ModelFiles:
-    write_double(tmp_path)
-    return ModelRepository(tmp_path).read("double", 1)
 
 
 @pytest.mark.paddle
@@ -97,11 +91,7 @@ def _run_on(files: ModelFiles, *groups: str) -> None:
     test = replace(golden, agreement=agreement)
     for name in groups:
         group = files.config.group(name)
-        predictor = ProcessBackend()(files.spec(group))
-        try:
-            test.judging(group).check(predictor, timeout=60)
-        finally:
-            predictor.close()
+        test.judging(group).opened(ProcessBackend(), files.spec(group)).close()
 
 
 def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) -> None:

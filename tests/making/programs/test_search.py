@@ -6,7 +6,7 @@ import pytest
 
 from app.making.programs.derive import Differences
 from app.making.programs.qdq import Activation, Ranges
-from app.making.programs.search import FloatLayers
+from app.making.programs.search import FloatLayers, Search
 from tests.making.programs.networks import named, planted
 
 LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
@@ -45,17 +45,22 @@ def ranges_of(network: onnx.ModelProto) -> Ranges:
     )
 
 
-def test_the_planted_layer_is_found() -> None:
-    """By its stage first, then alone: everything else becomes int8."""
+def found_in(network: onnx.ModelProto) -> tuple[Search, list[str]]:
+    """The search for a loss of 0.01, and what it has shown."""
     pytest.importorskip("openvino")
-    network = named(planted("middle.b"))
     seen: list[str] = []
-    search = FloatLayers(
+    layers = FloatLayers(
         network,
         ranges_of(network),
         loss=Differences(network, samples()),
         show=lambda what, _loss: seen.append(what),
-    ).find(0.01)
+    )
+    return layers.find(0.01), seen
+
+
+def test_the_planted_layer_is_found() -> None:
+    """By its stage first, then alone: everything else becomes int8."""
+    search, seen = found_in(named(planted("middle.b")))
     assert search.ranges.float_layers == ("middle.b",)
     assert search.loss <= 0.01
     assert seen[0] == "everything"
@@ -66,14 +71,7 @@ def test_the_planted_layer_is_found() -> None:
 
 
 def test_nothing_stays_float_where_nothing_collapses() -> None:
-    pytest.importorskip("openvino")
-    network = named(planted(None))
-    search = FloatLayers(
-        network,
-        ranges_of(network),
-        loss=Differences(network, samples()),
-        show=lambda _what, _loss: None,
-    ).find(0.01)
+    search, _ = found_in(named(planted(None)))
     assert (search.ranges.float_layers, search.tried) == ((), 1)
 
 

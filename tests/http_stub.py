@@ -1,0 +1,53 @@
+"""A server on this machine in place of one that a program or a test talks to."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = tuple[int, dict[str, str], bytes]
+Answer = Callable[[str, bytes], Reply]
+"""Path with query and body of a request in; status, headers and body of the reply out."""
+
+
+def as_json(value: Any, status: int = 200) -> Reply:
+    return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
+
+
+@contextmanager
+def http_stub(answer: Answer) -> Iterator[str]:
+    """A server on a free port of this machine that replies as `answer` says; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def reply(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            status, headers, body = answer(self.path, self.rfile.read(length))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = reply  # noqa: N815  # the names that the library calls
+
+        def log_message(self, *args: Any) -> None:
+            del args
+
+    class Server(ThreadingHTTPServer):
+        # Of 5, a burst of clients loses some, who try again a second later.
+        request_queue_size = 1024
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
