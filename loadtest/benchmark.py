@@ -51,6 +51,7 @@ from harness import (
     running_server,
     wait_until,
 )
+from pages import filled
 from peer_servers import PEER_SERVERS, START_SECONDS, PeerServer, install, running
 from peers import as_onnx, measure, pictures, rows
 from tqdm import tqdm
@@ -398,155 +399,85 @@ def run(
     return report
 
 
-INTRODUCTION = """\
-# Beside other servers
-
-`.venv/bin/python loadtest/benchmark.py --write docs/benchmark.md` measured and wrote this page; the
-[raw figures](benchmark.json) hold every round. All servers ran U²-Netp with the same weights on the
-same cores, where the clients ran too. The clients sent a JPEG of 1 MP and received its mask. No
-text model was measured, because the programs of the other servers serve only pictures.
-
-Before you compare:
-
-- **Precision**: the other servers run the float32 program with ONNX Runtime. Paddlepool has two
-  rows in the first table: with the instance group that it chose by itself, which may be int8 within
-  its limits of quality ([quality](quality.md)), and limited to float32
-  (`PADDLEPOOL_PRECISION=exact`).
-- **Threads**: LitServe, BentoML, MLServer and Ray Serve have a worker of one thread for each core,
-  so one client's picture uses one core. rembg, a single process, uses all cores for one picture.
-  Paddlepool's group with `t2` in its name uses two.
-- **Programs**: LitServe, BentoML, MLServer and Ray Serve run programs that we wrote
-  (`loadtest/peer_programs`). Like rembg, they queue requests without a limit, which is their
-  default. BentoML's `max_concurrency` and Ray Serve's `max_queued_requests` could limit the queue.
-  rembg resizes in another way, so its mask differs.
-- **Requests**: MLServer receives the picture in base64; rembg, LitServe and BentoML receive a form.
-  A client keeps its connection; in BentoML it may then stay with one worker while another is idle.
-- **Priority**: all processes of the other servers run at nice 10; of Paddlepool, only the processes
-  that compute.
-
-The best server's figure in each column is bold; bare loops, which do the same work without a
-server, do not compete, even where they are better. Treat overlapping ranges as a tie.
-"""
-
-STEADY = """\
-### Latency, throughput and memory
-
-The servers take turns in one run (`--rounds {rounds} --seconds {seconds:g}`); the others are idle
-meanwhile. Each cell is a median with the lowest and highest value in parentheses: for one client
-over its requests, otherwise over {rounds} rounds of {seconds:g} s. Memory is that of all processes
-after each round; shared pages count once. The last column is the mean difference from Paddlepool's
-mask of this one picture, in levels of 255.
-"""
-
-TROUBLE = """\
-### In trouble
-
-Each server ran alone, {repeats} times in turns. The tables show medians, with the lowest and the
-highest value in parentheses.
-
-- **Start**: seconds from the command to the first mask, {starts} times. Paddlepool's first start
-  opens its default float32 group. The later starts open the group that it has chosen by then, which
-  it keeps in a file.
-- **Ten times the load**: each server gets ten times its own throughput for {flood:.0f} s. The loads
-  therefore differ, and the shares of different servers do not compare. "Refused" is 429 or 503;
-  "failed" is no answer in the {patience:.0f} s that a client waits, or an error; "p99" is that of
-  the answered requests. "Next" is the time until one more request, sent 1 s later, has its answer;
-  "none" means none in 60 s.
-- **Killed worker**: SIGKILL to the process that computes most, with {clients} clients who never
-  pause. In rembg that is the whole server, which nothing starts again. LitServe has
-  `restart_workers` on, which is off by default. The throughput is that of the last {late:.0f} s.
-- **Bad pictures**: the statuses of a PNG of 400 million pixels in {bomb:.0f} kB, of half a JPEG and
-  of a text (0: no answer in {patience:.0f} s), sent while another client sends a good picture; and
-  by how much memory grew at most. LitServe, BentoML, MLServer and Ray Serve decode with our
-  program, which has no limit of pixels and catches no error.
-- **Another model**: two clients send requests while the model is replaced, in the way that the
-  server offers or, if it offers none, by a restart. Paddlepool checks for a new version each second
-  (`PADDLEPOOL_REPOSITORY_POLL_SECONDS=1`; the default is never). It opens and tests the new version
-  in the time that requests leave, at least a tenth of a core
-  ([decision 10](decisions/0010-a-reload-stands-still.md)), so this takes long on a busy server.
-
-"Failed" counts the requests of these clients that got no mask. A client that retries every 0.05 s
-until a server is back counts as one failed request. "Longest gap" is the longest time in which no
-client got a mask.
-"""
-
-
 def page(report: Mapping[str, Row]) -> str:
     """Build the page with the figures of one or more processors."""
-    return "\n".join([INTRODUCTION, *(_machine(found) for found in report.values())])
+    return filled("benchmark", machines="\n".join(map(_machine, report.values())).rstrip())
 
 
 def _machine(found: Row) -> str:
-    paddlepool, *_ = masks = found["masks"]
-    parts = [f"## {found['machine']}\n"]
-    parts.append(STEADY.format(rounds=found["rounds"], seconds=found["seconds"]))
-    loads = list(paddlepool["per_second"])
-    parts.append(
-        _table(
-            ["", "one client", *(f"masks a second, {load}" for load in loads), "memory", "mask"],
-            [
-                (
-                    _name(row),
-                    _spread(row["seconds"], "ms", 1000),
-                    *(_spread(row["rates"][load], "", 1) for load in loads),
-                    _spread(row["memory_bytes"], "MB", 1e-6),
-                    (0.0, row["agreement"].split()[2]),
-                )
-                for row in masks
-            ],
-            most=range(2, 2 + len(loads)),
-            competing=sum("bare" not in row["name"] for row in masks),
-        )
+    return filled(
+        "benchmark_machine",
+        found=found,
+        masks=_masks(found["masks"]),
+        starts=3 * found["repeats"],
+        flood=FLOOD_SECONDS,
+        patience=PATIENCE_SECONDS,
+        clients=2 * found["cores"],
+        late=LATE_SECONDS,
+        bomb=len(bomb()) / 1000,
+        troubles="\n\n".join(_trouble(found["trouble"], *each) for each in TROUBLES),
     )
-    parts.append(
-        TROUBLE.format(
-            flood=FLOOD_SECONDS,
-            patience=PATIENCE_SECONDS,
-            clients=2 * found["cores"],
-            repeats=found["repeats"],
-            starts=3 * found["repeats"],
-            late=LATE_SECONDS,
-            bomb=len(bomb()) / 1000,
-        )
-    )
-    tables = [
-        (
-            ["", "start", "sent a second", "answered", "refused", "failed", "p99", "next"],
-            [
-                *("starts", "flood per_second", "flood answered", "flood refused"),
-                *("flood failed", "flood p99_seconds", "flood next_seconds"),
-            ],
-        ),
-        (
-            ["", "killed worker: failed", "longest gap", "masks a second afterwards"],
-            ["killed failed", "killed longest_gap_seconds", "killed per_second_afterwards"],
-        ),
-        (
-            ["", "bad pictures: status", "memory grew at most by", "longest gap beside"],
-            ["hostile status", "hostile memory_growth_bytes", "hostile longest_gap_seconds"],
-        ),
-        (
-            ["", "another model by", "seconds", "failed", "longest gap"],
-            ["changed by", "changed seconds", "changed failed", "changed longest_gap_seconds"],
-        ),
-    ]
-    parts += [
-        _table(
-            heads,
-            [
-                (name, *(_measured(runs, measure) for measure in measures))
-                for name, runs in found["trouble"].items()
-            ],
-            most=[1 + measures.index(measure) for measure in measures if measure in LARGER_IS_BEST],
-            unranked=[1 + measures.index(measure) for measure in measures if measure in UNRANKED],
-        )
-        for heads, measures in tables
-    ]
-    return "\n".join(parts)
 
 
 Cell = tuple[float, str]
 """A value to compare, and its text."""
+
+
+TROUBLES = (
+    (
+        ["", "start", "sent a second", "answered", "refused", "failed", "p99", "next"],
+        [
+            *("starts", "flood per_second", "flood answered", "flood refused"),
+            *("flood failed", "flood p99_seconds", "flood next_seconds"),
+        ],
+    ),
+    (
+        ["", "killed worker: failed", "longest gap", "masks a second afterwards"],
+        ["killed failed", "killed longest_gap_seconds", "killed per_second_afterwards"],
+    ),
+    (
+        ["", "bad pictures: status", "memory grew at most by", "longest gap beside"],
+        ["hostile status", "hostile memory_growth_bytes", "hostile longest_gap_seconds"],
+    ),
+    (
+        ["", "another model by", "seconds", "failed", "longest gap"],
+        ["changed by", "changed seconds", "changed failed", "changed longest_gap_seconds"],
+    ),
+)
+"""Heads and measures of each table."""
+
+
+def _masks(masks: Sequence[Row]) -> str:
+    loads = list(masks[0]["per_second"])
+    return _table(
+        ["", "one client", *(f"masks a second, {load}" for load in loads), "memory", "mask"],
+        [
+            (
+                _name(row),
+                _spread(row["seconds"], "ms", 1000),
+                *(_spread(row["rates"][load], "", 1) for load in loads),
+                _spread(row["memory_bytes"], "MB", 1e-6),
+                (0.0, row["agreement"].split()[2]),
+            )
+            for row in masks
+        ],
+        most=range(2, 2 + len(loads)),
+        competing=sum("bare" not in row["name"] for row in masks),
+    )
+
+
+def _trouble(
+    runs_of: Mapping[str, Sequence[Row]], heads: Sequence[str], measures: Sequence[str]
+) -> str:
+    return _table(
+        heads,
+        [
+            (name, *(_measured(runs, measure) for measure in measures))
+            for name, runs in runs_of.items()
+        ],
+        most=[1 + measures.index(measure) for measure in measures if measure in LARGER_IS_BEST],
+        unranked=[1 + measures.index(measure) for measure in measures if measure in UNRANKED],
+    )
 
 
 def _name(row: Row) -> str:
@@ -611,7 +542,7 @@ def _table(
                 shown[number][column] = f"**{shown[number][column]}**"
     rule = "|".join(["", *["---"] * len(heads), ""])
     body = "\n".join(f"| {' | '.join(line)} |" for line in shown)
-    return f"| {' | '.join(heads)} |\n{rule}\n{body}\n"
+    return f"| {' | '.join(heads)} |\n{rule}\n{body}"
 
 
 def draw(found: Row, target: Path) -> None:

@@ -32,7 +32,7 @@ from closed_loop import HttpWay, checked
 from harness import ROOT, Server, ask, cpu_seconds, descendants, request, running_server
 from inputs import draw_picture
 from open_loop import arrivals
-from pages import filled, table
+from pages import filled, markdown_table
 from tqdm import tqdm
 
 from app.contracts.resources import available_cores
@@ -265,7 +265,7 @@ def _rates(rows: Sequence[Row]) -> str:
     memory = {(row["cores"], row["precision"]): row["memory"] for row in rows}
     lines.append(["memory, GB", *(f"{memory[kind] / 1e9:.2f}" for kind in kinds)])
     heads = (f"{n} core{'s' if n > 1 else ''}, {precision}" for n, precision in kinds)
-    return table(["", *heads], lines, rule=RIGHT)
+    return markdown_table(["", *heads], lines, rule=RIGHT)
 
 
 def _rate(row: Row) -> str:
@@ -284,7 +284,7 @@ def _latency(rows: Iterable[Row]) -> str:
         [row["request"], *(f"{1e3 * p95:.0f}, {1e3 * p99:.0f}" for p95, p99 in row["latency"])]
         for row in rows
     ]
-    return table(["", *(f"{load:.0%}" for load in LOADS)], lines, rule=RIGHT)
+    return markdown_table(["", *(f"{load:.0%}" for load in LOADS)], lines, rule=RIGHT)
 
 
 def _costs(rows: Iterable[Row]) -> str:
@@ -299,7 +299,7 @@ def _costs(rows: Iterable[Row]) -> str:
         for row in rows
     ]
     heads = ["", "all processes, ms", "API process, ms", "balancer, ms", "kB"]
-    return table(heads, lines, rule=RIGHT)
+    return markdown_table(heads, lines, rule=RIGHT)
 
 
 def _ceilings(rows: Iterable[Row]) -> str:
@@ -310,7 +310,7 @@ def _ceilings(rows: Iterable[Row]) -> str:
         api = f"{_number(ends['API process'])} ({largest:.0f} cores)"
         lines.append([row["request"], api, _number(ends["balancer"]), _number(ends["network"])])
     heads = ["requests a second", "API process", "balancer, one core", "network"]
-    return table(heads, lines, rule=RIGHT)
+    return markdown_table(heads, lines, rule=RIGHT)
 
 
 def _replicas(rows: Iterable[Row], memory: float, price: float) -> str:
@@ -330,7 +330,7 @@ def _replicas(rows: Iterable[Row], memory: float, price: float) -> str:
                 ]
             )
     shared = ("memory, GB", "balancer, cores", "Gbit/s", "cost of a million")
-    return table(["", "replicas", "cores", *shared], lines, rule=RIGHT)
+    return markdown_table(["", "replicas", "cores", *shared], lines, rule=RIGHT)
 
 
 def _first(row: Row) -> str:

@@ -13,7 +13,9 @@ def filled(name: str, **values: object) -> str:
     return (TEMPLATES / f"{name}.md.in").read_text("utf-8").format(**values)
 
 
-def table(heads: Sequence[str], lines: Iterable[Sequence[str]], *, rule: str = "---") -> str:
+def markdown_table(
+    heads: Sequence[str], lines: Iterable[Sequence[str]], *, rule: str = "---"
+) -> str:
     """Build a Markdown table; `rule` aligns all columns but the first."""
     rules = ["---", *(rule for _ in heads[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rules, *lines))
