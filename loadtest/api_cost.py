@@ -48,7 +48,7 @@ class LoopWay:
 
     def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - it has one client
         [busy] = self.contender.busy.values()
-        return busy(seconds)
+        return busy(seconds=seconds)
 
 
 def int8_repository(directory: Path) -> Path:

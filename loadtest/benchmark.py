@@ -14,22 +14,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import math
 import os
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,9 @@ from harness import (
     wait_until,
 )
 from pages import filled
-from peer_servers import PEER_SERVERS, START_SECONDS, PeerServer, install, running
+from peer_servers import PEER_SERVERS, START_SECONDS, install, running
 from peers import as_onnx, measure, pictures, rows
+from PIL import Image
 from tqdm import tqdm
 
 from app.models.repository.layout import ModelFiles, ModelRepository
@@ -85,13 +86,13 @@ Row = dict[str, Any]
 class Subject:
     """A server under test.
 
-    `open(port)` runs it; `ask(picture)` builds a request for a mask. `settle(server)` waits until
-    its default group is chosen. `change(server)` reloads the model while the server runs; None if
-    that needs a restart.
+    `open(port=port)` runs it; `ask(picture)` builds a request for a mask. `settle(server)` waits
+    until its default group is chosen. `change(server)` reloads the model while the server runs;
+    None if that needs a restart.
     """
 
     name: str
-    open: Callable[[int], AbstractContextManager[Server]]
+    open: Callable[..., AbstractContextManager[Server]]
     ask: Callable[[bytes], bytes]
     settle: Callable[[Server], object] = lambda _: None
     change: Callable[[Server], None] | None = None
@@ -123,7 +124,7 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subjec
     }
     yield Subject(
         name="Paddlepool",
-        open=lambda port: running_server(repository, port=port, environment=environment),
+        open=partial(running_server, repository, environment=environment),
         ask=mask_request,
         settle=wait_chosen,
         change=reload,
@@ -136,18 +137,14 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subjec
         except (OSError, subprocess.SubprocessError) as error:
             print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
             continue
-        yield beside(peer, onnx, scratch / f"alone-{peer.name}", cores=cores)
-
-
-def beside(peer: PeerServer, onnx: Path, home: Path, *, cores: int) -> Subject:
-    change = peer.change
-    return Subject(
-        name=peer.name,
-        open=lambda port: running(peer, onnx, home, workers=cores, port=port),
-        ask=peer.ask,
-        change=None if change is None else lambda server: change(server, home),
-        changed_by=peer.changed_by,
-    )
+        home = scratch / f"alone-{peer.name}"
+        yield Subject(
+            name=peer.name,
+            open=partial(running, peer, onnx, home, workers=cores),
+            ask=peer.ask,
+            change=peer.change and partial(peer.change, home),
+            changed_by=peer.changed_by,
+        )
 
 
 def flood(server: Server, asked: bytes, *, rate: float) -> Row:
@@ -281,22 +278,9 @@ def killed(server: Server, asked: bytes, *, clients: int) -> Row:
 
 def bomb() -> bytes:
     """A PNG of 400 million pixels in 50 kB."""
-    packer = zlib.compressobj(9)
-    line = bytes(1 + BOMB_SIDE // 8)
-    data = b"".join(packer.compress(line) for _ in range(BOMB_SIDE)) + packer.flush()
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content))
-            + kind
-            + content
-            + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", BOMB_SIDE, BOMB_SIDE, 1, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    )
+    file = io.BytesIO()
+    Image.new("1", (BOMB_SIDE, BOMB_SIDE)).save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def hostile(server: Server, subject: Subject) -> Row:
@@ -338,7 +322,7 @@ def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
                 subject.change(server)
             else:
                 first.close()
-                second.enter_context(subject.open(port))
+                second.enter_context(subject.open(port=port))
                 checked(ask(port, asked))
             taken = watch.now() - began
             time.sleep(3.0)
@@ -349,7 +333,7 @@ def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
 def started(subject: Subject, asked: bytes, taken: list[float]) -> Iterator[Server]:
     """Start a server, append the seconds until its first mask to `taken`, and let it settle."""
     began = time.perf_counter()
-    with subject.open(free_port()) as server:
+    with subject.open(port=free_port()) as server:
         checked(ask(server.port, asked))
         taken.append(time.perf_counter() - began)
         subject.settle(server)
