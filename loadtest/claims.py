@@ -23,11 +23,11 @@ from claim_tables import (
     LENGTHS,
     PADDED,
     U2NETP_REQUESTS,
-    Backends,
     ClaimTable,
     beaten,
-    measure_bert,
-    measure_u2netp,
+    measured,
+    plan_bert,
+    plan_u2netp,
 )
 from harness import ROOT
 from pages import filled, markdown_table
@@ -37,7 +37,7 @@ from app.cli.pull import default_cache
 from app.cli.shared import add_repository_option, open_repository, read_version, silence
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.contracts.resources import available_cores
-from app.engine.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
+from app.engine.backends.process import ProcessBackend
 from app.evidence.comparison.plot import (
     DEFAULT,
     annotate,
@@ -55,7 +55,7 @@ from app.evidence.comparison.result import (
 )
 from app.evidence.comparison.run import compare
 from app.observability.build_info import describe_machine
-from app.tasks.task import agreement_of, comparison_of
+from app.tasks.task import comparison_of
 
 BERT_SOURCE = ROOT / "app" / "models" / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
@@ -88,20 +88,16 @@ def _measure(args: argparse.Namespace) -> int:
     u2netp = read_version(open_repository(args.repository), "u2netp", None)
     bert = read_version(open_repository(random_bert()), "bert-base-random", None)
     cores = available_cores()
-    backends = Backends(
-        served=ProcessBackend(nice=0),
-        tuned=ProcessBackend(
-            nice=0, environments={**BACKEND_ENVIRONMENT, "paddle_dygraph": TUNED_ALLOCATOR}
-        ),
-        agreement_of=agreement_of,
-    )
     pictures = min(args.requests or U2NETP_REQUESTS, U2NETP_REQUESTS)
     texts = args.requests or BERT_REQUESTS
     whole = max(1, int(cores))
     with tqdm(desc="claims", unit="run", disable=None) as bar:
         tables = [
-            measure_u2netp(u2netp, backends, requests=pictures, cores=whole, tick=bar.update),
-            measure_bert(bert, backends, requests=texts, cores=whole, tick=bar.update),
+            measured(plan, files, requests=requests, cores=whole, tick=bar.update)
+            for plan, files, requests in (
+                (plan_u2netp(u2netp, cores=whole), u2netp, pictures),
+                (plan_bert(bert, requests=texts, cores=whole), bert, texts),
+            )
         ]
     machine = describe_machine(cores=cores)
     print(machine)
