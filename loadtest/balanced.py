@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import yaml
-from harness import HOST, ROOT, free_port, is_ready, running_program, running_server
+from harness import HOST, ROOT, Server, free_port, is_ready, running_program, running_server
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 COMPOSE = ROOT / "docker-compose.yml"
@@ -78,8 +78,8 @@ def balancer(
     *,
     requests: int = UNLIMITED,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[int]:
-    """Run HAProxy in front of these ports; yields its own port.
+) -> Iterator[Server]:
+    """Run HAProxy in front of these ports.
 
     `directory` gets its log, haproxy.log. With PADDLEPOOL_TLS_CERTIFICATE in the environment, it
     listens for TLS on the next port.
@@ -99,8 +99,8 @@ def balancer(
         environment=own | dict(environment),
         log_file=directory / "haproxy.log",
         timeout=20.0,
-    ):
-        yield port
+    ) as process:
+        yield Server(port, process.pid)
 
 
 def local_configuration(

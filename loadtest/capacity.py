@@ -22,7 +22,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,24 +98,35 @@ def replica(cores: int, precision: str) -> Iterator[Server]:
 
 
 def measured(
-    server: Server, name: str, asked: bytes, *, clients: int, seconds: float
+    server: Server,
+    name: str,
+    asked: bytes,
+    *,
+    clients: int,
+    seconds: float,
+    proxy: Server | None = None,
 ) -> dict[str, Any]:
     """Requests per second, and the processor seconds and bytes of one request, after a warm-up."""
-    reply = checked(ask(server.port, asked))
-    way = HttpWay(server.port, asked)
+    port = (proxy or server).port
+
+    def used() -> tuple[float, float, float]:
+        api = cpu_seconds(server.pid, below=False)
+        return cpu_seconds(server.pid), api, cpu_seconds(proxy.pid) if proxy else 0.0
+
+    reply = checked(ask(port, asked))
+    way = HttpWay(port, asked)
     way.rate(clients=clients, seconds=seconds / 4)
-    before = cpu_seconds(server.pid), cpu_seconds(server.pid, below=False)
-    balancing = cpu_seconds(os.getpid(), command="haproxy")
-    began = time.perf_counter()
+    before, began = used(), time.perf_counter()
     rate = way.rate(clients=clients, seconds=seconds)
     done = rate * (time.perf_counter() - began)
+    both, api, balancing = ((now - then) / done for now, then in zip(used(), before, strict=True))
     return {
         "request": name,
         "group": reply.headers.get("x-predictor", ""),
         "per_second": rate,
-        "cpu_seconds": (cpu_seconds(server.pid) - before[0]) / done,
-        "api_cpu_seconds": (cpu_seconds(server.pid, below=False) - before[1]) / done,
-        "proxy_cpu_seconds": (cpu_seconds(os.getpid(), command="haproxy") - balancing) / done,
+        "cpu_seconds": both,
+        "api_cpu_seconds": api,
+        "proxy_cpu_seconds": balancing,
         "bytes": len(asked) + len(reply.body),
     }
 
@@ -162,21 +172,17 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
 
 def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dict[str, Any]:
     """The balancer's cost per request with one replica and a request that costs almost nothing."""
-    probe = {PROBE: request("GET", "/v2/health/live")}
+    probe = request("GET", "/v2/health/live")
     with (
         tempfile.TemporaryDirectory() as directory,
         running_server(environment=SETTINGS[FLOAT32]) as server,
-        balancer(haproxy, [server.port], Path(directory), environment=PATIENT) as port,
+        balancer(haproxy, [server.port], Path(directory), environment=PATIENT) as proxy,
     ):
-        through = replace(server, port=port)
         return {
-            "api": [
-                measured(server, name, sent, clients=4, seconds=seconds)
-                for name, sent in probe.items()
-            ],
+            "api": [measured(server, PROBE, probe, clients=4, seconds=seconds)],
             "proxy": [
-                measured(through, name, sent, clients=4, seconds=seconds)
-                for name, sent in (probe | dict(asked)).items()
+                measured(server, name, sent, clients=4, seconds=seconds, proxy=proxy)
+                for name, sent in {PROBE: probe, **asked}.items()
             ],
             "balanced": balanced_replicas(),
         }

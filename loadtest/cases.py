@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
-from harness import Server, ask, request
+from harness import Server, ask, request, wait_until
 from inputs import draw_picture
 
 from app.models.repository.layout import ModelFiles, ModelRepository
@@ -46,6 +45,12 @@ def text_request(inputs: str | list[str], **parameters: str) -> bytes:
     return request("POST", "/sentiment", body, content_type="application/json")
 
 
+def load_request(model: str, *, key: str = "") -> bytes:
+    """A request to load a model again, with the admin key."""
+    headers = {"X-Api-Key": key, "Content-Length": "0"}
+    return request("POST", f"/v2/repository/models/{model}/load", headers=headers)
+
+
 def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
     """Build a form with fields, and the picture as its last part."""
     parts = "".join(
@@ -71,15 +76,13 @@ def wait_chosen(server: Server) -> list[dict[str, Any]]:
 
     Raises RuntimeError after ten minutes.
     """
-    give_up = time.perf_counter() + CHOOSING_SECONDS
-    while True:
+
+    def chosen() -> list[dict[str, Any]]:
         models = json.loads(ask(server.port, request("GET", "/info")).body)["models"]
         choices = [model["choice"] for model in models if model.get("task")]
-        if all(choice["by"] != "start" for choice in choices):
-            return choices
-        if time.perf_counter() > give_up:
-            raise RuntimeError(f"nothing is chosen after {CHOOSING_SECONDS:.0f} s: {choices}")
-        time.sleep(1.0)
+        return choices if all(choice["by"] != "start" for choice in choices) else []
+
+    return wait_until(chosen, "not every group is chosen", timeout=CHOOSING_SECONDS, every=1.0)
 
 
 def read_cases(repository: ModelRepository, *, predictor: str = "") -> list[Case]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import form
+from cases import form, load_request
 from closed_loop import checked
 from harness import (
     HOST,
@@ -114,8 +114,7 @@ def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mappin
 
 
 def _mlserver_load(_home: Path, server: Server) -> None:
-    path, empty = "/v2/repository/models/u2netp/load", {"Content-Length": "0"}
-    checked(ask(server.port, request("POST", path, headers=empty)))
+    checked(ask(server.port, load_request("u2netp")))
 
 
 def _ray_deploy(home: Path, server: Server) -> None:

@@ -78,7 +78,7 @@ def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[R
         replicas(count, ENVIRONMENT) as running,
         balancer(
             haproxy, [each.port for each in running], Path(directory), environment=ENVIRONMENT
-        ) as port,
+        ) as proxy,
     ):
 
         def event(number: int) -> str:
@@ -86,7 +86,7 @@ def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[R
             took = running[number % count].replace(drained=drained)
             return f"{'drained' if drained else 'killed'}, ready again after {took:.1f} s"
 
-        yield port, event, running
+        yield proxy.port, event, running
 
 
 @contextlib.contextmanager

@@ -119,8 +119,8 @@ def started(directory: Path, **options: Any) -> Iterator[Front]:
     with Replica((HOST, 0), Everything) as replica:
         threading.Thread(target=replica.serve_forever, daemon=True).start()
         ports = [replica.server_port]
-        with balancer(Path(str(HAPROXY)), ports, directory, **options) as port:
-            yield Front(port, directory, replica)
+        with balancer(Path(str(HAPROXY)), ports, directory, **options) as proxy:
+            yield Front(proxy.port, directory, replica)
         replica.shutdown()
 
 
