@@ -25,13 +25,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from balanced import CONFIGURATION, balancer
 from cases import TEXT, mask_request, text_request, wait_chosen
 from closed_loop import HttpWay, checked
 from harness import ROOT, Server, ask, cpu_seconds, descendants, request, running_server
 from inputs import draw_picture
 from open_loop import arrivals
 from pages import filled, markdown_table
+from replicas import CONFIGURATION, balancer
 from tqdm import tqdm
 
 from app.contracts.resources import available_cores

@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 from api_cost import beside
-from balanced import INGRESSES, balancer, ray_up
 from cases import Case, load_request, mask_request, picture, read_cases, text_request
 from closed_loop import HttpWay, Way, checked, one_client, users
 from harness import (
@@ -49,6 +48,7 @@ from harness import (
     running_server,
 )
 from open_loop import OverloadedWay
+from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
 from app.models.repository.layout import ModelRepository

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from mutants import mutant
+from hostile_pictures import mutant
 
 from tests.fuzz.targets import TARGETS
 

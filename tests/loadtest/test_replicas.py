@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from balanced import CONFIGURATION, balancer, local_configuration
-from balanced import PYTHON as RAY
 from harness import HOST, ROOT
+from replicas import CONFIGURATION, balancer, local_configuration
+from replicas import PYTHON as RAY
 
 from app.settings.server import Settings
 from tests.ran import ran
