@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cases import TEXT, text_request
-from closed_loop import Client, HttpWay, Way
 from harness import HOST, ROOT, free_port, is_ready, request, running_program, running_server
+from load_clients import Client, HttpWay, Way
 from peers import Contender, bare
 from pydantic import BaseModel
 

@@ -36,7 +36,6 @@ from typing import Any
 
 import numpy as np
 from cases import mask_request, newest, picture, wait_chosen
-from closed_loop import HttpWay, checked
 from harness import (
     HOST,
     ROOT,
@@ -51,6 +50,7 @@ from harness import (
     running_server,
     wait_until,
 )
+from load_clients import HttpWay, checked
 from pages import filled
 from peer_servers import PEER_SERVERS, START_SECONDS, install, running
 from peers import as_onnx, measure, pictures, rows

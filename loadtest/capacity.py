@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from cases import TEXT, mask_request, text_request, wait_chosen
-from closed_loop import HttpWay, checked
 from harness import ROOT, Server, ask, cpu_seconds, descendants, request, running_server
 from inputs import draw_picture
-from open_loop import arrivals
+from load_clients import HttpWay, arrivals, checked
 from pages import filled, markdown_table
 from replicas import CONFIGURATION, balancer
 from tqdm import tqdm

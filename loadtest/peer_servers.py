@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from cases import form, load_request
-from closed_loop import checked
 from harness import (
     HOST,
     ROOT,
@@ -34,6 +33,7 @@ from harness import (
     running_program,
     wait_until,
 )
+from load_clients import checked
 
 from app.engine.backends.process import NICE
 

@@ -36,8 +36,8 @@ from typing import Any
 import cv2
 import numpy as np
 from cases import TEXT, newest, picture, text_request, wait_chosen
-from closed_loop import HttpWay, checked
 from harness import ROOT, Reply, Server, ask, memory_of, request, running_server
+from load_clients import HttpWay, checked
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 

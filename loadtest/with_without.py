@@ -36,7 +36,6 @@ from typing import Any
 import numpy as np
 from api_cost import beside
 from cases import Case, load_request, mask_request, picture, read_cases, text_request
-from closed_loop import HttpWay, Way, checked, one_client, users
 from harness import (
     HOST,
     ROOT,
@@ -47,7 +46,7 @@ from harness import (
     request,
     running_server,
 )
-from open_loop import OverloadedWay
+from load_clients import HttpWay, OverloadedWay, Way, checked, one_client, users
 from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
