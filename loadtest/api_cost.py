@@ -40,7 +40,6 @@ class LoopWay:
     """A bare loop that answers one request after another."""
 
     contender: Contender
-    units: int = 1
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:

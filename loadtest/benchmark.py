@@ -99,8 +99,8 @@ class Subject:
     changed_by: str = "restart"
 
 
-def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subject]:
-    """Return this server, then each peer that can be installed."""
+def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> Iterator[Subject]:
+    """Return this server, then, if wanted, each peer that can be installed."""
     repository, asked = scratch / "repository", mask_request(picture())
     shutil.copytree(files.directory.parent, repository / files.name)
 
@@ -131,7 +131,7 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subjec
         changed_by="a directory",
     )
     onnx = as_onnx(files, scratch)
-    for peer in PEER_SERVERS:
+    for peer in PEER_SERVERS if peers else ():
         try:
             install(peer)
         except (OSError, subprocess.SubprocessError) as error:
@@ -356,29 +356,28 @@ def trouble(subject: Subject, *, cores: int) -> Row:
     return found
 
 
-def run(
-    repository: ModelRepository, *, rounds: int, seconds: float, repeats: int, peers: bool
-) -> Row:
+def run(given: argparse.Namespace) -> Row:
     """Measure all servers on this machine."""
+    repository = ModelRepository(given.repository)
     cores, files = len(os.sched_getaffinity(0)), newest(repository, "u2netp")
     began = time.time()
     report: Row = {"machine": describe_machine(cores=cores), "cores": cores}
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        with pictures(repository, scratch, threads=cores, peers=peers) as contests:
+        with pictures(repository, scratch, threads=cores, peers=given.peers) as contests:
             masks = contests[0]
-            measure(masks, seconds=seconds, rounds=rounds)
+            measure(masks, seconds=given.seconds, rounds=given.rounds)
             report["masks"] = rows(masks)
         print(json.dumps(report["masks"]), file=sys.stderr)
-        everyone = list(subjects(files, scratch, cores=cores))
-        everyone = everyone if peers else everyone[:1]
+        everyone = list(subjects(files, scratch, cores=cores, peers=given.peers))
         report["trouble"] = {each.name: [] for each in everyone}
-        for _ in range(repeats):
+        for _ in range(given.repeats):
             for each in tqdm(everyone, unit="server", disable=None):
                 found = trouble(each, cores=cores)
                 print(each.name, json.dumps(found), file=sys.stderr)
                 report["trouble"][each.name].append(found)
-    report |= {"rounds": rounds, "seconds": seconds, "repeats": repeats}
+    for name in ("rounds", "seconds", "repeats"):
+        report[name] = getattr(given, name)
     report["minutes"] = (time.time() - began) / 60
     return report
 
@@ -576,14 +575,7 @@ def main() -> None:
     figures = out.with_suffix(".json")
     report: dict[str, Row] = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
     if given.write:
-        repository = ModelRepository(given.repository)
-        found = run(
-            repository,
-            rounds=given.rounds,
-            seconds=given.seconds,
-            repeats=given.repeats,
-            peers=given.peers,
-        )
+        found = run(given)
         report[found["machine"].split(";")[0]] = found
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     out.write_text(page(report), "utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import re
 import signal
@@ -282,10 +281,8 @@ def wait_until(
 
 def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
     """Whether a server answers a path, by default its readiness, with 200."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
-    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
+    with contextlib.suppress(OSError, ValueError, IndexError):  # no answer, or not HTTP
+        return ask(port, request("GET", path), timeout=5).status == 200
     return False
 
 

@@ -37,15 +37,12 @@ Client = Callable[[], float]
 
 
 class Way(Protocol):
-    """One way to do the work of a benchmark; `units` are the pictures or texts of one request."""
-
-    @property
-    def units(self) -> int: ...
+    """One way to do the work of a benchmark."""
 
     def client(self) -> AbstractContextManager[Client]: ...
 
     def rate(self, *, clients: int, seconds: float) -> float:
-        """Units per second of clients without pause."""
+        """Units, which are pictures or texts, per second of clients without pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +205,16 @@ class OverloadedWay:
     refusals: list[float] = field(default_factory=list)
     """Seconds of each rejection."""
 
-    @property
-    def units(self) -> int:
-        return self.calm.units
-
     def client(self) -> AbstractContextManager[Client]:
         return self.calm.client()
 
     def rate(self, *, clients: int, seconds: float) -> float:
         """Units answered per second. Raises RuntimeError for a status other than 200 and 503."""
-        calm = self.calm.rate(clients=clients, seconds=seconds)
+        way = self.calm
+        calm = way.rate(clients=clients, seconds=seconds)
         began = time.perf_counter()
-        ended = arrivals(
-            self.calm.port, self.calm.request, rate=FACTOR * calm / self.units, seconds=seconds
-        )
+        ended = arrivals(way.port, way.request, rate=FACTOR * calm / way.units, seconds=seconds)
         elapsed = time.perf_counter() - began
         self.refusals.extend(each.seconds for each in ended if each.status == 503)
         answered = [checked(each) for each in ended if each.status != 503]
-        return self.units * len(answered) / elapsed
+        return way.units * len(answered) / elapsed

@@ -81,12 +81,10 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watching(
-    server: Server, *, admin_key: str, kill_every: float, reload_every: float, seed: int
-) -> Iterator[Watched]:
-    """Sample, kill and reload while the block runs; intervals in seconds."""
+def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> Iterator[Watched]:
+    """Sample, kill and reload while the block runs."""
     watched = Watched()
-    draw = random.Random(seed)
+    draw = random.Random(given.seed)
 
     def reload() -> None:
         model = MODELS[len(watched.reloads) % len(MODELS)]
@@ -95,9 +93,9 @@ def watching(
     with (
         repeated(
             lambda: watched.kills.extend(_kill_one(server, draw)),
-            every=lambda: draw.uniform(0.5, 1.5) * kill_every,
+            every=lambda: draw.uniform(0.5, 1.5) * given.kill_every,
         ),
-        repeated(reload, every=lambda: reload_every),
+        repeated(reload, every=lambda: given.reload_every),
         repeated(lambda: watched.samples.extend(samples(server)), every=lambda: SAMPLE_SECONDS),
     ):
         yield watched
@@ -258,13 +256,7 @@ def main() -> int:
         traffic = Traffic(server.port, good_requests(), bad_requests(), seed=given.seed)
         began = time.monotonic()
         with (
-            watching(
-                server,
-                admin_key=admin_key,
-                kill_every=given.kill_every,
-                reload_every=given.reload_every,
-                seed=given.seed,
-            ) as watched,
+            watching(server, given, admin_key=admin_key) as watched,
             traffic.users(4, pause=0.5),
         ):
             time.sleep(60 * given.minutes)
