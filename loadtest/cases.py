@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from harness import Server, ask, request, wait_until
+import httpx
+from harness import HOST, Server, ask, request, wait_until
 from inputs import draw_picture
 
 from app.models.repository.layout import ModelFiles, ModelRepository
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
-BOUNDARY = "a-picture-and-nothing-else"
 CHOOSING_SECONDS = 600.0
 
 
@@ -53,17 +53,9 @@ def load_request(model: str, *, key: str = "") -> bytes:
 
 def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
     """Build a form with fields, and the picture as its last part."""
-    parts = "".join(
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in fields.items()
-    )
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{file}"; filename="p.jpg"\r\n'
-        "Content-Type: image/jpeg\r\n\r\n"
-    )
-    body = parts.encode() + head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
-    kind = f"multipart/form-data; boundary={BOUNDARY}"
-    return request("POST", path, body, content_type=kind)
+    files = {file: ("p.jpg", picture, "image/jpeg")}
+    made = httpx.Request("POST", f"http://{HOST}{path}", data=fields, files=files)
+    return request("POST", path, made.read(), content_type=made.headers["content-type"])
 
 
 def newest(repository: ModelRepository, name: str) -> ModelFiles:
