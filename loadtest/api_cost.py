@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cases import TEXT, text_request
-from closed_loop import Client, HttpWay, Way
 from harness import HOST, ROOT, free_port, is_ready, request, running_program, running_server
+from load_clients import Client, HttpWay, Way
 from peers import Contender, bare
 from pydantic import BaseModel
 
@@ -40,7 +40,6 @@ class LoopWay:
     """A bare loop that answers one request after another."""
 
     contender: Contender
-    units: int = 1
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
@@ -48,7 +47,7 @@ class LoopWay:
 
     def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - it has one client
         [busy] = self.contender.busy.values()
-        return busy(seconds)
+        return busy(seconds=seconds)
 
 
 def int8_repository(directory: Path) -> Path:

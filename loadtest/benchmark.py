@@ -14,29 +14,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import math
 import os
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cases import mask_request, newest, picture, wait_chosen
-from closed_loop import HttpWay, checked
 from harness import (
     HOST,
     ROOT,
@@ -51,8 +50,11 @@ from harness import (
     running_server,
     wait_until,
 )
-from peer_servers import PEER_SERVERS, START_SECONDS, PeerServer, install, running
+from load_clients import HttpWay, checked
+from pages import filled
+from peer_servers import PEER_SERVERS, START_SECONDS, install, running
 from peers import as_onnx, measure, pictures, rows
+from PIL import Image
 from tqdm import tqdm
 
 from app.models.repository.layout import ModelFiles, ModelRepository
@@ -84,21 +86,21 @@ Row = dict[str, Any]
 class Subject:
     """A server under test.
 
-    `open(port)` runs it; `ask(picture)` builds a request for a mask. `settle(server)` waits until
-    its default group is chosen. `change(server)` reloads the model while the server runs; None if
-    that needs a restart.
+    `open(port=port)` runs it; `ask(picture)` builds a request for a mask. `settle(server)` waits
+    until its default group is chosen. `change(server)` reloads the model while the server runs;
+    None if that needs a restart.
     """
 
     name: str
-    open: Callable[[int], AbstractContextManager[Server]]
+    open: Callable[..., AbstractContextManager[Server]]
     ask: Callable[[bytes], bytes]
     settle: Callable[[Server], object] = lambda _: None
     change: Callable[[Server], None] | None = None
     changed_by: str = "restart"
 
 
-def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subject]:
-    """Return this server, then each peer that can be installed."""
+def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> Iterator[Subject]:
+    """Return this server, then, if wanted, each peer that can be installed."""
     repository, asked = scratch / "repository", mask_request(picture())
     shutil.copytree(files.directory.parent, repository / files.name)
 
@@ -122,31 +124,27 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subjec
     }
     yield Subject(
         name="Paddlepool",
-        open=lambda port: running_server(repository, port=port, environment=environment),
+        open=partial(running_server, repository, environment=environment),
         ask=mask_request,
         settle=wait_chosen,
         change=reload,
         changed_by="a directory",
     )
     onnx = as_onnx(files, scratch)
-    for peer in PEER_SERVERS:
+    for peer in PEER_SERVERS if peers else ():
         try:
             install(peer)
         except (OSError, subprocess.SubprocessError) as error:
             print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
             continue
-        yield beside(peer, onnx, scratch / f"alone-{peer.name}", cores=cores)
-
-
-def beside(peer: PeerServer, onnx: Path, home: Path, *, cores: int) -> Subject:
-    change = peer.change
-    return Subject(
-        name=peer.name,
-        open=lambda port: running(peer, onnx, home, workers=cores, port=port),
-        ask=peer.ask,
-        change=None if change is None else lambda server: change(server, home),
-        changed_by=peer.changed_by,
-    )
+        home = scratch / f"alone-{peer.name}"
+        yield Subject(
+            name=peer.name,
+            open=partial(running, peer, onnx, home, workers=cores),
+            ask=peer.ask,
+            change=peer.change and partial(peer.change, home),
+            changed_by=peer.changed_by,
+        )
 
 
 def flood(server: Server, asked: bytes, *, rate: float) -> Row:
@@ -280,22 +278,9 @@ def killed(server: Server, asked: bytes, *, clients: int) -> Row:
 
 def bomb() -> bytes:
     """A PNG of 400 million pixels in 50 kB."""
-    packer = zlib.compressobj(9)
-    line = bytes(1 + BOMB_SIDE // 8)
-    data = b"".join(packer.compress(line) for _ in range(BOMB_SIDE)) + packer.flush()
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content))
-            + kind
-            + content
-            + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", BOMB_SIDE, BOMB_SIDE, 1, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    )
+    file = io.BytesIO()
+    Image.new("1", (BOMB_SIDE, BOMB_SIDE)).save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def hostile(server: Server, subject: Subject) -> Row:
@@ -337,7 +322,7 @@ def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
                 subject.change(server)
             else:
                 first.close()
-                second.enter_context(subject.open(port))
+                second.enter_context(subject.open(port=port))
                 checked(ask(port, asked))
             taken = watch.now() - began
             time.sleep(3.0)
@@ -348,7 +333,7 @@ def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
 def started(subject: Subject, asked: bytes, taken: list[float]) -> Iterator[Server]:
     """Start a server, append the seconds until its first mask to `taken`, and let it settle."""
     began = time.perf_counter()
-    with subject.open(free_port()) as server:
+    with subject.open(port=free_port()) as server:
         checked(ask(server.port, asked))
         taken.append(time.perf_counter() - began)
         subject.settle(server)
@@ -371,182 +356,111 @@ def trouble(subject: Subject, *, cores: int) -> Row:
     return found
 
 
-def run(
-    repository: ModelRepository, *, rounds: int, seconds: float, repeats: int, peers: bool
-) -> Row:
+def run(given: argparse.Namespace) -> Row:
     """Measure all servers on this machine."""
+    repository = ModelRepository(given.repository)
     cores, files = len(os.sched_getaffinity(0)), newest(repository, "u2netp")
     began = time.time()
     report: Row = {"machine": describe_machine(cores=cores), "cores": cores}
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        with pictures(repository, scratch, threads=cores, peers=peers) as contests:
+        with pictures(repository, scratch, threads=cores, peers=given.peers) as contests:
             masks = contests[0]
-            measure(masks, seconds=seconds, rounds=rounds)
+            measure(masks, seconds=given.seconds, rounds=given.rounds)
             report["masks"] = rows(masks)
         print(json.dumps(report["masks"]), file=sys.stderr)
-        everyone = list(subjects(files, scratch, cores=cores))
-        everyone = everyone if peers else everyone[:1]
+        everyone = list(subjects(files, scratch, cores=cores, peers=given.peers))
         report["trouble"] = {each.name: [] for each in everyone}
-        for _ in range(repeats):
+        for _ in range(given.repeats):
             for each in tqdm(everyone, unit="server", disable=None):
                 found = trouble(each, cores=cores)
                 print(each.name, json.dumps(found), file=sys.stderr)
                 report["trouble"][each.name].append(found)
-    report |= {"rounds": rounds, "seconds": seconds, "repeats": repeats}
+    for name in ("rounds", "seconds", "repeats"):
+        report[name] = getattr(given, name)
     report["minutes"] = (time.time() - began) / 60
     return report
 
 
-INTRODUCTION = """\
-# Beside other servers
-
-`.venv/bin/python loadtest/benchmark.py --write docs/benchmark.md` measured and wrote this page; the
-[raw figures](benchmark.json) hold every round. All servers ran U²-Netp with the same weights on the
-same cores, where the clients ran too. The clients sent a JPEG of 1 MP and received its mask. No
-text model was measured, because the programs of the other servers serve only pictures.
-
-Before you compare:
-
-- **Precision**: the other servers run the float32 program with ONNX Runtime. Paddlepool has two
-  rows in the first table: with the instance group that it chose by itself, which may be int8 within
-  its limits of quality ([quality](quality.md)), and limited to float32
-  (`PADDLEPOOL_PRECISION=exact`).
-- **Threads**: LitServe, BentoML, MLServer and Ray Serve have a worker of one thread for each core,
-  so one client's picture uses one core. rembg, a single process, uses all cores for one picture.
-  Paddlepool's group with `t2` in its name uses two.
-- **Programs**: LitServe, BentoML, MLServer and Ray Serve run programs that we wrote
-  (`loadtest/peer_programs`). Like rembg, they queue requests without a limit, which is their
-  default. BentoML's `max_concurrency` and Ray Serve's `max_queued_requests` could limit the queue.
-  rembg resizes in another way, so its mask differs.
-- **Requests**: MLServer receives the picture in base64; rembg, LitServe and BentoML receive a form.
-  A client keeps its connection; in BentoML it may then stay with one worker while another is idle.
-- **Priority**: all processes of the other servers run at nice 10; of Paddlepool, only the processes
-  that compute.
-
-The best server's figure in each column is bold; bare loops, which do the same work without a
-server, do not compete, even where they are better. Treat overlapping ranges as a tie.
-"""
-
-STEADY = """\
-### Latency, throughput and memory
-
-The servers take turns in one run (`--rounds {rounds} --seconds {seconds:g}`); the others are idle
-meanwhile. Each cell is a median with the lowest and highest value in parentheses: for one client
-over its requests, otherwise over {rounds} rounds of {seconds:g} s. Memory is that of all processes
-after each round; shared pages count once. The last column is the mean difference from Paddlepool's
-mask of this one picture, in levels of 255.
-"""
-
-TROUBLE = """\
-### In trouble
-
-Each server ran alone, {repeats} times in turns. The tables show medians, with the lowest and the
-highest value in parentheses.
-
-- **Start**: seconds from the command to the first mask, {starts} times. Paddlepool's first start
-  opens its default float32 group. The later starts open the group that it has chosen by then, which
-  it keeps in a file.
-- **Ten times the load**: each server gets ten times its own throughput for {flood:.0f} s. The loads
-  therefore differ, and the shares of different servers do not compare. "Refused" is 429 or 503;
-  "failed" is no answer in the {patience:.0f} s that a client waits, or an error; "p99" is that of
-  the answered requests. "Next" is the time until one more request, sent 1 s later, has its answer;
-  "none" means none in 60 s.
-- **Killed worker**: SIGKILL to the process that computes most, with {clients} clients who never
-  pause. In rembg that is the whole server, which nothing starts again. LitServe has
-  `restart_workers` on, which is off by default. The throughput is that of the last {late:.0f} s.
-- **Bad pictures**: the statuses of a PNG of 400 million pixels in {bomb:.0f} kB, of half a JPEG and
-  of a text (0: no answer in {patience:.0f} s), sent while another client sends a good picture; and
-  by how much memory grew at most. LitServe, BentoML, MLServer and Ray Serve decode with our
-  program, which has no limit of pixels and catches no error.
-- **Another model**: two clients send requests while the model is replaced, in the way that the
-  server offers or, if it offers none, by a restart. Paddlepool checks for a new version each second
-  (`PADDLEPOOL_REPOSITORY_POLL_SECONDS=1`; the default is never). It opens and tests the new version
-  in the time that requests leave, at least a tenth of a core
-  ([decision 10](decisions/0010-a-reload-stands-still.md)), so this takes long on a busy server.
-
-"Failed" counts the requests of these clients that got no mask. A client that retries every 0.05 s
-until a server is back counts as one failed request. "Longest gap" is the longest time in which no
-client got a mask.
-"""
-
-
 def page(report: Mapping[str, Row]) -> str:
     """Build the page with the figures of one or more processors."""
-    return "\n".join([INTRODUCTION, *(_machine(found) for found in report.values())])
+    return filled("benchmark", machines="\n".join(map(_machine, report.values())).rstrip())
 
 
 def _machine(found: Row) -> str:
-    paddlepool, *_ = masks = found["masks"]
-    parts = [f"## {found['machine']}\n"]
-    parts.append(STEADY.format(rounds=found["rounds"], seconds=found["seconds"]))
-    loads = list(paddlepool["per_second"])
-    parts.append(
-        _table(
-            ["", "one client", *(f"masks a second, {load}" for load in loads), "memory", "mask"],
-            [
-                (
-                    _name(row),
-                    _spread(row["seconds"], "ms", 1000),
-                    *(_spread(row["rates"][load], "", 1) for load in loads),
-                    _spread(row["memory_bytes"], "MB", 1e-6),
-                    (0.0, row["agreement"].split()[2]),
-                )
-                for row in masks
-            ],
-            most=range(2, 2 + len(loads)),
-            competing=sum("bare" not in row["name"] for row in masks),
-        )
+    return filled(
+        "benchmark_machine",
+        found=found,
+        masks=_masks(found["masks"]),
+        starts=3 * found["repeats"],
+        flood=FLOOD_SECONDS,
+        patience=PATIENCE_SECONDS,
+        clients=2 * found["cores"],
+        late=LATE_SECONDS,
+        bomb=len(bomb()) / 1000,
+        troubles="\n\n".join(_trouble(found["trouble"], *each) for each in TROUBLES),
     )
-    parts.append(
-        TROUBLE.format(
-            flood=FLOOD_SECONDS,
-            patience=PATIENCE_SECONDS,
-            clients=2 * found["cores"],
-            repeats=found["repeats"],
-            starts=3 * found["repeats"],
-            late=LATE_SECONDS,
-            bomb=len(bomb()) / 1000,
-        )
-    )
-    tables = [
-        (
-            ["", "start", "sent a second", "answered", "refused", "failed", "p99", "next"],
-            [
-                *("starts", "flood per_second", "flood answered", "flood refused"),
-                *("flood failed", "flood p99_seconds", "flood next_seconds"),
-            ],
-        ),
-        (
-            ["", "killed worker: failed", "longest gap", "masks a second afterwards"],
-            ["killed failed", "killed longest_gap_seconds", "killed per_second_afterwards"],
-        ),
-        (
-            ["", "bad pictures: status", "memory grew at most by", "longest gap beside"],
-            ["hostile status", "hostile memory_growth_bytes", "hostile longest_gap_seconds"],
-        ),
-        (
-            ["", "another model by", "seconds", "failed", "longest gap"],
-            ["changed by", "changed seconds", "changed failed", "changed longest_gap_seconds"],
-        ),
-    ]
-    parts += [
-        _table(
-            heads,
-            [
-                (name, *(_measured(runs, measure) for measure in measures))
-                for name, runs in found["trouble"].items()
-            ],
-            most=[1 + measures.index(measure) for measure in measures if measure in LARGER_IS_BEST],
-            unranked=[1 + measures.index(measure) for measure in measures if measure in UNRANKED],
-        )
-        for heads, measures in tables
-    ]
-    return "\n".join(parts)
 
 
 Cell = tuple[float, str]
 """A value to compare, and its text."""
+
+
+TROUBLES = (
+    (
+        ["", "start", "sent a second", "answered", "refused", "failed", "p99", "next"],
+        [
+            *("starts", "flood per_second", "flood answered", "flood refused"),
+            *("flood failed", "flood p99_seconds", "flood next_seconds"),
+        ],
+    ),
+    (
+        ["", "killed worker: failed", "longest gap", "masks a second afterwards"],
+        ["killed failed", "killed longest_gap_seconds", "killed per_second_afterwards"],
+    ),
+    (
+        ["", "bad pictures: status", "memory grew at most by", "longest gap beside"],
+        ["hostile status", "hostile memory_growth_bytes", "hostile longest_gap_seconds"],
+    ),
+    (
+        ["", "another model by", "seconds", "failed", "longest gap"],
+        ["changed by", "changed seconds", "changed failed", "changed longest_gap_seconds"],
+    ),
+)
+"""Heads and measures of each table."""
+
+
+def _masks(masks: Sequence[Row]) -> str:
+    loads = list(masks[0]["per_second"])
+    return _table(
+        ["", "one client", *(f"masks a second, {load}" for load in loads), "memory", "mask"],
+        [
+            (
+                _name(row),
+                _spread(row["seconds"], "ms", 1000),
+                *(_spread(row["rates"][load], "", 1) for load in loads),
+                _spread(row["memory_bytes"], "MB", 1e-6),
+                (0.0, row["agreement"].split()[2]),
+            )
+            for row in masks
+        ],
+        most=range(2, 2 + len(loads)),
+        competing=sum("bare" not in row["name"] for row in masks),
+    )
+
+
+def _trouble(
+    runs_of: Mapping[str, Sequence[Row]], heads: Sequence[str], measures: Sequence[str]
+) -> str:
+    return _table(
+        heads,
+        [
+            (name, *(_measured(runs, measure) for measure in measures))
+            for name, runs in runs_of.items()
+        ],
+        most=[1 + measures.index(measure) for measure in measures if measure in LARGER_IS_BEST],
+        unranked=[1 + measures.index(measure) for measure in measures if measure in UNRANKED],
+    )
 
 
 def _name(row: Row) -> str:
@@ -611,7 +525,7 @@ def _table(
                 shown[number][column] = f"**{shown[number][column]}**"
     rule = "|".join(["", *["---"] * len(heads), ""])
     body = "\n".join(f"| {' | '.join(line)} |" for line in shown)
-    return f"| {' | '.join(heads)} |\n{rule}\n{body}\n"
+    return f"| {' | '.join(heads)} |\n{rule}\n{body}"
 
 
 def draw(found: Row, target: Path) -> None:
@@ -661,14 +575,7 @@ def main() -> None:
     figures = out.with_suffix(".json")
     report: dict[str, Row] = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
     if given.write:
-        repository = ModelRepository(given.repository)
-        found = run(
-            repository,
-            rounds=given.rounds,
-            seconds=given.seconds,
-            repeats=given.repeats,
-            peers=given.peers,
-        )
+        found = run(given)
         report[found["machine"].split(";")[0]] = found
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     out.write_text(page(report), "utf-8")

@@ -22,16 +22,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from balanced import CONFIGURATION, balancer
 from cases import TEXT, mask_request, text_request, wait_chosen
-from closed_loop import HttpWay, checked
 from harness import ROOT, Server, ask, cpu_seconds, descendants, request, running_server
 from inputs import draw_picture
-from open_loop import arrivals
+from load_clients import HttpWay, arrivals, checked
+from pages import filled, markdown_table
+from replicas import CONFIGURATION, balancer
 from tqdm import tqdm
 
 from app.contracts.resources import available_cores
@@ -46,77 +45,8 @@ USED = 0.7
 """Planned share of a replica's capacity: the rest is for bursts and for replacing a replica."""
 LOADS = (0.5, 0.7, 0.9)
 LINK_BITS = 10e9
+RIGHT = "---:"
 WORDS = {"balancer": "one core of the balancer", "network": "the balancer's link"}
-
-INTRODUCTION = """\
-# Capacity
-
-`.venv/bin/python loadtest/capacity.py --write docs/capacity.md` measured and wrote this page on
-
-> {machine}
-
-The clients ran on the same cores. The ratios and the calculations apply elsewhere; the times belong
-to this machine, so run the command on yours. A replica is one container: one API process with its
-predictors.
-
-## What one replica answers
-
-The table shows requests a second. A few clients (two for each core, four for texts) each send the
-next request when the last one is answered. A mask is `/segment?output=mask` of a JPEG; a text has
-41 characters. `float32` is the group `onednn`; `chosen` is the default group that the server chose
-by its own measurements, whose name is in brackets.
-"""
-
-OTHERS = """\
-The same measured on
-
-> {machine}
-"""
-
-LATENCY = """\
-## How long a request takes
-
-The table shows the 95th and the 99th percentile in milliseconds, with {cores} cores and the chosen
-groups. Requests arrive at random times, like those of many users, at the given share of the rate
-above. A rejected request counts as 30 s.
-"""
-
-START = """\
-## How long a start takes
-
-A server is ready after {seconds:.1f} s. The API process uses {api:.1f} s of processor time, mostly
-for imports. Predictors open their model, check it and run each shape of `warmup`. The child
-processes (codec processes and predictors) use {children} s.
-"""
-
-COSTS = """\
-## What one request costs
-
-The figures are for {cores} cores and the chosen groups. The table shows the processor time of all
-processes of the replica, of its API process alone, and of the balancer (HAProxy in front of one
-replica), and the size of a request with its reply.
-"""
-
-CEILINGS = """\
-## The limit of each part
-
-- **API process**: it computes on one core at a time, so its limit is 1 / its time for a request. A
-  replica with more cores than the number in brackets reaches this limit before its predictors are
-  busy.
-- **Balancer**: its limit is 1 / its time for a request, for each core that it has.
-- **Network**: the limit is {link:g} Gbit/s / (8 × bytes of a request) for the balancer's link,
-  which carries every request.
-"""
-
-REPLICAS = """\
-## How many replicas
-
-The number of replicas is the requests a second / ({used} × the requests a second of one replica),
-rounded up. Each replica has {cores} cores and the chosen groups; {spare:.0%} of its capacity remain
-for bursts and for a replica that is being replaced. Memory is replicas × {memory:.2f} GB. A million
-requests cost 1,000,000 / 3,600 × {cores} cores × {price:g} / ({used} × the requests a second of one
-replica), if a core costs {price:g} an hour (`--price`).
-"""
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)
 KEPT = ROOT / "runs"
@@ -167,24 +97,35 @@ def replica(cores: int, precision: str) -> Iterator[Server]:
 
 
 def measured(
-    server: Server, name: str, asked: bytes, *, clients: int, seconds: float
+    server: Server,
+    name: str,
+    asked: bytes,
+    *,
+    clients: int,
+    seconds: float,
+    proxy: Server | None = None,
 ) -> dict[str, Any]:
     """Requests per second, and the processor seconds and bytes of one request, after a warm-up."""
-    reply = checked(ask(server.port, asked))
-    way = HttpWay(server.port, asked)
+    port = (proxy or server).port
+
+    def used() -> tuple[float, float, float]:
+        api = cpu_seconds(server.pid, below=False)
+        return cpu_seconds(server.pid), api, cpu_seconds(proxy.pid) if proxy else 0.0
+
+    reply = checked(ask(port, asked))
+    way = HttpWay(port, asked)
     way.rate(clients=clients, seconds=seconds / 4)
-    before = cpu_seconds(server.pid), cpu_seconds(server.pid, below=False)
-    balancing = cpu_seconds(os.getpid(), command="haproxy")
-    began = time.perf_counter()
+    before, began = used(), time.perf_counter()
     rate = way.rate(clients=clients, seconds=seconds)
     done = rate * (time.perf_counter() - began)
+    both, api, balancing = ((now - then) / done for now, then in zip(used(), before, strict=True))
     return {
         "request": name,
         "group": reply.headers.get("x-predictor", ""),
         "per_second": rate,
-        "cpu_seconds": (cpu_seconds(server.pid) - before[0]) / done,
-        "api_cpu_seconds": (cpu_seconds(server.pid, below=False) - before[1]) / done,
-        "proxy_cpu_seconds": (cpu_seconds(os.getpid(), command="haproxy") - balancing) / done,
+        "cpu_seconds": both,
+        "api_cpu_seconds": api,
+        "proxy_cpu_seconds": balancing,
         "bytes": len(asked) + len(reply.body),
     }
 
@@ -212,7 +153,8 @@ def start() -> dict[str, Any]:
 
 
 def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[str, Any]]:
-    for cores in (count for count in CORES if count <= int(available_cores())):
+    counts = [count for count in CORES if count <= int(available_cores())]
+    for cores in counts:
         for precision in SETTINGS:
             with replica(cores, precision) as server:
                 bar = tqdm(asked.items(), desc=f"{cores} cores, {precision}", disable=None)
@@ -221,7 +163,7 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
                     found = measured(server, name, sent, clients=clients, seconds=seconds)
                     memory = server.memory()
                     row = {"cores": cores, "precision": precision, "memory": memory} | found
-                    if precision == CHOSEN and cores == max(CORES):
+                    if precision == CHOSEN and cores == counts[-1]:
                         rate = found["per_second"]
                         row["latency"] = latency(server, sent, rate=rate, seconds=4 * seconds)
                     yield row
@@ -229,21 +171,17 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
 
 def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dict[str, Any]:
     """The balancer's cost per request with one replica and a request that costs almost nothing."""
-    probe = {PROBE: request("GET", "/v2/health/live")}
+    probe = request("GET", "/v2/health/live")
     with (
         tempfile.TemporaryDirectory() as directory,
         running_server(environment=SETTINGS[FLOAT32]) as server,
-        balancer(haproxy, [server.port], Path(directory), environment=PATIENT) as port,
+        balancer(haproxy, [server.port], Path(directory), environment=PATIENT) as proxy,
     ):
-        through = replace(server, port=port)
         return {
-            "api": [
-                measured(server, name, sent, clients=4, seconds=seconds)
-                for name, sent in probe.items()
-            ],
+            "api": [measured(server, PROBE, probe, clients=4, seconds=seconds)],
             "proxy": [
-                measured(through, name, sent, clients=4, seconds=seconds)
-                for name, sent in (probe | dict(asked)).items()
+                measured(server, name, sent, clients=4, seconds=seconds, proxy=proxy)
+                for name, sent in {PROBE: probe, **asked}.items()
             ],
             "balanced": balanced_replicas(),
         }
@@ -259,32 +197,40 @@ def balanced_replicas() -> int:
 
 def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
     """Build the page from a report; sums use the figures as printed."""
-    rows: Sequence[Row] = [as_shown(row) for row in report["replicas"]]
+    rows = [as_shown(row) for row in report["replicas"]]
+    balancing = {row["request"]: as_shown(row)["proxy_cpu_seconds"] for row in report["proxy"]}
     cores = max(row["cores"] for row in rows)
-    costs = [row for row in rows if (row["cores"], row["precision"]) == (cores, CHOSEN)]
-    proxy = {row["request"]: as_shown(row) for row in report["proxy"]}
+    costs = [
+        {**row, "proxy_cpu_seconds": balancing[row["request"]]}
+        for row in rows
+        if (row["cores"], row["precision"]) == (cores, CHOSEN)
+    ]
     memory = max(row["memory"] for row in costs)
     planned = [row for row in costs if row["request"] in PLANNED]
-    parts = [
-        INTRODUCTION.format(machine=report["machine"]),
-        _rates(rows),
-        *_others(report.get("others", {})),
-        *_latency(costs),
-        *_start(report),
-        COSTS.format(cores=cores),
-        _costs(costs, proxy),
-        CEILINGS.format(link=LINK_BITS / 1e9),
-        _ceilings(costs, proxy),
-        _api_check(as_shown(report["api"][0])),
-        "`loadtest/with_without.py haproxy` measures the time that a balancer adds to requests.\n",
-        REPLICAS.format(used=USED, cores=cores, spare=1 - USED, memory=memory / 1e9, price=price),
-        _replicas(planned, proxy, memory, price),
-        "## What breaks first\n",
-        "".join(_first(row, proxy) for row in planned)
-        + f"- `deploy/haproxy/haproxy.cfg` has room for {report['balanced']} replicas; for more, "
-        "raise the number in its\n  `server-template`.\n",
-    ]
-    return "\n".join(parts)
+    probe = as_shown(report["api"][0])
+    return filled(
+        "capacity",
+        machine=report["machine"],
+        cores=cores,
+        rates="\n\n".join([_rates(rows), *_others(report.get("others", {}))]),
+        latency=_latency(costs),
+        start=report["start"],
+        children=", ".join(f"{each:.1f}" for each in report["start"]["child_cpu_seconds"]),
+        costs=_costs(costs),
+        link=LINK_BITS / 1e9,
+        ceilings=_ceilings(costs),
+        probe=probe["request"],
+        probe_milliseconds=1e3 * probe["api_cpu_seconds"],
+        probe_ceiling=_number(1 / probe["api_cpu_seconds"]),
+        probe_rate=_number(probe["per_second"]),
+        used=USED,
+        spare=1 - USED,
+        memory=memory / 1e9,
+        price=price,
+        replicas=_replicas(planned, memory, price),
+        first="\n".join(map(_first, planned)),
+        balanced=report["balanced"],
+    )
 
 
 def other_machines(before: Mapping[str, Any], now: Row) -> dict[str, Sequence[Row]]:
@@ -305,15 +251,11 @@ def as_shown(row: Row) -> Row:
     }
 
 
-def replicas_for(wanted: float, per_second: float) -> int:
-    return math.ceil(wanted / (USED * per_second))
-
-
-def ceilings(row: Row, proxy: Row) -> dict[str, float]:
+def ceilings(row: Row) -> dict[str, float]:
     """Requests per second that each part can handle: API process, one balancer core, the link."""
     return {
         "API process": 1 / row["api_cpu_seconds"],
-        "balancer": 1 / proxy["proxy_cpu_seconds"],
+        "balancer": 1 / row["proxy_cpu_seconds"],
         "network": LINK_BITS / 8 / row["bytes"],
     }
 
@@ -328,34 +270,7 @@ def _rates(rows: Sequence[Row]) -> str:
     memory = {(row["cores"], row["precision"]): row["memory"] for row in rows}
     lines.append(["memory, GB", *(f"{memory[kind] / 1e9:.2f}" for kind in kinds)])
     heads = (f"{n} core{'s' if n > 1 else ''}, {precision}" for n, precision in kinds)
-    return _table(["", *heads], lines)
-
-
-def _others(machines: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """What other processors answered when this command last ran there."""
-    for machine, rows in machines.items():
-        yield OTHERS.format(machine=machine)
-        yield _rates([as_shown(row) for row in rows])
-
-
-def _latency(rows: Iterable[Row]) -> Iterator[str]:
-    lines = [
-        [row["request"], *(f"{1e3 * p95:.0f}, {1e3 * p99:.0f}" for p95, p99 in row["latency"])]
-        for row in rows
-        if "latency" in row
-    ]
-    if lines:
-        yield LATENCY.format(cores=max(row["cores"] for row in rows))
-        yield _table(["", *(f"{load:.0%}" for load in LOADS)], lines)
-
-
-def _start(report: Mapping[str, Any]) -> Iterator[str]:
-    if found := report.get("start"):
-        yield START.format(
-            seconds=found["seconds"],
-            api=found["api_cpu_seconds"],
-            children=", ".join(f"{each:.1f}" for each in found["child_cpu_seconds"]),
-        )
+    return markdown_table(["", *heads], lines, rule=RIGHT)
 
 
 def _rate(row: Row) -> str:
@@ -363,83 +278,78 @@ def _rate(row: Row) -> str:
     return f"{_number(row['per_second'])}{group}"
 
 
-def _costs(rows: Iterable[Row], proxy: Mapping[str, Row]) -> str:
-    return _table(
-        ["", "all processes, ms", "API process, ms", "balancer, ms", "kB"],
+def _others(machines: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """What other processors answered when this command last ran there."""
+    for machine, rows in machines.items():
+        yield f"The same measured on\n\n> {machine}\n\n{_rates([as_shown(row) for row in rows])}"
+
+
+def _latency(rows: Iterable[Row]) -> str:
+    lines = [
+        [row["request"], *(f"{1e3 * p95:.0f}, {1e3 * p99:.0f}" for p95, p99 in row["latency"])]
+        for row in rows
+    ]
+    return markdown_table(["", *(f"{load:.0%}" for load in LOADS)], lines, rule=RIGHT)
+
+
+def _costs(rows: Iterable[Row]) -> str:
+    lines = [
         [
-            [
-                row["request"],
-                f"{1e3 * row['cpu_seconds']:.1f}",
-                f"{1e3 * row['api_cpu_seconds']:.2f}",
-                f"{1e3 * proxy[row['request']]['proxy_cpu_seconds']:.3f}",
-                _number(row["bytes"] / 1e3),
-            ]
-            for row in rows
-        ],
-    )
+            row["request"],
+            f"{1e3 * row['cpu_seconds']:.1f}",
+            f"{1e3 * row['api_cpu_seconds']:.2f}",
+            f"{1e3 * row['proxy_cpu_seconds']:.3f}",
+            _number(row["bytes"] / 1e3),
+        ]
+        for row in rows
+    ]
+    heads = ["", "all processes, ms", "API process, ms", "balancer, ms", "kB"]
+    return markdown_table(heads, lines, rule=RIGHT)
 
 
-def _ceilings(rows: Iterable[Row], proxy: Mapping[str, Row]) -> str:
+def _ceilings(rows: Iterable[Row]) -> str:
     lines = []
     for row in rows:
-        ends = ceilings(row, proxy[row["request"]])
+        ends = ceilings(row)
         largest = ends["API process"] / (row["per_second"] / row["cores"])
         api = f"{_number(ends['API process'])} ({largest:.0f} cores)"
         lines.append([row["request"], api, _number(ends["balancer"]), _number(ends["network"])])
-    return _table(["requests a second", "API process", "balancer, one core", "network"], lines)
+    heads = ["requests a second", "API process", "balancer, one core", "network"]
+    return markdown_table(heads, lines, rule=RIGHT)
 
 
-def _api_check(probe: Row) -> str:
-    seconds = probe["api_cpu_seconds"]
-    return (
-        f"A check of this calculation: `{probe['request']}`, which computes nothing, takes "
-        f"{1e3 * seconds:.2f} ms of\nthe API process. That gives {_number(1 / seconds)} requests "
-        f"a second; {_number(probe['per_second'])} were answered, with the clients on\n"
-        "the same cores.\n"
-    )
-
-
-def _replicas(rows: Iterable[Row], proxy: Mapping[str, Row], memory: float, price: float) -> str:
+def _replicas(rows: Iterable[Row], memory: float, price: float) -> str:
     lines = []
     for row in rows:
         for wanted in WANTED:
-            count = replicas_for(wanted, row["per_second"])
+            count = math.ceil(wanted / (USED * row["per_second"]))
             lines.append(
                 [
                     f"{row['request']}, {wanted:,} a second",
                     f"{wanted:,} / ({USED} × {_number(row['per_second'])}) = {count:,}",
                     f"{count * row['cores']:,}",
                     f"{count * memory / 1e9:,.0f}",
-                    f"{wanted * proxy[row['request']]['proxy_cpu_seconds']:.2f}",
+                    f"{wanted * row['proxy_cpu_seconds']:.2f}",
                     f"{wanted * 8 * row['bytes'] / 1e9:.3f}",
                     _number(1e6 / 3600 * row["cores"] * price / (USED * row["per_second"])),
                 ]
             )
-    heads = [
-        "",
-        "replicas",
-        "cores",
-        "memory, GB",
-        "balancer, cores",
-        "Gbit/s",
-        "cost of a million",
-    ]
-    return _table(heads, lines)
+    shared = ("memory, GB", "balancer, cores", "Gbit/s", "cost of a million")
+    return markdown_table(["", "replicas", "cores", *shared], lines, rule=RIGHT)
 
 
-def _first(row: Row, proxy: Mapping[str, Row]) -> str:
+def _first(row: Row) -> str:
     """The part that reaches its limit first, given enough replicas."""
-    ends = ceilings(row, proxy[row["request"]])
+    ends = ceilings(row)
     load = row["per_second"] / ends["API process"]
-    shared = sorted((ends[name], name) for name in ("balancer", "network"))
-    (first, name), (second, other) = shared
+    (first, name), (second, other) = sorted((ends[each], each) for each in WORDS)
     rate = row["per_second"]
     return (
         f"- **{row['request']}**: the predictors of a replica of {row['cores']} cores reach their "
         f"limit first, at {_number(rate)} a\n  second; its API process is then {load:.0%} busy. "
         f"With {_number(first / rate)} replicas, {WORDS[name]} reaches its\n  limit, at "
         f"{_number(first)} a second; the next limit is that of {WORDS[other]}, "
-        f"at {_number(second)}.\n"
+        f"at {_number(second)}."
     )
 
 
@@ -448,11 +358,6 @@ def _number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rule = ["---", *("---:" for _ in heads[1:])]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (heads, rule, *lines))
 
 
 def main() -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
-from harness import Server, ask, request
+import httpx
+from harness import HOST, Server, ask, request, wait_until
 from inputs import draw_picture
 
 from app.models.repository.layout import ModelFiles, ModelRepository
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
-BOUNDARY = "a-picture-and-nothing-else"
 CHOOSING_SECONDS = 600.0
 
 
@@ -46,19 +45,17 @@ def text_request(inputs: str | list[str], **parameters: str) -> bytes:
     return request("POST", "/sentiment", body, content_type="application/json")
 
 
+def load_request(model: str, *, key: str = "") -> bytes:
+    """A request to load a model again, with the admin key."""
+    headers = {"X-Api-Key": key, "Content-Length": "0"}
+    return request("POST", f"/v2/repository/models/{model}/load", headers=headers)
+
+
 def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
     """Build a form with fields, and the picture as its last part."""
-    parts = "".join(
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in fields.items()
-    )
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{file}"; filename="p.jpg"\r\n'
-        "Content-Type: image/jpeg\r\n\r\n"
-    )
-    body = parts.encode() + head.encode() + picture + f"\r\n--{BOUNDARY}--\r\n".encode()
-    kind = f"multipart/form-data; boundary={BOUNDARY}"
-    return request("POST", path, body, content_type=kind)
+    files = {file: ("p.jpg", picture, "image/jpeg")}
+    made = httpx.Request("POST", f"http://{HOST}{path}", data=fields, files=files)
+    return request("POST", path, made.read(), content_type=made.headers["content-type"])
 
 
 def newest(repository: ModelRepository, name: str) -> ModelFiles:
@@ -71,15 +68,13 @@ def wait_chosen(server: Server) -> list[dict[str, Any]]:
 
     Raises RuntimeError after ten minutes.
     """
-    give_up = time.perf_counter() + CHOOSING_SECONDS
-    while True:
+
+    def chosen() -> list[dict[str, Any]]:
         models = json.loads(ask(server.port, request("GET", "/info")).body)["models"]
         choices = [model["choice"] for model in models if model.get("task")]
-        if all(choice["by"] != "start" for choice in choices):
-            return choices
-        if time.perf_counter() > give_up:
-            raise RuntimeError(f"nothing is chosen after {CHOOSING_SECONDS:.0f} s: {choices}")
-        time.sleep(1.0)
+        return choices if all(choice["by"] != "start" for choice in choices) else []
+
+    return wait_until(chosen, "not every group is chosen", timeout=CHOOSING_SECONDS, every=1.0)
 
 
 def read_cases(repository: ModelRepository, *, predictor: str = "") -> list[Case]:

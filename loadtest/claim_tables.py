@@ -9,21 +9,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
 
 from app.contracts.errors import BackendError
-from app.contracts.ports import AgreementOf, Predictor, PredictorFactory
+from app.contracts.ports import Predictor
 from app.contracts.tensors import Tensors
+from app.engine.backends import BACKENDS
+from app.engine.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
 from app.evidence.comparison.measure import Sample, measure_concurrent, measure_single, open_groups
 from app.making.programs.derive import INT8
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles
-from app.models.repository.selftest import SelfTest
+from app.tasks.task import agreement_of
 
 U2NETP_SECONDS = {"dygraph": 2.1827, "jit": 1.9110, "native": 1.8756, "onednn": 0.5750}
 U2NETP_REQUESTS = 12
@@ -34,6 +38,17 @@ PADDED = 128
 BUCKETS = (16, 24, 32, 48, 64, 96, PADDED)
 LENGTHS = (7, 17, 19, 20, 22, 24, 26, 28, 31, 33, 36, 40, 44, 49, 55, 62, 72, 89, 114, 128)
 """Tokens of the texts: the 20 middles of equal shares of 40,374 posts (SMP2020-EWECT)."""
+TUNED = "tuned_dygraph"
+"""The backend `paddle_dygraph` in a process with Paddlepool's allocator."""
+OPEN = ProcessBackend(
+    nice=0,
+    backends=BACKENDS | {TUNED: BACKENDS["paddle_dygraph"]},
+    environments={**BACKEND_ENVIRONMENT, TUNED: TUNED_ALLOCATOR},
+)
+ALL_CORES = (
+    "all cores: dynamic graph",
+    "all cores: Paddlepool's predictors (oneDNN), one thread each",
+)
 ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
@@ -71,14 +86,17 @@ def beaten(table: ClaimTable) -> dict[str, bool]:
     return {rows[-1].label: any(row.ahead for row in rows) for rows in found.values()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backends:
-    """How to open predictors (as served, and all with its allocator), and how to judge
-    precision."""
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A row to measure: its group, whose texts are padded to the smallest of `lengths`, if any."""
 
-    served: PredictorFactory
-    tuned: PredictorFactory
-    agreement_of: AgreementOf = lambda _info: None
+    label: str
+    group: InstanceGroup
+    lengths: Sequence[int] = ()
+
+    def of(self, predictor: Predictor) -> Predictor:
+        padded = PaddedPredictor(predictor, self.lengths)
+        return cast(Predictor, padded) if self.lengths else predictor
 
 
 class PaddedPredictor:
@@ -95,180 +113,175 @@ class PaddedPredictor:
         return self._predictor.run(padded, timeout=timeout)
 
 
-def padded(predictor: Predictor, lengths: Sequence[int]) -> Predictor:
-    """Within the block, only this predictor runs."""
-    return cast(Predictor, PaddedPredictor(predictor, lengths))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a table measures: `variants` one run at a time, then `busy` on all cores.
+
+    `total` makes a row's figure from the seconds of its runs; `scale` from those of one request on
+    busy cores.
+    """
+
+    title: str
+    unit: str
+    samples: Sequence[Sample]
+    warm_up: Sequence[Sample] | None = None
+    variants: Sequence[Variant]
+    busy: Sequence[Variant]
+    published: Mapping[str, float]
+    total: Callable[[Sequence[float]], float]
+    scale: int
 
 
-def measure_u2netp(
-    files: ModelFiles, backends: Backends, *, requests: int, cores: int, tick: Callable[[], None]
-) -> ClaimTable:
-    """Measure one 1×3×320×320 picture at a time, then with all cores busy. Raises BackendError."""
-    groups = (
-        _group("dygraph", "paddle_dygraph"),
-        _group("jit", "paddle_jit"),
-        _group("native", "paddle_inference", onednn=False),
-        _group("onednn", "paddle_inference"),
-        _bfloat16(files),
-        *(int8 := int8_groups(files)),
-    )
-    selftest = files.selftest(backends.agreement_of(files.info()))
-    samples: list[Sample] = [("self-test", selftest.inputs)]
-    tuned_group = (_group("tuned", "paddle_dygraph"),)
-    with (
-        _opened(files, selftest, groups, backends.served) as (alone, refused),
-        _opened(files, selftest, tuned_group, backends.tuned) as (tuned, _),
-    ):
-        runs = measure_single(alone | tuned, samples, requests=requests, tick=tick)
-    times = {name: median(each.seconds) for name, each in runs.items()}
-    busy = _busy(files, selftest, backends, samples, requests=requests, cores=cores, tick=tick)
-    labels = {
-        "dygraph": "dynamic graph",
-        "tuned": "dynamic graph in a process with Paddlepool's allocator",
-        "jit": "paddle.jit.load",
-        "native": "Paddle Inference, oneDNN off",
-        "onednn": "Paddle Inference + oneDNN (MKLDNN)",
-        "bf16": "Paddle Inference + oneDNN in bfloat16",
-        **{group.name: f"int8 program, {ENGINES[group.backend]}" for group in int8},
+def plan_u2netp(files: ModelFiles, *, cores: int) -> Plan:
+    """One 1×3×320×320 picture at a time, then with all cores busy."""
+    groups = {
+        "dynamic graph": _group("dygraph", "paddle_dygraph"),
+        "dynamic graph in a process with Paddlepool's allocator": _group("tuned", TUNED),
+        "paddle.jit.load": _group("jit", "paddle_jit"),
+        "Paddle Inference, oneDNN off": _group("native", "paddle_inference", onednn=False),
+        "Paddle Inference + oneDNN (MKLDNN)": _group("onednn", "paddle_inference"),
+        "Paddle Inference + oneDNN in bfloat16": _bfloat16(files),
+        **_int8(files),
     }
-    return ClaimTable(
+    return Plan(
         title="U²-Netp, 1×3×320×320",
         unit="seconds a picture (median; with all cores: wall time / pictures)",
-        requests=requests,
-        rows=(*_rows(labels, times, U2NETP_SECONDS), *_busy_rows(busy, cores, scale=1.0)),
-        refused=refused,
+        samples=[("self-test", files.selftest().inputs)],
+        variants=[Variant(label, group) for label, group in groups.items()],
+        busy=[
+            Variant(ALL_CORES[0], _group("dygraph", "paddle_dygraph", threads=cores)),
+            Variant(ALL_CORES[1], _group("onednn", "paddle_inference")),
+        ],
+        published=U2NETP_SECONDS,
+        total=median,
+        scale=1,
     )
 
 
-def measure_bert(
-    files: ModelFiles, backends: Backends, *, requests: int, cores: int, tick: Callable[[], None]
-) -> ClaimTable:
-    """Measure texts one at a time, padded to the maximum and in buckets, then with all cores
-    busy."""
-    groups = (
-        _group("dygraph", "paddle_dygraph"),
-        _group("onnxruntime", "onnxruntime"),
-        _group("onednn", "paddle_inference", cache_capacity=0),
-        _bfloat16(files, cache_capacity=0),
-        *(int8 := int8_groups(files)),
-    )
-    selftest = files.selftest(backends.agreement_of(files.info()))
-    samples = _texts()
-    warm_up = [samples[bisect_right(LENGTHS, bucket) - 1] for bucket in BUCKETS]
-    lower = {group.name for group in int8}
-    with _opened(files, selftest, groups, backends.served) as (alone, refused):
-        variants = {
-            name: padded(each, (PADDED,)) for name, each in alone.items() if name not in lower
-        } | {
-            f"{name}+buckets": padded(each, BUCKETS)
-            for name, each in alone.items()
-            if name != "dygraph"
-        }
-        runs = measure_single(variants, samples, requests=requests, warm_up=warm_up, tick=tick)
-    times = {name: sum(each.seconds) for name, each in runs.items()}
-    busy = _busy(
-        files,
-        selftest,
-        backends,
-        samples,
-        requests=requests,
-        cores=cores,
-        tick=tick,
-        buckets=BUCKETS,
-    )
-    labels = {
-        "dygraph": f"dynamic graph, padded to {PADDED}",
-        "onnxruntime": f"ONNX Runtime, padded to {PADDED}",
-        "onednn": f"static graph (Paddle Inference + oneDNN), padded to {PADDED}",
-        "bf16": f"static graph in bfloat16, padded to {PADDED}",
-        "onnxruntime+buckets": "ONNX Runtime, in length buckets",
-        "onednn+buckets": "static graph (Paddle Inference + oneDNN), in length buckets",
-        "bf16+buckets": "static graph in bfloat16, in length buckets",
-        **{
-            f"{group.name}+buckets": f"int8 program, {ENGINES[group.backend]}, in length buckets"
-            for group in int8
-        },
+def plan_bert(files: ModelFiles, *, requests: int, cores: int) -> Plan:
+    """Texts one at a time, padded to the maximum and in buckets, then with all cores busy."""
+    onednn = _group("onednn", "paddle_inference", cache_capacity=0)
+    static = {
+        "ONNX Runtime": _group("onnxruntime", "onnxruntime"),
+        "static graph (Paddle Inference + oneDNN)": onednn,
+        "static graph in bfloat16": _bfloat16(files, cache_capacity=0),
     }
-    published = {name: value * requests / BERT_REQUESTS for name, value in BERT_SECONDS.items()}
-    return ClaimTable(
+    padded = {"dynamic graph": _group("dygraph", "paddle_dygraph"), **static}
+    in_buckets = {**static, **_int8(files)}
+    samples = _texts()
+    return Plan(
         title=f"BERT of bert-base's shape, {requests:,} single predictions",
         unit=f"seconds for all {requests:,} (published seconds scaled from {BERT_REQUESTS:,})",
+        samples=samples,
+        warm_up=[samples[bisect_right(LENGTHS, bucket) - 1] for bucket in BUCKETS],
+        variants=[
+            *(Variant(f"{name}, padded to {PADDED}", padded[name], (PADDED,)) for name in padded),
+            *(
+                Variant(f"{name}, in length buckets", in_buckets[name], BUCKETS)
+                for name in in_buckets
+            ),
+        ],
+        busy=[
+            Variant(ALL_CORES[0], _group("dygraph", "paddle_dygraph", threads=cores), (PADDED,)),
+            Variant(ALL_CORES[1], onednn, BUCKETS),
+        ],
+        published={name: value * requests / BERT_REQUESTS for name, value in BERT_SECONDS.items()},
+        total=sum,
+        scale=requests,
+    )
+
+
+def measured(
+    plan: Plan, files: ModelFiles, *, requests: int, cores: int, tick: Callable[[], None]
+) -> ClaimTable:
+    """Measure a table. Raises BackendError."""
+    with _opened(files, plan.variants) as (several, refused):
+        alone = {label: predictors[0] for label, predictors in several.items()}
+        runs = measure_single(
+            alone, plan.samples, requests=requests, warm_up=plan.warm_up, tick=tick
+        )
+    with _opened(files, plan.busy, cores=cores) as (several, _):
+        for predictor in chain.from_iterable(several.values()):
+            for _, inputs in plan.samples[:: max(1, len(plan.samples) // 4)]:
+                predictor.run(inputs, timeout=120.0)
+        loads = measure_concurrent(several, plan.samples, requests=requests, tick=tick)
+    totals = {label: plan.total(each.seconds) for label, each in runs.items()}
+    walls = {
+        label: plan.scale * load.wall_seconds / len(load.seconds) for label, load in loads.items()
+    }
+    return ClaimTable(
+        title=plan.title,
+        unit=plan.unit,
         requests=requests,
-        rows=(*_rows(labels, times, published), *_busy_rows(busy, cores, scale=requests)),
+        rows=(
+            *_rows(plan.variants, totals, plan.published),
+            *_rows(plan.busy, walls, cores=cores),
+        ),
         refused=refused,
     )
 
 
-def int8_groups(files: ModelFiles) -> tuple[InstanceGroup, ...]:
-    """Groups of lower precision that `default_group = "auto"` may choose, on one core."""
-    groups = files.config.instance_group
-    return tuple(each for each in groups if each.program == INT8 and each.threads == 1)
+@contextmanager
+def _opened(
+    files: ModelFiles, variants: Sequence[Variant], *, cores: int = 1
+) -> Iterator[tuple[dict[str, list[Predictor]], Mapping[str, str]]]:
+    """Open as many predictors of each group as fit on the cores, by label.
 
-
-def _busy(
-    files: ModelFiles,
-    selftest: SelfTest,
-    backends: Backends,
-    samples: Sequence[Sample],
-    *,
-    requests: int,
-    cores: int,
-    tick: Callable[[], None],
-    buckets: Sequence[int] = (),
-) -> dict[str, float]:
-    """Wall seconds per request of the dynamic graph with all cores, and of one predictor per
-    core."""
-    dygraph = _group("dygraph", "paddle_dygraph", threads=cores)
-    pool = tuple(
-        _group(f"pool{number}", "paddle_inference", cache_capacity=0 if buckets else 1)
-        for number in range(cores)
+    Only a group of lower precision may be rejected.
+    """
+    groups = {each.group.name: each.group for each in variants}
+    opened = open_groups(
+        files,
+        list(groups.values()),
+        open_predictor=OPEN,
+        selftest=files.selftest(agreement_of(files.info())),
+        count=lambda group: cores // group.threads,
     )
-    with (
-        _opened(files, selftest, (dygraph,), backends.served) as (one, _),
-        _opened(files, selftest, pool, backends.served) as (many, _),
-    ):
-        several = {"dygraph": [*one.values()], "pool": [*many.values()]}
-        if buckets:
-            lengths = {"dygraph": (PADDED,), "pool": buckets}
-            several = {
-                name: [padded(each, lengths[name]) for each in predictors]
-                for name, predictors in several.items()
-            }
-        for predictors in several.values():
-            for predictor in predictors:
-                for _, inputs in samples[:: max(1, len(samples) // 4)]:
-                    predictor.run(inputs, timeout=120.0)
-        loads = measure_concurrent(several, samples, requests=requests, tick=tick)
-    return {name: load.wall_seconds / len(load.seconds) for name, load in loads.items()}
-
-
-def _busy_rows(busy: Mapping[str, float], cores: int, *, scale: float) -> Iterator[ClaimRow]:
-    for name, label, threads in (
-        ("dygraph", "all cores: dynamic graph", f"1 × {cores}"),
-        ("pool", "all cores: Paddlepool's predictors (oneDNN), one thread each", f"{cores} × 1"),
-    ):
-        yield ClaimRow(
-            label=label,
-            threads=threads,
-            seconds=busy[name] * scale,
-            ratio=busy["dygraph"] / busy[name],
+    with closing(opened):
+        for name, reason in opened.refused.items():
+            if not (groups[name].program or "bfloat16" in groups[name].options):
+                raise BackendError(f"{name} cannot be measured: {reason}")
+        yield (
+            {
+                each.label: [each.of(one) for one in opened.predictors[each.group.name]]
+                for each in variants
+                if each.group.name not in opened.refused
+            },
+            opened.refused,
         )
 
 
+def _int8(files: ModelFiles) -> dict[str, InstanceGroup]:
+    """Groups of lower precision that `default_group = "auto"` may choose, on one core, by label."""
+    return {
+        f"int8 program, {ENGINES[group.backend]}": group
+        for group in files.config.instance_group
+        if group.program == INT8 and group.threads == 1
+    }
+
+
 def _rows(
-    labels: Mapping[str, str], times: Mapping[str, float], published: Mapping[str, float]
+    variants: Sequence[Variant],
+    seconds: Mapping[str, float],
+    published: Mapping[str, float] = MappingProxyType({}),
+    *,
+    cores: int | None = None,
 ) -> Iterator[ClaimRow]:
-    """A row for each measured group; both variants of a group have its published figure."""
-    for name, label in labels.items():
-        if name in times:
-            claimed = published.get(name.removesuffix("+buckets"))
+    """A row for each measured variant; all variants of a group have its published figure.
+
+    Ratios are to the first variant. On all `cores`, a group has as many predictors as fit.
+    """
+    first = variants[0]
+    for each in variants:
+        if each.label in seconds:
+            threads, claimed = each.group.threads, published.get(each.group.name)
             yield ClaimRow(
-                label=label,
-                threads="1",
-                seconds=times[name],
-                ratio=times["dygraph"] / times[name],
+                label=each.label,
+                threads=str(threads) if cores is None else f"{cores // threads} × {threads}",
+                seconds=seconds[each.label],
+                ratio=seconds[first.label] / seconds[each.label],
                 published_seconds=claimed,
-                published_ratio=None if claimed is None else published["dygraph"] / claimed,
+                published_ratio=claimed and published[first.group.name] / claimed,
             )
 
 
@@ -299,21 +312,3 @@ def _texts() -> list[Sample]:
         )
         for length in LENGTHS
     ]
-
-
-@contextmanager
-def _opened(
-    files: ModelFiles,
-    selftest: SelfTest,
-    groups: Sequence[InstanceGroup],
-    open_predictor: PredictorFactory,
-) -> Iterator[tuple[dict[str, Predictor], Mapping[str, str]]]:
-    """Open one predictor of each group; only a group of lower precision may be rejected."""
-    opened = open_groups(files, list(groups), open_predictor=open_predictor, selftest=selftest)
-    try:
-        for name, reason in opened.refused.items():
-            if name != "bf16" and name not in {each.name for each in int8_groups(files)}:
-                raise BackendError(f"{name} cannot be measured: {reason}")
-        yield {name: several[0] for name, several in opened.predictors.items()}, opened.refused
-    finally:
-        opened.close()

@@ -13,8 +13,9 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from claim_tables import (
@@ -22,20 +23,21 @@ from claim_tables import (
     LENGTHS,
     PADDED,
     U2NETP_REQUESTS,
-    Backends,
     ClaimTable,
     beaten,
-    measure_bert,
-    measure_u2netp,
+    measured,
+    plan_bert,
+    plan_u2netp,
 )
 from harness import ROOT
+from pages import filled, markdown_table
 from tqdm import tqdm
 
 from app.cli.pull import default_cache
 from app.cli.shared import add_repository_option, open_repository, read_version, silence
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.contracts.resources import available_cores
-from app.engine.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
+from app.engine.backends.process import ProcessBackend
 from app.evidence.comparison.plot import (
     DEFAULT,
     annotate,
@@ -53,81 +55,12 @@ from app.evidence.comparison.result import (
 )
 from app.evidence.comparison.run import compare
 from app.observability.build_info import describe_machine
-from app.tasks.task import agreement_of, comparison_of
+from app.tasks.task import comparison_of
 
 BERT_SOURCE = ROOT / "app" / "models" / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
 WEIGHTS_DIGITS = 8
 PUBLISHED = "#c0c4cc"
-
-INTRODUCTION = """\
-# Predictor configurations compared
-
-`{command}` measured and wrote this page; `make comparison` does it again. Compare ratios rather
-than seconds, because seconds depend on the machine, which was
-
-> {machine}
-
-Every instance group runs in a process of its own, after its golden self-test and a warm-up run. The
-groups take turns on the same inputs. Times are those of a predictor call: they include the transfer
-to the process and back (about half a millisecond), but not the queue, the decoding of pictures or
-the tokenizer.
-"""
-
-CLAIMS = """\
-## The published tables, measured again
-
-The published tables that this project started from compare several ways to run one network. A ratio
-is the time of the dynamic graph divided by that of the row; *ahead* says whether our ratio is
-larger than the published one. Rows without a published figure were added here: the dynamic graph
-with our allocator, bfloat16 if the processor supports it, and rows with all cores busy. There, the
-dynamic graph uses one thread for each core, and Paddlepool one predictor for each core. A published
-ratio counts as exceeded if one of its rows is ahead. For BERT's static graph that is the row with
-length buckets, as the server runs it. If every text is padded to one length, the dynamic and the
-static graph do the same arithmetic on the padding.
-
-BERT has bert-base's shape (12 layers of 768, vocabulary of 21,128) and random weights: latency does
-not depend on them. Texts have {lengths} tokens, in turn: the middle lengths of 20 equal shares of
-40,374 posts. The published measurement padded every text to one maximum; here that is {padded}.
-Paddlepool itself serves with length buckets.
-"""
-
-READING = """\
-## How to read the tables
-
-- **Threads.** {budgets}
-- **effective**: `yes` if the group's outputs differ from those of its base group in any bit, or if
-  its times clearly do: the whole 99 % bootstrap interval of the median ratio lies beyond 5 %.
-  `NO` means that a configuration changes nothing; `unproven` that the runs were too few or too
-  noisy to tell.
-  Paddle's own switches do not show this: `enable_openvino_engine()`, and `enable_mkldnn_int8()` on
-  a float program, report success and change nothing.
-- **drift** is the largest absolute difference of any output from the default group's.
-- **busy** columns were measured with every core in use: as many predictors as the cores allow, with
-  one client each.
-- **memory** is the resident size of one predictor process.
-- **weights** in a heading are the first digits of the sha256 of the version's params file, as in
-  its `manifest.json`: the drift and the agreement were measured with these weights.
-
-## What the groups are
-
-| group | what runs |
-| --- | --- |
-| `dygraph` | the network's Python code, operator by operator, as it was trained and debugged |
-| `jit` | `paddle.jit.load` of the static program |
-| `native` | Paddle Inference with `disable_mkldnn()`: oneDNN is on unless told otherwise |
-| `onednn`, `onednn_t2` | Paddle Inference with oneDNN, one thread and two |
-| `onednn_bf16` | the same in bfloat16, refused on a processor without AVX512_BF16 or AMX |
-| `mixed` | as `onednn`; a text alone runs on Paddle's own kernels |
-| `onnxruntime`, `openvino` | the same program through ONNX (extra `onnx`), tested against Paddle |
-| `onnxruntime_int8`, `openvino_int8`, `openvino_int8_t2` | the program `int8`, derived from it |
-| `gpu`, `gpu_fp16` | Paddle Inference on CUDA, refused where Paddle was built without |
-
-Predictors of static Paddle programs (`jit` and Paddle Inference) run with Paddlepool's allocator
-settings; the dynamic graph and the other frameworks run in a plain process, as their users would
-run them
-([decision 6](decisions/0006-the-allocator-belongs-to-the-served-programs.md)).
-"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -155,20 +88,16 @@ def _measure(args: argparse.Namespace) -> int:
     u2netp = read_version(open_repository(args.repository), "u2netp", None)
     bert = read_version(open_repository(random_bert()), "bert-base-random", None)
     cores = available_cores()
-    backends = Backends(
-        served=ProcessBackend(nice=0),
-        tuned=ProcessBackend(
-            nice=0, environments={**BACKEND_ENVIRONMENT, "paddle_dygraph": TUNED_ALLOCATOR}
-        ),
-        agreement_of=agreement_of,
-    )
     pictures = min(args.requests or U2NETP_REQUESTS, U2NETP_REQUESTS)
     texts = args.requests or BERT_REQUESTS
     whole = max(1, int(cores))
     with tqdm(desc="claims", unit="run", disable=None) as bar:
         tables = [
-            measure_u2netp(u2netp, backends, requests=pictures, cores=whole, tick=bar.update),
-            measure_bert(bert, backends, requests=texts, cores=whole, tick=bar.update),
+            measured(plan, files, requests=requests, cores=whole, tick=bar.update)
+            for plan, files, requests in (
+                (plan_u2netp(u2netp, cores=whole), u2netp, pictures),
+                (plan_bert(bert, requests=texts, cores=whole), bert, texts),
+            )
         ]
     machine = describe_machine(cores=cores)
     print(machine)
@@ -244,31 +173,36 @@ def page(
     comparisons: Sequence[tuple[Comparison, str]],
 ) -> str:
     """Build the page; each table has the path of its plot, relative to the page."""
-    parts = [
-        INTRODUCTION.format(command=command, machine=machine),
-        CLAIMS.format(lengths=", ".join(map(str, LENGTHS)), padded=PADDED),
-    ]
-    for table, plot in tables:
-        parts += [f"### {table.title}\n", markdown(claim_rows(table)) + "\n"]
-        parts += [f"Seconds are {table.unit}; {table.requests:,} requests a row.\n"]
-        parts += [f"{name}: refused: {reason}\n" for name, reason in table.refused.items()]
-        parts += [f"![{table.title}: published and measured speed-ups]({plot})\n"]
-    budgets = comparisons[0][0].budgets() if comparisons else ""
-    parts.append(READING.format(budgets=budgets))
-    for found, plot in comparisons:
-        weights = found.weights_sha256[:WEIGHTS_DIGITS]
-        parts += [f"## {found.model}, version {found.version}, weights {weights}\n"]
-        parts += [f"{found.groups[0].requests} requests a group.\n"]
-        parts += [markdown(comparison_rows(found)) + "\n"]
-        parts += ["\n".join(f"- {line}" for line in reasons(found)) + "\n"]
-        parts += [f"![{found.model}: times and rates of its instance groups]({plot})\n"]
-    return "\n".join(parts)
+    return filled(
+        "comparison",
+        command=command,
+        machine=machine,
+        lengths=", ".join(map(str, LENGTHS)),
+        padded=PADDED,
+        claims="\n\n".join(chain.from_iterable(_claims(*each) for each in tables)),
+        budgets=comparisons[0][0].budgets(),
+        comparisons="\n\n".join(chain.from_iterable(_comparison(*each) for each in comparisons)),
+    )
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = rows
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def _claims(found: ClaimTable, plot: str) -> Iterator[str]:
+    heads, *lines = claim_rows(found)
+    yield f"### {found.title}"
+    yield markdown_table(heads, lines)
+    yield f"Seconds are {found.unit}; {found.requests:,} requests a row."
+    for name, reason in found.refused.items():
+        yield f"{name}: refused: {reason}"
+    yield f"![{found.title}: published and measured speed-ups]({plot})"
+
+
+def _comparison(found: Comparison, plot: str) -> Iterator[str]:
+    heads, *lines = comparison_rows(found)
+    weights = found.weights_sha256[:WEIGHTS_DIGITS]
+    yield f"## {found.model}, version {found.version}, weights {weights}"
+    yield f"{found.groups[0].requests} requests a group."
+    yield markdown_table(heads, lines)
+    yield "\n".join(f"- {line}" for line in reasons(found))
+    yield f"![{found.model}: times and rates of its instance groups]({plot})"
 
 
 def claim_rows(table: ClaimTable) -> list[list[str]]:

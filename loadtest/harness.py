@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import re
 import signal
@@ -15,10 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
+Found = TypeVar("Found")
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 STOP_SECONDS = 90.0
@@ -140,6 +142,19 @@ def meanwhile(*works: Callable[[threading.Event], None]) -> Iterator[None]:
             each.result()
 
 
+def repeated(
+    work: Callable[[], object], *, every: Callable[[], float]
+) -> AbstractContextManager[None]:
+    """Run work in a thread during the block, again and again, with pauses of `every()` seconds."""
+
+    def run(ending: threading.Event) -> None:
+        work()
+        while not ending.wait(every()):
+            work()
+
+    return meanwhile(run)
+
+
 def resident_bytes(pid: int) -> int:
     """Resident memory of one process. Raises OSError after its end."""
     pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
@@ -151,10 +166,9 @@ def memory_of(pid: int) -> int:
     return sum(map(_proportional_bytes, (pid, *descendants(pid))))
 
 
-def cpu_seconds(pid: int, *, below: bool = True, command: str = "") -> float:
-    """Processor time of a process and its descendants, or only of those with this `command`."""
-    pids = [pid, *(descendants(pid) if below else ())]
-    return sum(_running(each) for each in pids if not command or _command(each) == command)
+def cpu_seconds(pid: int, *, below: bool = True) -> float:
+    """Processor time of a process and, unless not `below`, of its descendants."""
+    return sum(map(_running, (pid, *(descendants(pid) if below else ()))))
 
 
 def free_port() -> int:
@@ -250,21 +264,25 @@ def running_program(
                     os.kill(pid, signal.SIGKILL)
 
 
-def wait_until(done: Callable[[], bool], what: str, *, timeout: float) -> None:
-    """Wait until `done()`. Raises RuntimeError that names `what` after `timeout` seconds."""
+def wait_until(
+    find: Callable[[], Found], what: str, *, timeout: float, every: float = 0.05
+) -> Found:
+    """Wait until `find()` returns something true, and return it.
+
+    Raises RuntimeError that names `what` after `timeout` seconds.
+    """
     until = time.perf_counter() + timeout
-    while not done():
+    while not (found := find()):
         if time.perf_counter() > until:
             raise RuntimeError(f"{what} within {timeout:.0f} s")
-        time.sleep(0.05)
+        time.sleep(every)
+    return found
 
 
 def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
     """Whether a server answers a path, by default its readiness, with 200."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=5)
-    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
+    with contextlib.suppress(OSError, ValueError, IndexError):  # no answer, or not HTTP
+        return ask(port, request("GET", path), timeout=5).status == 200
     return False
 
 
@@ -292,12 +310,6 @@ def _running(pid: int) -> float:
         with contextlib.suppress(OSError):
             seconds += int(file.read_text("ascii").split()[0]) / 1e9
     return seconds
-
-
-def _command(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
-    return ""
 
 
 def _proportional_bytes(pid: int) -> int:

@@ -20,12 +20,12 @@ from pathlib import Path
 from cases import mask_request
 from harness import ROOT, Reply, Server, ask, descendants, resident_bytes, running_server
 from inputs import draw_picture
-from mutants import mutant
 from soak_traffic import Asked, Traffic
 from tqdm import tqdm
 
 CORPUS = ROOT / ".." / "shared" / "data" / "hostile_images"
 CLIENTS = 3
+WORDS = (b"\xff", b"\0", b"\xff\xda", b"\xff\xff\xff\xff", b"\x7f\xff", b"-1", b"1e999", b"[", b'"')
 MIB = 1 << 20
 MOST_GROWN_MIB = 15
 ENVIRONMENT = {
@@ -37,6 +37,25 @@ ENVIRONMENT = {
 
 def post(server: Server, body: bytes) -> Reply:
     return ask(server.port, mask_request(body), timeout=90)
+
+
+def mutant(body: bytes, chance: random.Random) -> bytes:
+    """Flip a bit, cut or duplicate a piece, or insert a keyword, up to four times."""
+    mutated = bytearray(body)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(mutated) + 1)
+        end = min(len(mutated), at + chance.randint(1, 16))
+        match chance.randrange(4):
+            case 0 if at < len(mutated):
+                mutated[at] ^= 1 << chance.randrange(8)
+            case 1:
+                del mutated[at:end]
+            case 2:
+                mutated[at:at] = mutated[at:end]
+            case _:
+                word = chance.choice(WORDS)
+                mutated[at : at + len(word)] = word
+    return bytes(mutated)
 
 
 def main() -> int:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import form
-from closed_loop import checked
+from cases import form, load_request
 from harness import (
     HOST,
     ROOT,
@@ -34,6 +33,7 @@ from harness import (
     running_program,
     wait_until,
 )
+from load_clients import checked
 
 from app.engine.backends.process import NICE
 
@@ -49,9 +49,9 @@ class PeerServer:
 
     `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
     filled; that also returns environment variables. `ready` is a path that answers 200.
-    `ask(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(server,
-    home)` reloads the model while the server runs, as `changed_by` describes; None if that needs a
-    restart.
+    `ask(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(home,
+    server)` reloads the model while the server runs, as `changed_by` describes; None if that needs
+    a restart.
     """
 
     name: str
@@ -62,7 +62,7 @@ class PeerServer:
     read: Callable[[Reply], bytes] = lambda reply: reply.body
     also: tuple[str, ...] = RUNTIME
     prepare: Callable[[Path, int, int, Path], Mapping[str, str]] = lambda *_: {}
-    change: Callable[[Server, Path], None] | None = None
+    change: Callable[[Path, Server], None] | None = None
     changed_by: str = "restart"
 
     @property
@@ -113,12 +113,11 @@ def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mappin
     return {}
 
 
-def _mlserver_load(server: Server, _home: Path) -> None:
-    path, empty = "/v2/repository/models/u2netp/load", {"Content-Length": "0"}
-    checked(ask(server.port, request("POST", path, headers=empty)))
+def _mlserver_load(_home: Path, server: Server) -> None:
+    checked(ask(server.port, load_request("u2netp")))
 
 
-def _ray_deploy(server: Server, home: Path) -> None:
+def _ray_deploy(home: Path, server: Server) -> None:
     (home / "deployed").unlink()
     os.kill(server.pid, signal.SIGHUP)
     what = "Ray Serve did not deploy the application again"

@@ -29,14 +29,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from cases import TEXT, newest, picture, text_request, wait_chosen
-from closed_loop import HttpWay, checked
 from harness import ROOT, Reply, Server, ask, memory_of, request, running_server
+from load_clients import HttpWay, checked
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
@@ -49,8 +50,8 @@ from app.observability.build_info import describe_machine
 
 HERE = Path(__file__).resolve().parent
 
-Busy = Callable[[float], float]
-"""Keep a contender busy for this many seconds; return pictures or texts per second."""
+Busy = Callable[..., float]
+"""Keep a contender busy for `seconds`; return pictures or texts per second."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,8 +83,7 @@ class Contest:
 
 def served(
     name: str,
-    port: int,
-    pid: int,
+    server: Server,
     message: bytes,
     loads: Mapping[str, tuple[int, bytes, int]],
     *,
@@ -93,17 +93,17 @@ def served(
     """A server; each load has clients, their request, and its number of units."""
 
     def one() -> tuple[float, bytes]:
-        reply = checked(ask(port, message))
+        reply = checked(ask(server.port, message))
         return reply.seconds, read(reply)
-
-    def busy(clients: int, asked: bytes, units: int) -> Busy:
-        return lambda seconds: HttpWay(port, asked, units).rate(clients=clients, seconds=seconds)
 
     return Contender(
         name=name,
         one=one,
-        busy={label: busy(*load) for label, load in loads.items()},
-        memory=lambda: memory_of(pid),
+        busy={
+            label: partial(HttpWay(server.port, asked, units).rate, clients=clients)
+            for label, (clients, asked, units) in loads.items()
+        },
+        memory=server.memory,
         threads_each=threads_each,
     )
 
@@ -198,56 +198,48 @@ def pictures(
     """Compare masks, and cut-outs with rembg."""
     files = newest(repository, "u2netp")
     onnx, body = as_onnx(files, scratch), picture()
+    contenders: dict[str, list[Contender]] = {"mask": [], "cutout": []}
 
-    def loads(message: bytes) -> dict[str, tuple[int, bytes, int]]:
-        return {f"{n} clients": (n, message, 1) for n in (threads, 2 * threads)}
+    def enter(name: str, server: Server, asked: Mapping[str, bytes], **options: Any) -> None:
+        for output, message in asked.items():
+            loads = {f"{n} clients": (n, message, 1) for n in (threads, 2 * threads)}
+            contenders[output].append(served(name, server, message, loads, **options))
 
     with contextlib.ExitStack() as stack:
-        chosen = stack.enter_context(server_of_one(files, scratch))
-        exact = stack.enter_context(server_of_one(files, scratch, precision="exact"))
-
-        def ours(output: str, running: tuple[Server, str, int]) -> Contender:
-            server, group, threads_each = running
-            path = f"/segment?output={output}&format=png"
-            message = request("POST", path, body, content_type="image/jpeg")
-            name = f"paddlepool /segment ({group})"
-            return served(
-                name, server.port, server.pid, message, loads(message), threads_each=threads_each
+        asked = {
+            output: request(
+                "POST", f"/segment?output={output}&format=png", body, content_type="image/jpeg"
             )
-
-        masks, cutouts = [ours("mask", chosen)], [ours("cutout", chosen)]
-        if exact[1] != chosen[1]:
-            masks.append(ours("mask", exact))
+            for output in contenders
+        }
+        server, chosen, threads_each = stack.enter_context(server_of_one(files, scratch))
+        enter(f"paddlepool /segment ({chosen})", server, asked, threads_each=threads_each)
+        exact = server_of_one(files, scratch, precision="exact")
+        server, group, threads_each = stack.enter_context(exact)
+        if group != chosen:
+            del asked["cutout"]
+            enter(f"paddlepool /segment ({group})", server, asked, threads_each=threads_each)
         for peer in PEER_SERVERS if peers else ():
             try:
                 install(peer)
-                found = stack.enter_context(
+                server = stack.enter_context(
                     running(peer, onnx, scratch / peer.name, workers=threads)
                 )
             except (subprocess.SubprocessError, OSError, RuntimeError) as error:
                 print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
                 continue
-            asked = {"mask": peer.ask(body)}
-            if peer is REMBG:
-                asked["cutout"] = rembg_cutout(body)
-            for output, message in asked.items():
-                contender = served(
-                    peer.name,
-                    found.port,
-                    found.pid,
-                    message,
-                    loads(message),
-                    threads_each=threads if peer is REMBG else 1,
-                    read=peer.read,
-                )
-                (masks if output == "mask" else cutouts).append(contender)
+            cutout = {"cutout": rembg_cutout(body)} if peer is REMBG else {}
+            threads_each = threads if peer is REMBG else 1
+            asked = {"mask": peer.ask(body)} | cutout
+            enter(peer.name, server, asked, threads_each=threads_each, read=peer.read)
         programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
         if int8 := int8_of(files):
             programs.append(("openvino", int8, ", int8"))
+        masks = contenders["mask"]
         masks += bare(stack, programs, "picture", body, threads=threads, loads=[*masks[0].busy])
         yield [
             Contest(task="masks", contenders=masks, requests=4),
-            Contest(task="cut-outs", contenders=cutouts, requests=4),
+            Contest(task="cut-outs", contenders=contenders["cutout"], requests=4),
         ]
 
 
@@ -263,9 +255,7 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
     with contextlib.ExitStack() as stack:
         server, group, threads_each = stack.enter_context(server_of_one(files, scratch))
         name = f"paddlepool /sentiment ({group})"
-        contenders = [
-            served(name, server.port, server.pid, single, loads, threads_each=threads_each)
-        ]
+        contenders = [served(name, server, single, loads, threads_each=threads_each)]
         contenders += bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=[*loads])
         yield [Contest(task="texts", contenders=contenders, requests=40)]
 
@@ -283,7 +273,7 @@ def measure(contest: Contest, *, seconds: float, rounds: int) -> None:
                 taken, each.result = each.one()
                 each.seconds.append(taken)
             for load, busy in each.busy.items():
-                each.rates.setdefault(load, []).append(busy(seconds))
+                each.rates.setdefault(load, []).append(busy(seconds=seconds))
             each.memory_bytes.append(each.memory())
 
 

@@ -18,18 +18,48 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from balanced import INGRESSES, RAY_START_SECONDS, Replica, balancer, ray_up, replicas
+import yaml
 from cases import mask_request, picture, text_request
-from harness import ask, descendants, request
+from harness import (
+    HOST,
+    ROOT,
+    Server,
+    ask,
+    descendants,
+    free_port,
+    is_ready,
+    request,
+    running_program,
+    running_server,
+)
 from soak_traffic import Asked, Traffic
 
+CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
+COMPOSE = ROOT / "docker-compose.yml"
+UNLIMITED = 1_000_000
+PYTHON = ROOT / ".venv-ray" / "bin" / "python"
+INGRESSES: Mapping[str, Mapping[str, str]] = {
+    "proxy": {},
+    "HAProxy": {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response junk-response 503",
+        "RAY_SERVE_HAPROXY_RETRIES": "3",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "1114112",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+    },
+}
+"""The ingress in front of the replicas, and the environment of Ray's processes that selects it."""
+
+RAY_START_SECONDS = 180.0
 KILL_EVERY_SECONDS = 10.0
 CHECKED_SECONDS = 3.0
 """Time after which the balancer, which checks every second, uses a returned replica."""
@@ -39,16 +69,120 @@ ENVIRONMENT = {
     # Three replicas on few cores answer late; latency is not measured here.
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
-REQUESTS = (
-    Asked("mask of 1 MP", mask_request(picture(), predictor="onednn")),
-    Asked("one text", text_request("今天天气真好", predictor="onednn")),
-)
 USERS = 4
 READY = re.compile(r'paddlepool_model_ready\{replica="(\w+)"')
 
-
 Event = Callable[[int], str]
 """Cause the nth fault, wait until all replicas answer, and describe it."""
+
+
+class Replica(contextlib.ExitStack):
+    """One server on a fixed port; a successor can replace it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port = free_port()
+
+    def start(self) -> None:
+        """Return when it is ready. Raises RuntimeError if it does not become ready."""
+        environment = {"PADDLEPOOL_DRAIN_DELAY_SECONDS": "3", **ENVIRONMENT}
+        self.pid = self.enter_context(running_server(environment=environment, port=self.port)).pid
+
+    def replace(self, *, drained: bool) -> float:
+        """Drain or kill it, and start its successor. Returns the seconds until that one is
+        ready."""
+        if not drained:
+            os.kill(self.pid, signal.SIGKILL)
+        self.close()
+        began = time.perf_counter()
+        self.start()
+        return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def balancer(
+    executable: Path,
+    ports: list[int],
+    directory: Path,
+    *,
+    requests: int = UNLIMITED,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Server]:
+    """Run HAProxy in front of these ports.
+
+    `directory` gets its log, haproxy.log. With PADDLEPOOL_TLS_CERTIFICATE in the environment, it
+    listens for TLS on the next port.
+    """
+    port = free_port()
+    file = directory / "haproxy.cfg"
+    configuration = local_configuration(
+        ports, port=port, status_port=free_port(), requests=requests
+    )
+    file.write_text(configuration, "utf-8")
+    service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
+    own = {"GLIBC_TUNABLES": service["environment"]["GLIBC_TUNABLES"]}
+    command = [str(executable), "-W", "-f", str(file)]
+    with running_program(
+        command,
+        lambda: is_ready(port),
+        environment=own | dict(environment),
+        log_file=directory / "haproxy.log",
+        timeout=20.0,
+    ) as process:
+        yield Server(port, process.pid)
+
+
+def local_configuration(
+    ports: list[int], *, port: int, status_port: int, requests: int = UNLIMITED
+) -> str:
+    """Return the committed configuration with local addresses and without a resolver.
+
+    It also allows this many requests from one address in ten seconds: all clients here have the
+    same address.
+    """
+    servers = "\n".join(f"    server replica{n} {HOST}:{at}" for n, at in enumerate(ports, 1))
+    changes = (
+        (r"bind :8080", f"bind {HOST}:{port}"),
+        (r"bind :8443", f"bind {HOST}:{port + 1}"),
+        (r"bind :8404", f"bind {HOST}:{status_port}"),
+        (r"(?m)^    server-template .*$", servers),
+        (r"(?ms)^# /etc/resolv.conf.*?\n\n", ""),
+        *(
+            (f"/usr/local/etc/haproxy/{name}", str(CONFIGURATION.with_name(name)))
+            for name in ("429.json", "503.http", "504.http")
+        ),
+        (r"(?<=http_req_rate\(0\) gt )\d+", str(requests)),
+        (r"(?<=conn_rate\(0\) gt )\d+", str(UNLIMITED)),
+        (r"(?<=conn_cur\(0\) gt )\d+", str(UNLIMITED)),
+    )
+    text = CONFIGURATION.read_text("utf-8")
+    for pattern, replacement in changes:
+        text, times = re.subn(pattern, replacement, text)
+        if times != 1:
+            raise RuntimeError(f"{pattern!r} stands {times} times in {CONFIGURATION.name}")
+    return text
+
+
+@contextlib.contextmanager
+def ray_up(
+    *options: str, environment: Mapping[str, str]
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Run Ray Serve within the block; yields its port and process once the first replica answers.
+
+    Raises RuntimeError, with the end of its output, if none answers.
+    """
+    port = free_port()
+    command = [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", str(port), *options]
+    with (
+        tempfile.TemporaryDirectory(prefix="ray") as directory,
+        running_program(
+            command,
+            lambda: is_ready(port),
+            environment={"RAY_TMPDIR": directory, **environment},
+            timeout=RAY_START_SECONDS,
+        ) as process,
+    ):
+        yield port, process
 
 
 def chaos(event: Event, seconds: float) -> Iterator[str]:
@@ -73,20 +207,22 @@ def rolling(running: list[Replica]) -> Iterator[str]:
 @contextlib.contextmanager
 def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[Replica]]]:
     """The committed HAProxy configuration; every third event is a drain."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        replicas(count, ENVIRONMENT) as running,
-        balancer(
-            haproxy, [each.port for each in running], Path(directory), environment=ENVIRONMENT
-        ) as port,
-    ):
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        running = [stack.enter_context(Replica()) for _ in range(count)]
+        # One after another: starting together, they would compete for the cores.
+        for replica in running:
+            replica.start()
+        ports = [each.port for each in running]
+        proxy = stack.enter_context(
+            balancer(haproxy, ports, Path(directory), environment=ENVIRONMENT)
+        )
 
         def event(number: int) -> str:
             drained = number % 3 == 2
             took = running[number % count].replace(drained=drained)
             return f"{'drained' if drained else 'killed'}, ready again after {took:.1f} s"
 
-        yield port, event, running
+        yield proxy.port, event, running
 
 
 @contextlib.contextmanager
@@ -132,6 +268,10 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=60.0, help="of chaos")
     arguments.add_argument("--only", choices=("chaos", "rolling"))
     given = arguments.parse_args()
+    requests = (
+        Asked("mask of 1 MP", mask_request(picture(), predictor="onednn")),
+        Asked("one text", text_request("今天天气真好", predictor="onednn")),
+    )
     with contextlib.ExitStack() as stack:
         parts: dict[str, tuple[bool, Iterator[str]]]
         if given.where == "ray":
@@ -150,7 +290,7 @@ def main() -> int:
         for name, (retried, part) in parts.items():
             if given.only not in (None, name):
                 continue
-            traffic = Traffic(port, REQUESTS)
+            traffic = Traffic(port, requests)
             with traffic.users(USERS, pause=0.05):
                 lines = []
                 for line in part:

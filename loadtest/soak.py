@@ -21,23 +21,14 @@ import secrets
 import signal
 import statistics
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import (
-    ROOT,
-    Server,
-    ask,
-    descendants,
-    meanwhile,
-    request,
-    resident_bytes,
-    running_server,
-)
+from cases import load_request
+from harness import ROOT, Server, ask, descendants, repeated, resident_bytes, running_server
 from soak_traffic import Lost, Tally, Traffic, bad_requests, good_requests
 
 SETTLED_SECONDS = 600.0
@@ -90,30 +81,23 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watching(
-    server: Server, *, admin_key: str, kill_every: float, reload_every: float, seed: int
-) -> Iterator[Watched]:
-    """Sample, kill and reload while the block runs; intervals in seconds."""
+def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> Iterator[Watched]:
+    """Sample, kill and reload while the block runs."""
     watched = Watched()
-    draw = random.Random(seed)
+    draw = random.Random(given.seed)
 
-    def kill(ending: threading.Event) -> None:
-        while not ending.wait(draw.uniform(0.5, 1.5) * kill_every):
-            if killed := _kill_one(server, draw):
-                watched.kills.append(killed)
+    def reload() -> None:
+        model = MODELS[len(watched.reloads) % len(MODELS)]
+        watched.reloads.append(_reload(server, model, admin_key))
 
-    def reload(ending: threading.Event) -> None:
-        number = 0
-        while not ending.wait(reload_every):
-            watched.reloads.append(_reload(server, MODELS[number % len(MODELS)], admin_key))
-            number += 1
-
-    def look(ending: threading.Event) -> None:
-        watched.samples += samples(server)
-        while not ending.wait(SAMPLE_SECONDS):
-            watched.samples += samples(server)
-
-    with meanwhile(kill, reload, look):
+    with (
+        repeated(
+            lambda: watched.kills.extend(_kill_one(server, draw)),
+            every=lambda: draw.uniform(0.5, 1.5) * given.kill_every,
+        ),
+        repeated(reload, every=lambda: given.reload_every),
+        repeated(lambda: watched.samples.extend(samples(server)), every=lambda: SAMPLE_SECONDS),
+    ):
         yield watched
 
 
@@ -138,31 +122,21 @@ def role_of(pid: int) -> str | None:
     return PREDICTOR if predictor else CODEC
 
 
-def _kill_one(server: Server, draw: random.Random) -> Kill | None:
-    """A codec or predictor process of this server."""
+def _kill_one(server: Server, draw: random.Random) -> Iterator[Kill]:
+    """Kill a codec or predictor process of this server, if there is one."""
     children = [each for each in samples(server) if each.role != API]
-    if not children:
-        return None
-    # Each role is equally likely, however many processes it has.
-    role = draw.choice(sorted({each.role for each in children}))
-    pid = draw.choice([each.pid for each in children if each.role == role])
-    with contextlib.suppress(OSError):
-        held = os.pidfd_open(pid)
-        try:
-            if pid in descendants(server.pid) and role_of(pid) == role:
-                signal.pidfd_send_signal(held, signal.SIGKILL)
-                return Kill(time.monotonic(), role, pid)
-        finally:
-            os.close(held)
-    return None
+    with contextlib.suppress(IndexError, ProcessLookupError):
+        # Each role is equally likely, however many processes it has.
+        role = draw.choice(sorted({each.role for each in children}))
+        pid = draw.choice([each.pid for each in children if each.role == role])
+        os.kill(pid, signal.SIGKILL)
+        yield Kill(time.monotonic(), role, pid)
 
 
 def _reload(server: Server, model: str, admin_key: str) -> Reload:
-    path = f"/v2/repository/models/{model}/load"
-    asked = request("POST", path, headers={"X-Api-Key": admin_key, "Content-Length": "0"})
     began, status = time.monotonic(), 0
     with contextlib.suppress(OSError):
-        status = ask(server.port, asked, timeout=600).status
+        status = ask(server.port, load_request(model, key=admin_key), timeout=600).status
     return Reload(model, began, time.monotonic(), status)
 
 
@@ -282,13 +256,7 @@ def main() -> int:
         traffic = Traffic(server.port, good_requests(), bad_requests(), seed=given.seed)
         began = time.monotonic()
         with (
-            watching(
-                server,
-                admin_key=admin_key,
-                kill_every=given.kill_every,
-                reload_every=given.reload_every,
-                seed=given.seed,
-            ) as watched,
+            watching(server, given, admin_key=admin_key) as watched,
             traffic.users(4, pause=0.5),
         ):
             time.sleep(60 * given.minutes)

@@ -228,8 +228,9 @@ class Traffic:
             if connection is not None:
                 connection.close()
             lost = Lost(asked, began, time.monotonic(), 0, type(error).__name__)
-            self._count(kind, lost=lost)
+            self._count(kind, self.tally.lost, lost)
             return None
+        ended = time.monotonic()
         if reply.headers.get("connection") == "close":
             connection.close()
             connection = None
@@ -237,27 +238,23 @@ class Traffic:
         if same_answer(reply, calm):
             self._count(kind)
         elif reply.status in FAULTS:
-            ended = time.monotonic()
             reason = str(_code(reply) or reply.status)
-            lost = Lost(asked, began, ended, reply.status, reason)
-            if "retry-after" in reply.headers:
-                self._count(kind, refused=lost)
-            else:
-                self._count(kind, lost=lost)
+            failures = self.tally.refused if "retry-after" in reply.headers else self.tally.lost
+            self._count(kind, failures, Lost(asked, began, ended, reply.status, reason))
         else:
             said = reply.body[:200] if reply.status != 200 else b"another body"
-            self._count(kind, wrong=f"{asked.name}: {calm.status} calm, {reply.status}: {said!r}")
+            wrong = f"{asked.name}: {calm.status} calm, {reply.status}: {said!r}"
+            self._count(kind, self.tally.wrong, wrong)
         return connection
 
-    def _count(
-        self, kind: str, *, lost: Lost | None = None, refused: Lost | None = None, wrong: str = ""
-    ) -> None:
+    def _count(self, kind: str, failures: list[Any] | None = None, failure: object = None) -> None:
+        """Count a request, which is right unless it is one of these failures or a disconnect."""
         with self._lock:
             self.tally.sent[kind] += 1
-            self.tally.right += kind != "disconnect" and not (lost or refused or wrong)
-            self.tally.lost += [lost] if lost else []
-            self.tally.refused += [refused] if refused else []
-            self.tally.wrong += [wrong] if wrong else []
+            if failures is not None:
+                failures.append(failure)
+            elif kind != "disconnect":
+                self.tally.right += 1
 
     def _disconnect(self, draw: random.Random) -> None:
         """Disconnect within a body or before the answer, with or without a reset."""

@@ -35,20 +35,19 @@ from typing import Any
 
 import numpy as np
 from api_cost import beside
-from balanced import INGRESSES, balancer, ray_up
-from cases import Case, mask_request, picture, read_cases, text_request
-from closed_loop import HttpWay, Way, checked, one_client, users
+from cases import Case, load_request, mask_request, picture, read_cases, text_request
 from harness import (
     HOST,
     ROOT,
     Server,
     ask,
     cpu_seconds,
-    meanwhile,
+    repeated,
     request,
     running_server,
 )
-from open_loop import OverloadedWay
+from load_clients import HttpWay, OverloadedWay, Way, checked, one_client, users
+from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
 from app.models.repository.layout import ModelRepository
@@ -147,19 +146,10 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
     return dict(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Figures of both sides, and the second side's gain with 90 % of its resamples."""
-
-    without: float
-    within: float
-    ratio: float
-    low: float
-    high: float
-
-
-def compared(without: Phases, within: Phases, *, quantile: float, seconds: bool) -> Figure:
-    """A quantile of all phases.
+def compared(
+    without: Phases, within: Phases, *, quantile: float, seconds: bool
+) -> tuple[float, float, float, float, float]:
+    """A quantile of all phases of each side, the second side's gain, and 90 % of its resamples.
 
     Rounds are resampled with both sides together, so that other load on the machine affects both.
     """
@@ -175,7 +165,7 @@ def compared(without: Phases, within: Phases, *, quantile: float, seconds: bool)
     rounds = len(without)
     drawn = [better(draw.integers(0, rounds, rounds).tolist()) for _ in range(400)]
     low, high = np.quantile(drawn, (0.05, 0.95))
-    return Figure(of(without), of(within), better(range(rounds)), float(low), float(high))
+    return of(without), of(within), better(range(rounds)), float(low), float(high)
 
 
 def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
@@ -185,39 +175,23 @@ def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
     for (name, measure), phases in found.items():
         for quantile in QUANTILES.get(measure, (0.5,)):
             seconds = measure in QUANTILES
-            figure = compared(*phases, quantile=quantile, seconds=seconds)
-            worst = min(worst, figure.ratio)
+            without, within, ratio, low, high = compared(
+                *phases, quantile=quantile, seconds=seconds
+            )
+            worst = min(worst, ratio)
             head = f"{name}, {measure}" + (f" p{100 * quantile:.0f}" if seconds else "")
             factor, unit = (1000, "ms") if seconds else (1, "/s")
             print(
-                f"{head:38}{factor * figure.without:10.2f}{unit}{factor * figure.within:10.2f}"
-                f"{unit}{figure.ratio:8.3f}  ({figure.low:.3f} to {figure.high:.3f})"
+                f"{head:38}{factor * without:10.2f}{unit}{factor * within:10.2f}{unit}{ratio:8.3f}"
+                f"  ({low:.3f} to {high:.3f})"
             )
     return worst
 
 
-def load(port: int, model: str) -> None:
-    """Reload a model. Raises RuntimeError if the server rejects it."""
-    headers = {"X-Api-Key": KEY, "Content-Length": "0"}
-    asked = request("POST", f"/v2/repository/models/{model}/load", headers=headers)
-    checked(ask(port, asked, timeout=600))
-
-
-def repeated(work: Callable[[], None], *, every: float) -> AbstractContextManager[None]:
-    """Run work in a thread every few seconds during the block."""
-
-    def run(ending: threading.Event) -> None:
-        while not ending.is_set():
-            due = time.monotonic() + every
-            work()
-            ending.wait(max(0.0, due - time.monotonic()))
-
-    return meanwhile(run)
-
-
 def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
-    """Reload the model every few seconds, or without pause."""
-    return repeated(lambda: load(port, model), every=every)
+    """Reload the model every few seconds, or without pause. Raises RuntimeError if rejected."""
+    asked = load_request(model, key=KEY)
+    return repeated(lambda: checked(ask(port, asked, timeout=600)), every=lambda: every)
 
 
 def http_pairs(
@@ -311,9 +285,9 @@ def haproxy(given: argparse.Namespace) -> Iterator[list[Pair]]:
     with (
         tempfile.TemporaryDirectory() as directory,
         running_server(given.repository) as server,
-        balancer(given.program, [server.port], Path(directory)) as port,
+        balancer(given.program, [server.port], Path(directory)) as proxy,
     ):
-        yield through(server.port, port)
+        yield through(server.port, proxy.port)
 
 
 @contextlib.contextmanager
@@ -343,7 +317,7 @@ def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
             after = json.loads(ask(server.port, asked).body)["interval"] - 1
 
         yield [
-            replace(each, meanwhile=lambda: repeated(look, every=PAGE_SECONDS))
+            replace(each, meanwhile=lambda: repeated(look, every=lambda: PAGE_SECONDS))
             for each in http_pairs(server, server, cases_of(given))
         ]
 

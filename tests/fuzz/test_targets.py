@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from mutants import mutant
+from hostile_pictures import mutant
 
 from tests.fuzz.run import FOUND, KEPT, NAMES
 from tests.fuzz.targets import TARGETS

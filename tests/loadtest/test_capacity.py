@@ -31,20 +31,10 @@ def test_sums_are_of_the_figures_that_are_printed() -> None:
         assert count == math.ceil(wanted / (0.7 * rate))
 
 
-def test_a_start_percentiles_and_a_price_are_on_the_page() -> None:
+def test_a_million_requests_cost_what_their_cores_do() -> None:
     figures = json.loads(PAGE.with_suffix(".json").read_text("utf-8"))
-    row = next(
-        each for each in figures["replicas"] if (each["cores"], each["precision"]) == (2, "chosen")
-    )
-    row["latency"] = [[0.1, 0.2], [0.3, 0.4], [0.5, 30]]
-    figures["start"] = {"seconds": 9.87, "api_cpu_seconds": 2, "child_cpu_seconds": [0.5, 3]}
-    text = page(figures, price=0.4)
-    assert f"| {row['request']} | 100, 200 | 300, 400 | 500, 30000 |" in text
-    assert "ready after 9.9 s. The API process uses 2.0 s" in text
-    assert "use 0.5, 3.0 s." in text
-    costs = [float(each) for each in re.findall(r"([\d.]+) \|$", text, re.MULTILINE)]
-    million = 1e6 / 3600 * 2 * 0.4 / (0.7 * 4.34)
-    assert pytest.approx(million, abs=0.1) in costs
+    costs = re.findall(r"([\d.]+) \|$", page(figures, price=0.4), re.MULTILINE)
+    assert f"{1e6 / 3600 * 2 * 0.4 / (0.7 * 4.34):.1f}" in costs
 
 
 def test_a_refused_request_counts_as_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

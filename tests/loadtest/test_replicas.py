@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from balanced import CONFIGURATION, balancer, local_configuration
-from balanced import PYTHON as RAY
 from harness import HOST, ROOT
+from replicas import CONFIGURATION, balancer, local_configuration
+from replicas import PYTHON as RAY
 
 from app.settings.server import Settings
 from tests.ran import ran
@@ -119,8 +119,8 @@ def started(directory: Path, **options: Any) -> Iterator[Front]:
     with Replica((HOST, 0), Everything) as replica:
         threading.Thread(target=replica.serve_forever, daemon=True).start()
         ports = [replica.server_port]
-        with balancer(Path(str(HAPROXY)), ports, directory, **options) as port:
-            yield Front(port, directory, replica)
+        with balancer(Path(str(HAPROXY)), ports, directory, **options) as proxy:
+            yield Front(proxy.port, directory, replica)
         replica.shutdown()
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from balanced import PYTHON, ray_up
 from harness import HOST, Connection, descendants, request
+from replicas import PYTHON, ray_up
 
 from app.cli.ray import configure, run
 from app.contracts.errors import ConfigError

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 from harness import request
-from open_loop import arrivals
+from load_clients import arrivals
 
 from tests.loadtest.listening import listening
 
