@@ -22,7 +22,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from app.contracts.caller import CALLER
 from app.contracts.errors import InvalidTensor, Overloaded, PaddlepoolError
 from app.service.api.errors import INTERNAL, fault_of, http_fault, log_failure
-from app.service.api.middleware.exchange import CLIENT_GONE, record, request_id_of
+from app.service.api.middleware.exchange import CLIENT_GONE, LOGGED, record, request_id_of
 from app.service.api.middleware.keys import is_routine
 from app.service.api.middleware.layer import REPLICA, TRACE_ID
 from app.service.api.middleware.limits import Budget, Gates, is_free, too_large
@@ -246,7 +246,6 @@ class Calls:
             raise
         finally:
             if call.status:
-                sent = ("x-model", "x-predictor", "server-timing")
                 record(
                     self._services.metrics,
                     request_id=request_id,
@@ -256,9 +255,9 @@ class Calls:
                     seconds=time.perf_counter() - began,
                     routine=is_routine(method.path),
                     sent={
-                        name.replace("-", "_"): call.metadata[name]
-                        for name in sent
-                        if name in call.metadata
+                        LOGGED[name.encode()]: value
+                        for name, value in call.metadata.items()
+                        if name.encode() in LOGGED
                     },
                 )
                 if span is not None:

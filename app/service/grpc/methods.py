@@ -63,6 +63,8 @@ def _asking(
             request = messages[f"{name}Request"].FromString(message)
         except DecodeError:
             raise InvalidTensor(f"the message is not a {name}Request") from None
+        if getattr(request, "repository_name", ""):  # only some messages have this field
+            raise InvalidParameter("there is only one repository; it has no name")
         reply = messages[f"{name}Response"]()
         json_format.ParseDict(await ask(services, request), reply)
         return bytes(reply.SerializeToString())
@@ -113,23 +115,15 @@ async def _model_statistics(services: Services, request: Any) -> dict[str, Any]:
 
 
 async def _index(services: Services, request: Any) -> dict[str, Any]:
-    _check_repository(request)
     entries = await repository.listed_versions(services, only_ready=request.ready)
     return {"models": [entry.model_dump() for entry in entries]}
 
 
 async def _load(services: Services, request: Any) -> dict[str, Any]:
-    _check_repository(request)
     await repository.load_model(services, request.model_name, read_parameters(request.parameters))
     return {}
 
 
 async def _unload(services: Services, request: Any) -> dict[str, Any]:
-    _check_repository(request)
     await repository.unload_model(services, request.model_name, read_parameters(request.parameters))
     return {}
-
-
-def _check_repository(request: Any) -> None:
-    if request.repository_name:
-        raise InvalidParameter("there is only one repository; it has no name")

@@ -191,8 +191,11 @@ def test_keys_are_asked_for_before_a_message_is_read(registry: Driven) -> None:
         assert client.ask("ServerLive")[0].live
         index, own = "RepositoryIndex", [("x-api-key", "k")]
         assert client.refused(index, metadata=own)[0] is grpc.StatusCode.UNAUTHENTICATED
-        [entry] = client.ask(index, metadata=[("x-api-key", "a")])[0].models
+        admin = [("x-api-key", "a")]
+        [entry] = client.ask(index, metadata=admin)[0].models
         assert (entry.name, entry.state) == ("double", "READY")
+        named = MESSAGES["RepositoryIndexRequest"](repository_name="r").SerializeToString()
+        assert "only one repository" in client.refused(index, named, metadata=admin)[1]
         stream = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
         call = stream(iter([infer()]), timeout=PATIENCE)
         assert code_at_end(call) is grpc.StatusCode.UNAUTHENTICATED
