@@ -13,13 +13,12 @@ import hypothesis
 import pytest
 
 from tests.engine.driving import Loop
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
 if TYPE_CHECKING:
     from app.models.repository.layout import ModelFiles
     from tests.engine.fakes import FakeFactory, RecordingObserver
 
-ROOT = Path(__file__).parents[1]
 PILLOW_PIXELS = 1024**3 // 4 // 3
 """Pillow's own default."""
 

@@ -6,9 +6,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from app import __version__
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 

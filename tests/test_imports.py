@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "app").rglob("*.py"))
 
 # The wings of app/, the lowest first. A wing imports from itself and from the wings that its row

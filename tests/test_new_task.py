@@ -21,11 +21,10 @@ from app.settings.server import unknown_variables
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
 from tests.engine.fakes import PATIENCE
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
 pytestmark = pytest.mark.paddle
 
-ROOT = Path(__file__).parents[1]
 LINE = {"tagger": "tests.tasks.tagger.task"}
 ENVIRONMENT = {
     "PADDLEPOOL_TAGGER_MAX_BYTES": "1000",

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ran(["git", "ls-files", "*.md"]).stdout.splitlines()]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 MOST_LINES = 250

@@ -21,9 +21,8 @@ import pytest
 import yaml
 
 from tests.http_stub import Answer, http_stub
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
 LISTENING = re.compile(r'"Listening on" address=(127\.0\.0\.1:\d+)')
 

@@ -14,9 +14,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from paddlepool_client import __version__
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "clients" / "python"
 
 

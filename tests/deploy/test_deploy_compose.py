@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from app.settings.server import Settings
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))["services"]
 

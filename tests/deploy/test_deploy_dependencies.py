@@ -17,9 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tests.ran import ran
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ran import ROOT, ran
 
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
 # Imported only when an instance group or a command asks for it.

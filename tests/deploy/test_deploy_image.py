@@ -14,9 +14,8 @@ from types import ModuleType
 import pytest
 
 from app.settings.server import Settings
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 SERVE = DOCKERFILE[DOCKERFILE.index("AS serve\n") :]
 

@@ -17,9 +17,8 @@ from app.settings.server import Settings
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
 from tests.deploy.conftest import promtool
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "paddlepool"
 KSERVE = ROOT / "deploy" / "kserve"
 RAY = ROOT / "deploy" / "ray"

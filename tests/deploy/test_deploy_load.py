@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,9 +14,8 @@ import pytest
 from PIL import Image
 
 from tests.http_stub import Answer, Reply, as_json
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 LOCUST = ROOT / ".venv-load" / "bin" / "locust"
 LABELS = ("angry", "happy", "neutral", "surprise", "sad", "fear")
 

@@ -21,9 +21,8 @@ import yaml
 
 from app import __version__
 from tests.http_stub import Answer, Reply, as_json
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 RELEASE = ROOT / "deploy" / "release"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SCRIPTS = [ROOT / ".ci" / "run", ROOT / ".ci" / "nightly", *sorted(RELEASE.glob("*.sh"))]

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable
 from importlib.metadata import distributions
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from tests.deploy.conftest import load_script
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
 OWN = {"paddlepool", "paddlepool-client"}
 

@@ -23,9 +23,8 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 280.0
 BUILT = ("app", "model_repo", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 

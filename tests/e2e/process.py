@@ -14,7 +14,8 @@ from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).parents[2]
+from tests.ran import ROOT
+
 PATIENCE = 120.0
 """Seconds after which a server that has not done what a test waits for counts as hung."""
 

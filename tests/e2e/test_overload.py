@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import read_reply, running, status_of
+from tests.e2e.process import ROOT, read_reply, running, status_of
 from tests.ran import ran
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.nightly

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.e2e.conftest import SHORT
+from tests.e2e.probe import LIVE
 from tests.e2e.process import Server, read_all, read_reply, status_of
 
 pytestmark = pytest.mark.e2e
 
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HOST = b"Host: localhost\r\n"
 POST = b"POST /slow?seconds=0 HTTP/1.1\r\n" + HOST
 HUNG = 15.0

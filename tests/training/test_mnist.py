@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
 pytestmark = [pytest.mark.paddle, pytest.mark.nightly]
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "training" / "mnist" / "README.md"
 DATA = ROOT.parent / "shared" / "data" / "mnist"
 

@@ -256,10 +256,7 @@ def _describe_choice(
     return text
 
 
-Rows = Sequence[Sequence[str]]
-
-
-def columns(rows: Rows) -> str:
+def columns(rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns two spaces apart."""
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = (

@@ -361,8 +361,7 @@ class Search:
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]
     ) -> bool:
         """Whether half of the free memory is enough, judged by the largest predictor so far."""
-        seen = [*known, *(one.outcome() for one in loaded if one.seconds)]
-        each = max((one.resident_bytes // one.candidate.count for one in seen), default=0)
+        each = max((one.resident_bytes // one.candidate.count for one in known), default=0)
         if not each and loaded:
             open_now = loaded[0].model.groups()[0]
             each = open_now.resident_bytes // max(1, open_now.live)

@@ -131,18 +131,14 @@ class Chooser:
         if together == 0:
             return replace(unfit, reason="not enough memory is free to measure it"), False
         most = EXACT_DIFFERENCE if self.precision == "exact" else math.inf
+        failed = CANNOT_START
         try:
             with Race(self.shadow_predictors, served, name, together=together) as race:
-                try:
-                    lap = race.run(most_difference=most)
-                except PaddlepoolError as error:
-                    reason = f"its runs failed: {error.message}"
-                    return replace(unfit, reason=reason), self._final_failures.is_final(
-                        error, served, name
-                    )
+                failed = "its runs failed: "
+                lap = race.run(most_difference=most)
         except PaddlepoolError as error:
-            reason = f"{CANNOT_START}{error.message}"
-            return replace(unfit, reason=reason), self._final_failures.is_final(error, served, name)
+            final = self._final_failures.is_final(error, served, name)
+            return replace(unfit, reason=f"{failed}{error.message}"), final
         except OSError as error:  # the system cannot start a process now
             return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
         if served.config.base_of(name) == first and lap.verdict is not None:

@@ -19,9 +19,8 @@ from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import read_manifest
 from tests.e2e.process import running
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
-ROOT = Path(__file__).parents[3]
 SMALL = ("centred", "doubled", "dtypes", "found", "legacy", "mixed", "single", "static_legacy")
 LARGE = ("mobilenet_v3_small", "resnet18")
 DATATYPES = {
