@@ -5,7 +5,8 @@
 Hides AVX-512, AVX-VNNI and AMX: from CPUID, by which every framework chooses its kernels (the
 switches of the frameworks cover only some of them), and from /proc/cpuinfo. What the command
 computes is what such a processor computes; its times are those of this processor. Needs Linux on
-an Intel processor, a C compiler, and the right to mount.
+an Intel processor, a C compiler, and the right to mount. If there is nothing to hide, the command
+runs as it is.
 """
 
 import os
@@ -24,6 +25,8 @@ def main() -> int:
     if not sys.argv[1:]:
         print(__doc__)
         return 2
+    if not NEWER.search(CPUINFO.read_text("ascii", "replace")):  # or they are hidden already
+        return subprocess.run(sys.argv[1:], check=False).returncode
     if reason := why_not():
         print(f"cannot hide instructions: {reason}", file=sys.stderr)
         return 2
