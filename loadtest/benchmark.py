@@ -573,13 +573,13 @@ def main() -> None:
     given = parser.parse_args()
     out: Path = given.write or given.render
     figures = out.with_suffix(".json")
+    (out.parent / "images").mkdir(parents=True, exist_ok=True)
     report: dict[str, Row] = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
     if given.write:
         found = run(given)
         report[found["machine"].split(";")[0]] = found
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     out.write_text(page(report), "utf-8")
-    (out.parent / "images").mkdir(exist_ok=True)
     draw(next(iter(report.values())), out.parent / "images" / "peers.svg")
 
 

@@ -374,6 +374,7 @@ def main() -> None:
     if given.write:
         if given.haproxy is None:
             parser.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
+        out.parent.mkdir(parents=True, exist_ok=True)
         asked = requests()
         report: dict[str, Any] = {
             "machine": describe_machine(cores=available_cores()),

@@ -146,7 +146,7 @@ class Admission:
         """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.
 
         `reserving` is the number of reservations ahead of the job. It is 0 if the job's request had
-        a reservation: the jobs of all reservations that are still open are queued later.
+        a reservation itself: then the jobs of all open reservations come after this one.
         """
         self._check_deadline(job, now)
         if job.priority < NORMAL:

@@ -63,7 +63,7 @@ class Running:
         return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
 
     def resume(self, now: float) -> Batch | None:
-        """Return the next batch given back, without its settled jobs, or None if there is none."""
+        """Return the next `returned` batch without its settled jobs; None if all are settled."""
         while self.returned:
             batch = self.returned.popleft()
             self.batches.discard(batch)

@@ -145,7 +145,10 @@ class Agents:
     """
 
     def __init__(self, app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> None:
-        """`paths` maps a path to its replacement, and to parts of a User-Agent that select it."""
+        """`paths` maps a path to its replacement and the clients that get it.
+
+        Such a client has one of the listed parts in its User-Agent.
+        """
         self._app = app
         self._paths = paths
 
