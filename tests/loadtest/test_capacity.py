@@ -33,8 +33,11 @@ def test_sums_are_of_the_figures_that_are_printed() -> None:
 
 def test_a_million_requests_cost_what_their_cores_do() -> None:
     figures = json.loads(PAGE.with_suffix(".json").read_text("utf-8"))
-    costs = re.findall(r"([\d.]+) \|$", page(figures, price=0.4), re.MULTILINE)
-    assert f"{1e6 / 3600 * 2 * 0.4 / (0.7 * 4.34):.1f}" in costs
+    row = re.compile(
+        r"^\| mask of 1 MP, 100 a second .* × ([\d.]+)\) .* ([\d.]+) \|$", re.MULTILINE
+    )
+    [(rate, cost)] = row.findall(page(figures, price=0.4))
+    assert cost == f"{1e6 / 3600 * 2 * 0.4 / (0.7 * float(rate)):.1f}"
 
 
 def test_a_refused_request_counts_as_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
