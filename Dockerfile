@@ -59,7 +59,7 @@ LABEL org.opencontainers.image.title="Paddlepool" \
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache \
+    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache \
     && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 COPY --from=serve-environment /opt/paddlepool /opt/paddlepool
 COPY model_repo/ /srv/paddlepool/model_repo/

@@ -45,7 +45,7 @@ from soak_traffic import Asked, Traffic
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 COMPOSE = ROOT / "docker-compose.yml"
-UNLIMITED = 1_000_000
+UNLIMITED = "1000000"
 PYTHON = ROOT / ".venv-ray" / "bin" / "python"
 INGRESSES: Mapping[str, Mapping[str, str]] = {
     "proxy": {},
@@ -105,7 +105,6 @@ def balancer(
     ports: list[int],
     directory: Path,
     *,
-    requests: int = UNLIMITED,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Server]:
     """Run HAProxy in front of these ports.
@@ -115,12 +114,13 @@ def balancer(
     """
     port = free_port()
     file = directory / "haproxy.cfg"
-    configuration = local_configuration(
-        ports, port=port, status_port=free_port(), requests=requests
-    )
-    file.write_text(configuration, "utf-8")
+    file.write_text(local_configuration(ports, port=port, status_port=free_port()), "utf-8")
     service = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]["balancer"]
-    own = {"GLIBC_TUNABLES": service["environment"]["GLIBC_TUNABLES"]}
+    own = {
+        "GLIBC_TUNABLES": service["environment"]["GLIBC_TUNABLES"],
+        "PADDLEPOOL_ADDRESS_REQUESTS": UNLIMITED,
+        "PADDLEPOOL_ADDRESS_CONNECTIONS": UNLIMITED,
+    }
     command = [str(executable), "-W", "-f", str(file)]
     with running_program(
         command,
@@ -132,14 +132,8 @@ def balancer(
         yield Server(port, process.pid)
 
 
-def local_configuration(
-    ports: list[int], *, port: int, status_port: int, requests: int = UNLIMITED
-) -> str:
-    """Return the committed configuration with local addresses and without a resolver.
-
-    It also allows this many requests from one address in ten seconds: all clients here have the
-    same address.
-    """
+def local_configuration(ports: list[int], *, port: int, status_port: int) -> str:
+    """Return the committed configuration with local addresses and without a resolver."""
     servers = "\n".join(f"    server replica{n} {HOST}:{at}" for n, at in enumerate(ports, 1))
     changes = (
         (r"bind :8080", f"bind {HOST}:{port}"),
@@ -151,9 +145,6 @@ def local_configuration(
             (f"/usr/local/etc/haproxy/{name}", str(CONFIGURATION.with_name(name)))
             for name in ("429.json", "503.http", "504.http")
         ),
-        (r"(?<=http_req_rate\(0\) gt )\d+", str(requests)),
-        (r"(?<=conn_rate\(0\) gt )\d+", str(UNLIMITED)),
-        (r"(?<=conn_cur\(0\) gt )\d+", str(UNLIMITED)),
     )
     text = CONFIGURATION.read_text("utf-8")
     for pattern, replacement in changes:

@@ -21,7 +21,7 @@ export SOURCE_DATE_EPOCH
 base=${BASE_IMAGE:-python:3.11-slim}
 case $base in
     *@sha256:*) ;;
-    *) base=$base@$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$base") ;;
+    *) base=$base@$(deploy/release/digest.sh "$base") ;;
 esac
 echo "base: $base" >&2
 cache=()

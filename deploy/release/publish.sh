@@ -22,7 +22,7 @@ for file in "$digests"/*; do
     sources+=("$image@$(cat "$file")")
 done
 docker buildx imagetools create "${tags[@]}" "${sources[@]}" >&2
-digest=$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$image:$version")
+digest=$(deploy/release/digest.sh "$image:$version")
 echo "image=$digest"
 cosign sign --yes --recursive "$image@$digest" >&2
 cosign attest --yes --type cyclonedx --predicate "$dist/sbom/paddlepool.cdx.json" \

@@ -270,7 +270,7 @@ def tools(tmp_path: Path) -> Tools:
 
 class TestImage:
     def test_a_build_fixes_the_base_and_every_time(self, tools: Tools, tmp_path: Path) -> None:
-        tools.replies = {"imagetools inspect": DIGEST}
+        tools.replies = {"imagetools inspect": json.dumps({"digest": DIGEST})}
         done = tools.run(RELEASE / "build_image.sh", tmp_path / "image.tar", SOURCE_DATE_EPOCH="7")
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"sha256:{'2' * 64}\n"
@@ -393,7 +393,7 @@ class TestPublishing:
     @staticmethod
     def publish(tools: Tools, digests: Path) -> subprocess.CompletedProcess[str]:
         tools.replies = {
-            "imagetools inspect": DIGEST,
+            "imagetools inspect": json.dumps({"digest": DIGEST}),
             "helm push": f"Pushed: x\nDigest: sha256:{'3' * 64}",
         }
         where = ("registry.example/own", f"v{__version__}", digests, digests.parent / "dist")
@@ -415,7 +415,7 @@ class TestPublishing:
         tags = f"--tag {image}:{__version__} --tag {image}:latest"
         sbom = digests.parent / "dist" / "sbom" / "paddlepool.cdx.json"
         archive = digests.parent / "dist" / "chart" / f"paddlepool-{__version__}.tgz"
-        form = "{{.Manifest.Digest}}"
+        form = "{{json .Manifest}}"
         assert words == [
             f"docker buildx imagetools create {tags} {sources}",
             f"docker buildx imagetools inspect --format {form} {image}:{__version__}",

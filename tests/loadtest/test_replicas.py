@@ -9,6 +9,7 @@ import ssl
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -203,9 +204,36 @@ def test_without_a_replica_its_own_503_has_an_id(tmp_path: Path) -> None:
 @needs_haproxy
 @pytest.mark.slow
 def test_an_address_that_asks_too_often_gets_429(tmp_path: Path) -> None:
-    with started(tmp_path, requests=9) as front:
+    with started(tmp_path, environment={"PADDLEPOOL_ADDRESS_REQUESTS": "9"}) as front:
         got = [front.ask("/sentiment").status for _ in range(12)]
     assert (got[0], got[-1]) == (200, 429)
+
+
+@needs_haproxy
+@pytest.mark.slow
+def test_a_connection_beyond_the_limit_of_an_address_is_closed(tmp_path: Path) -> None:
+    with started(tmp_path, environment={"PADDLEPOOL_ADDRESS_CONNECTIONS": "2"}) as front:
+        held = [http.client.HTTPConnection(HOST, front.port, timeout=PATIENCE) for _ in range(2)]
+        for connection in held:
+            connection.request("GET", "/sentiment")
+            assert connection.getresponse().read() == b""
+        with pytest.raises(ConnectionError):
+            front.ask("/sentiment")
+        for connection in held:
+            connection.close()
+
+
+@needs_haproxy
+@pytest.mark.slow
+def test_only_requests_of_clients_are_logged(front: Front) -> None:
+    """Not the health checks and scrapes of its own port."""
+    text = (front.directory / "haproxy.cfg").read_text("utf-8")
+    *_, own_port = re.findall(rf"bind {HOST}:(\d+)", text)
+    with urllib.request.urlopen(f"http://{HOST}:{own_port}/live", timeout=PATIENCE) as reply:
+        assert reply.status == 200
+    front.ask("/sentiment", X_Request_ID="after-the-check")
+    front.logged("after-the-check")
+    assert "Connect from" not in (front.directory / "haproxy.log").read_text("utf-8")
 
 
 def test_what_the_balancer_says_by_itself_is_in_the_servers_words() -> None:
