@@ -158,7 +158,9 @@ def same_answer(reply: Reply, calm: Reply) -> bool:
 
 
 def _code(reply: Reply) -> object:
-    return json.loads(reply.body).get("code")
+    """Return the error code; None for a proxy's own reply, such as Ray's, which is plain text."""
+    is_problem = "json" in reply.headers.get("content-type", "")
+    return json.loads(reply.body).get("code") if is_problem else None
 
 
 def _close(one: Any, other: Any) -> bool:

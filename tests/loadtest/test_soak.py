@@ -62,6 +62,7 @@ def test_an_answer_may_differ_in_last_digits_and_in_nothing_else() -> None:
     refused = reply(b'{"code": "text_empty", "request_id": "1"}', status=422)
     assert same_answer(reply(b'{"code": "text_empty"}', status=422), refused)
     assert not same_answer(reply(b'{"code": "text_too_long"}', status=422), refused)
+    assert not same_answer(reply(b"of a proxy", status=422, kind="text/plain"), refused)
 
 
 @pytest.mark.nightly
