@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from app.contracts.errors import PaddlepoolError, WorkerCrashed
-from app.contracts.ports import Clock, Predictor, PredictorFactory
+from app.contracts.ports import Predictor, PredictorFactory
 from app.contracts.reasons import ShadowOutcome
 from app.contracts.status import Choice
 from app.contracts.tensors import Tensors, shape_key
@@ -23,7 +22,20 @@ from app.engine.registry.registry import ModelRegistry
 from app.evidence.verdict.proof import Timed
 
 SETTLE_SECONDS = 0.02
-"""Pause after the last answer, so that its bytes are sent before a run begins."""
+"""Pause between the last answer and background work. The answer's bytes are sent in it, and a
+client with its next request ready is not disturbed."""
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+Later = Callable[[float, Callable[[], None]], Timer]
+"""Calls a function after some seconds."""
+
+
+def _later(seconds: float, call: Callable[[], None]) -> Timer:
+    return asyncio.get_running_loop().call_later(seconds, call)
 
 
 class Closed(Exception):
@@ -31,53 +43,53 @@ class Closed(Exception):
 
 
 class IdleGate:
-    """Lets background work run only while no request is being answered; thread-safe.
+    """Lets background work run only while no request is being answered.
 
-    **Invariant**: between began() and ended() every process of the suspension is stopped.
+    began() and ended() are called from the event loop, the other methods from any thread.
+
+    **Invariant**: from began() until SETTLE_SECONDS after the last ended(), every process of the
+    suspension is stopped.
     """
 
-    def __init__(self, suspension: Suspension, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, suspension: Suspension, *, later: Later = _later) -> None:
         self.suspension = suspension
-        self._clock = clock
+        self._later = later
         self._requests = 0
-        self._since = clock()
+        self._settling: Timer | None = None
         self._closed = False
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        # Separate from _changed: only threads with work to do wait here. A thread that wakes at the
-        # end of every request would hold the interpreter lock when the next one comes.
+        # Separate from _changed: only threads with work to do wait here.
         self._idle = threading.Condition(self._lock)
 
     def began(self) -> None:
-        with self._lock:
-            self._requests += 1
-            if self._requests == 1:
-                self.suspension.hold()
+        self._requests += 1
+        if self._settling is not None:
+            self._settling.cancel()
+        if not self.suspension.held:
+            self.suspension.hold()
 
     def ended(self) -> None:
-        with self._lock:
-            self._requests -= 1
-            if self._requests == 0:
-                self._since = self._clock()
-                self.suspension.release()
-                self._idle.notify_all()
+        self._requests -= 1
+        if self._requests == 0:
+            self._settling = self._later(SETTLE_SECONDS, self._settled)
+
+    def _settled(self) -> None:
+        with self._idle:
+            self.suspension.release()
+            self._idle.notify_all()
 
     def wait(self) -> None:
-        """Block until no request is being answered. Raises Closed."""
-        with self._changed:
-            while not self._closed:
-                settled = self._since + SETTLE_SECONDS - self._clock()
-                if self._requests == 0 and settled <= 0:
-                    return
-                self._idle.wait(settled if self._requests == 0 else None)
-        raise Closed
+        """Block until background work may run. Raises Closed."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._closed or not self.suspension.held)
+            self.check()
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
         """Block for `seconds` or until `unless()` is true. wake() causes a check. Raises Closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or unless(), seconds)
-            if self._closed:
-                raise Closed
+            self.check()
 
     def check(self) -> None:
         """Raise Closed after close(): then close() is the likely cause of a failed run."""

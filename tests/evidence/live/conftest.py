@@ -9,14 +9,14 @@ from app.engine.process.suspension import Suspension
 from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.driving import Loop
 from tests.engine.fakes import FakeFactory, open_registry, write_double
-from tests.evidence.live.fakes import Live, RecordingLive
+from tests.evidence.live.fakes import Live, RecordingLive, at_once
 
 
 @pytest.fixture
 def live(loop: Loop, tmp_path: Path) -> Iterator[Live]:
     """Serves `double` 1: group `main` started, group `spare` on demand."""
     suspension, beside = Suspension(), FakeFactory()
-    gate = IdleGate(suspension)
+    gate = IdleGate(suspension, later=at_once)
     predictors = ShadowPredictors(open_predictor=beside, idle_gate=gate)
     write_double(tmp_path)
     registry = open_registry(loop, tmp_path, FakeFactory())

@@ -2,12 +2,14 @@
 idle moments that they run in."""
 
 import threading
+from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
 from app.contracts.errors import BackendError, WorkerCrashed
-from app.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate
-from tests.engine.fakes import PATIENCE, ManualClock, doubled, row
+from app.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate, Timer
+from tests.engine.fakes import PATIENCE, doubled, row
 from tests.evidence.live.fakes import Live, nudged
 
 
@@ -72,20 +74,31 @@ def test_processes_stand_still_while_any_request_is_answered(live: Live) -> None
     assert live.suspension.holds == 1
 
 
-def test_nothing_begins_until_the_reply_has_left(live: Live) -> None:
-    """The answer's bytes are written after ended()."""
-    clock = ManualClock()
-    idle_gate = IdleGate(live.suspension, clock=clock)
-    idle_gate.began()
-    idle_gate.ended()
-    clock.advance(SETTLE_SECONDS / 2)
+def test_nothing_continues_until_no_request_has_come_for_a_while(live: Live) -> None:
+    """The answer's bytes are written after ended(), and a client often has another request."""
+    due: list[Callable[[], None]] = []
+    cancelled = Mock(Timer)
+
+    def later(seconds: float, call: Callable[[], None]) -> Timer:
+        assert seconds == SETTLE_SECONDS
+        due.append(call)
+        return cancelled
+
+    idle_gate = IdleGate(live.suspension, later=later)
     waiter = threading.Thread(target=idle_gate.wait)
+    idle_gate.began()
     waiter.start()
-    waiter.join(SETTLE_SECONDS / 4)
+    idle_gate.ended()
+    idle_gate.began()
+    cancelled.cancel.assert_called_once_with()
+    idle_gate.ended()
+    assert live.suspension.held
+    assert live.suspension.holds == 1
     assert waiter.is_alive()
-    clock.advance(SETTLE_SECONDS)
+    due[1]()
     waiter.join(PATIENCE)
     assert not waiter.is_alive()
+    assert not live.suspension.held
 
 
 def test_the_end_reaches_everyone_who_waits(live: Live) -> None:
