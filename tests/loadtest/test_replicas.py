@@ -73,6 +73,8 @@ class Everything(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if "hang" in self.path:
             time.sleep(2 * PATIENCE)
+        if "slow" in self.path:
+            time.sleep(2.5)
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -135,7 +137,8 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     ran([*command.split(), *options])
     both = directory / "tls.pem"
     both.write_text(certificate.read_text() + key.read_text())
-    with started(directory, environment={"PADDLEPOOL_TLS_CERTIFICATE": str(both)}) as running:
+    settings = {"PADDLEPOOL_TLS_CERTIFICATE": str(both), "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "300"}
+    with started(directory, environment=settings) as running:
         yield running
 
 
@@ -149,11 +152,15 @@ def test_what_belongs_to_one_replica_is_not_found_however_it_is_spelt(front: Fro
 @needs_haproxy
 @pytest.mark.slow
 def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -> None:
-    """And two seconds more, wherever the request says it; it is not asked for again."""
+    """And two seconds more, wherever the request says it; it is not asked for again.
+
+    A deadline that HAProxy cannot read does not cut the request short.
+    """
     cases = {
         "query": ("/hang?timeout_ms=200", b"picture"),
         "text": ("/hang", b'{"text": "a", "parameters": {"timeout_ms": 200}}'),
         "tensor": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 200000}}'),
+        "default": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 0}}'),
     }
 
     def ask(name: str) -> tuple[int, float]:
@@ -161,7 +168,9 @@ def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -
         return front.ask(*cases[name], X_Request_ID=name).status, time.monotonic() - began
 
     with ThreadPoolExecutor() as pool:
+        compressed = pool.submit(front.ask, "/slow?timeout_ms=1", b"gzip", Content_Encoding="gzip")
         answers = dict(zip(cases, pool.map(ask, cases), strict=True))
+        assert compressed.result().status == 200
     assert {name: status for name, (status, _) in answers.items()} == dict.fromkeys(cases, 504)
     assert all(2 < seconds < 4 for _, seconds in answers.values()), answers
     assert {front.logged(name)["retries"] for name in cases} == {"0"}
@@ -225,15 +234,18 @@ def test_a_connection_beyond_the_limit_of_an_address_is_closed(tmp_path: Path) -
 
 @needs_haproxy
 @pytest.mark.slow
-def test_only_requests_of_clients_are_logged(front: Front) -> None:
-    """Not the health checks and scrapes of its own port."""
+def test_probes_are_not_logged_and_a_reply_names_its_replica(front: Front) -> None:
+    """Nor are the health checks and scrapes of its own port."""
     text = (front.directory / "haproxy.cfg").read_text("utf-8")
     *_, own_port = re.findall(rf"bind {HOST}:(\d+)", text)
     with urllib.request.urlopen(f"http://{HOST}:{own_port}/live", timeout=PATIENCE) as reply:
         assert reply.status == 200
-    front.ask("/sentiment", X_Request_ID="after-the-check")
-    front.logged("after-the-check")
-    assert "Connect from" not in (front.directory / "haproxy.log").read_text("utf-8")
+    front.ask("/v2/health/ready", X_Request_ID="probe")
+    reply = front.ask("/sentiment", X_Request_ID="after-the-probes")
+    assert reply.headers["X-Replica"] == front.logged("after-the-probes")["replica"] == "replica1"
+    log = (front.directory / "haproxy.log").read_text("utf-8")
+    assert "Connect from" not in log
+    assert '"probe"' not in log
 
 
 def test_what_the_balancer_says_by_itself_is_in_the_servers_words() -> None:
