@@ -34,10 +34,6 @@ from app.engine.process.shared_arrays import Layout, SharedArrays
 from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
-KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes after a kill from outside: a system that lacks memory sends KILL, or first TERM."""
-
-
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF
 """A call exceeded the limit of processor time that the child had set for itself."""
 
@@ -65,7 +61,7 @@ def ended(code: int | None) -> Restart:
     """Return why a process that was not killed here has ended, from its exit code."""
     if code == CPU_LIMIT_EXCEEDED:
         return Restart.TIMEOUT
-    return Restart.KILLED if code in KILLED_FROM_OUTSIDE else Restart.CRASHED
+    return Restart.KILLED if code == -signal.SIGKILL else Restart.CRASHED
 
 
 class ProcStatus:

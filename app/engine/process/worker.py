@@ -45,10 +45,7 @@ Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[st
 def main(arguments: Sequence[str]) -> None:
     wire_fd, lifeline, *blocks = map(int, arguments)
     _end_with_parent(lifeline)
-    # A terminal signals the whole process group when it closes and at Ctrl-C and Ctrl-Z. Only the
-    # parent may end a child, and it would treat a stopped child as dead.
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_IGN)
+    _ignore_signals()
     _leave_terminal()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # the OOM killer picks a child, not the API process
@@ -68,6 +65,7 @@ def main(arguments: Sequence[str]) -> None:
         try:
             if handler is None:
                 opened, handler = _open(message["meta"])
+                _ignore_signals()  # again: Paddle resets SIGTERM
                 seconds = time.perf_counter() - began
                 answer: dict[str, Any] = {"meta": opened, "arrays": [], "seconds": seconds}
             else:
@@ -147,6 +145,15 @@ def _describe(error: PaddlepoolError) -> dict[str, Any]:
         "limit": error.limit,
         "received": error.received,
     }
+
+
+def _ignore_signals() -> None:
+    """Ignore what terminals, `timeout` and service managers send to the whole process group.
+
+    Only the parent may end a child: it drains first, and would treat a stopped child as dead.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _leave_terminal() -> None:
