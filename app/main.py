@@ -174,7 +174,7 @@ def extra(name: str, *, setting: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{setting} is set, and {error.name} not installed: pip install 'paddlepool[{name}]'"
+            f"{setting} is set, and {error.name} is not installed: pip install 'paddlepool[{name}]'"
         ) from None
 
 
@@ -231,6 +231,8 @@ async def _load(
         await registry.load_all()
     except Exception:
         log.exception("the models could not be loaded")
+    if not registry.wanted():
+        log.warning("the model repository %s has no model", settings.model_repository)
     for served in registry.served():
         _log_served(served, routes)
     seconds = round(time.monotonic() - started, 2)

@@ -31,7 +31,9 @@ def test_grpc_without_its_extra_is_refused_before_anything_starts(
 ) -> None:
     monkeypatch.delitem(sys.modules, "app.service.grpc.server", raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(ConfigError, match=r"grpc not installed: pip install 'paddlepool\[grpc\]'"):
+    with pytest.raises(
+        ConfigError, match=r"grpc is not installed: pip install 'paddlepool\[grpc\]'"
+    ):
         create_app(Settings(model_repository=tmp_path, grpc_port=0))
 
 

@@ -75,11 +75,11 @@ def served_repository(settings: Settings) -> Path:
     models, own = shipped_models(), user_repository()
     if models is None or own is None:
         return located(configured, chosen=False)
-    if not own.exists():
+    if not os.path.exists(own):  # noqa: PTH110  # Path.exists() raises where the user may not look
         try:
             fill(own, models)
         except OSError as error:
-            if not own.exists():  # otherwise another server has created it
+            if not os.path.exists(own):  # noqa: PTH110  # otherwise another server has created it
                 raise ConfigError(f"cannot make a model repository at {own}: {error}") from error
         logger.info("the shipped models were copied to %s", own)
     if untouched(own / PULLED, models):

@@ -423,7 +423,8 @@ def explain(error: ValidationError) -> str:
     for fault in error.errors(include_url=False):
         name = str(fault["loc"][0]) if fault["loc"] else "settings"
         received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
-        faults.append(f"{PREFIX}{name.upper()}: {fault['msg']}{received}")
+        said = fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{PREFIX}{name.upper()}: {said}{received}")
     return "; ".join(faults)
 
 

@@ -1,7 +1,9 @@
 """Which repository a command works on: the option's, the setting's or the user's own."""
 
+import errno
 import json
 import logging
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -61,6 +63,23 @@ def test_the_other_commands_find_it(own: Path, pulls: list[list[str]]) -> None:
     assert repository_root(None) == Path("model_repo")
     served_repository(Settings())
     assert repository_root(None) == own
+
+
+def test_a_place_where_the_user_may_not_look_is_named(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.stat
+
+    def stat(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(str(own.parent)):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, *arguments, **options)
+
+    own.parent.parent.mkdir(mode=0o500)
+    own.parent.write_text("no directory")
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(ConfigError, match=f"cannot make a model repository at {own}: "):
+        served_repository(Settings())
 
 
 def test_a_later_start_changes_nothing(own: Path, pulls: list[list[str]]) -> None:

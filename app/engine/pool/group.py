@@ -259,7 +259,7 @@ class Group:
     def _refused(self, refusal: PaddlepoolError) -> None:
         log.error("%s: cannot start: %s", self._name, refusal)
         self._failure = refusal.without_traceback()
-        self._batcher.close(ModelNotReady("the instance group cannot start"))
+        self._batcher.close(ModelNotReady(f"instance group {self.config.name!r} cannot start"))
         self.context.on_demand.forget(self)
 
     def _lost(self, reason: Restart) -> float:

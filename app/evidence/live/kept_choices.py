@@ -100,7 +100,7 @@ class KeptChoices:
                 )
         if of_version:
             log.info(
-                "%s@%d: its default group is chosen anew: it was chosen with another %s",
+                "%s@%d: its default group is chosen again: it was chosen with another %s",
                 files.name,
                 files.version,
                 ", ".join(of_version[-1].differences(wanted)) or "set of groups",

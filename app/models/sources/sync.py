@@ -166,7 +166,10 @@ def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) ->
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
     """True if the local version has the source's manifest. Raises ManifestError, DownloadError."""
-    manifest = _read(local / MANIFEST)
+    try:
+        manifest = _read(local / MANIFEST)
+    except OSError as error:
+        raise ManifestError(f"{MANIFEST} cannot be read: {error.strerror}") from error
     if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
         return False
     verify_files(local, read_manifest(local), gently=True)

@@ -33,6 +33,7 @@ class PoolServer(uvicorn.Server):
         super().__init__(config)
         self._services = services
         self._stop_at: float | None = None
+        self._stopping_logged = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start the drain. Runs in a signal handler, so it sets plain values and takes no lock.
@@ -54,8 +55,12 @@ class PoolServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:  # every second
             notify("READY=1\nWATCHDOG=1" if self._services.registry.ready() else "WATCHDOG=1")
-        if self._stop_at is not None and time.monotonic() >= self._stop_at:
-            self.should_exit = True
+        if self._stop_at is not None:
+            left = self._stop_at - time.monotonic()
+            if not self._stopping_logged:
+                self._stopping_logged = True
+                log.info("stopping: requests are accepted for %.1f s more", max(0.0, left))
+            self.should_exit |= left <= 0
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

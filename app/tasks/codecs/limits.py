@@ -141,9 +141,9 @@ def sniff(body: bytes, only: Sequence[str] = ()) -> str:
     if name in formats:
         return name
     accepted = ", ".join(formats)
-    what = name or "in no picture format this server knows"
+    what = name or "in no picture format that this server knows"
     raise UnsupportedMediaType(
-        f"the file is {what}; accepted are {accepted} (told by content, not by name)",
+        f"the file is {what}; accepted are {accepted}. Its content decides, not its name",
         limit=accepted,
         received=name or None,
     )

@@ -68,7 +68,7 @@ def test_a_foreign_choice_is_ignored_with_one_line(
     with caplog.at_level(logging.INFO):
         assert other.get(files) is None
     [line] = caplog.messages
-    assert f"double@1: its default group is chosen anew: it was chosen with {named}" in line
+    assert f"double@1: its default group is chosen again: it was chosen with {named}" in line
     other.keep(files, replace(CHOICE, group="main"))
     assert kept(path, machine, precision).get(files) == replace(CHOICE, group="main", by="kept")
     assert kept(path).get(files) == replace(CHOICE, by="kept")

@@ -92,6 +92,9 @@ def damage(version: Path, fault: str) -> None:
             (version / "manifest.json").write_text("{", "utf-8")
         case "unlisted":
             (version / "more").write_bytes(b"")
+        case "unreadable":
+            (version / "manifest.json").unlink()
+            (version / "manifest.json").mkdir()
 
 
 @pytest.mark.parametrize("fault", ["altered", "shorter", "absent", "manifest"])
@@ -166,9 +169,9 @@ def test_another_content_under_the_same_number_replaces_it_when_complete(
     assert (local / "double" / "1" / "inference.pdiparams").read_bytes() == b"\4" * 64
 
 
-@pytest.mark.parametrize("fault", ["altered", "shorter", "absent", "unlisted"])
+@pytest.mark.parametrize("fault", ["altered", "shorter", "absent", "unlisted", "unreadable"])
 def test_a_damaged_copy_is_fetched_again(origin: Path, local: Path, fault: str) -> None:
-    """Its manifest is whole, so that only the files show it."""
+    """Also if only the files show it, because its manifest is whole."""
     synced(origin, local)
     damage(local / "double" / "1", fault)
     changes = synced(origin, local)

@@ -61,6 +61,8 @@ def check_server(services: Services) -> None:
     """Raise ModelNotReady if the server should not receive requests."""
     if services.lifecycle.draining:
         raise ModelNotReady("The server is stopping.")
+    if not services.registry.wanted():
+        raise ModelNotReady("The model repository has no model, or has not been read yet.")
     if not services.registry.ready():
         raise ModelNotReady("Some models of the repository are not ready; /info says why.")
 
