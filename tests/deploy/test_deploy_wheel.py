@@ -28,7 +28,7 @@ from tests.ran import ROOT, ran
 PATIENCE = 280.0
 BUILT = ("app", "model_repo", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 
-pytestmark = pytest.mark.nightly  # packs 31 MB
+pytestmark = pytest.mark.nightly  # packs 34 MB
 
 
 def run(command: list[str], directory: Path) -> str:

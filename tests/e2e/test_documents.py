@@ -31,6 +31,7 @@ NOT_RUN = {
     "make run": "it is how these tests came here, and serves until it is stopped",
     "pip install ./clients/python": "installs",
     "pip wheel --no-deps": "installs; tests/deploy/test_deploy_wheel.py does it",
+    "paddlepool/bin/pip install --no-deps": "installs",
     "source .venv/bin/activate": "the tests have an environment",
     "paddlepool serve --model-repository": "serves until it is stopped; the tests do it themselves",
     "docker compose": "needs Docker",

@@ -111,6 +111,12 @@ def test_one_text_instead_of_a_list_is_a_type_error(asking: Asking) -> None:
         asking().sentiment("难过")
 
 
+def test_no_list_at_all_is_a_type_error(asking: Asking) -> None:
+    """It names what is expected."""
+    with pytest.raises(TypeError, match="a list of texts, received NoneType"):
+        asking().sentiment(None)
+
+
 def test_half_a_character_reaches_the_server_as_json_has_it(asking: Asking) -> None:
     """A lone surrogate, as a broken file has it, is escaped; the server says what is wrong."""
     server = asking(httpx.Response(200, json=EMOTIONS))

@@ -205,7 +205,7 @@ def interrupted() -> httpx.Response:
     ("faults", "code", "said"),
     [
         ([lambda: httpx.Response(401, json={"code": "unauthorized"})], 2, "401 unauthorized"),
-        ([gone] * 5, 2, "http://127.0.0.1:8000: refused"),
+        ([gone] * 5, 2, "\nno server at http://127.0.0.1:8000 (refused)\n"),
         ([interrupted], 130, "interrupted"),
     ],
     ids=["a wrong key", "no server", "Ctrl-C"],

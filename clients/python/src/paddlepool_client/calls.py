@@ -140,12 +140,17 @@ def _content(source: Source) -> bytes | Path:
 def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list[Emotion]]]:
     if isinstance(texts, str):
         raise TypeError("sentiment() takes a list of texts, not one text")
+    try:
+        inputs = list(texts)
+    except TypeError:
+        kind = type(texts).__name__
+        raise TypeError(f"sentiment() takes a list of texts, received {kind}") from None
     return Call(
         method="POST",
         path="/sentiment",
-        read=partial(Emotion.lists_of, texts=len(texts)),
+        read=partial(Emotion.lists_of, texts=len(inputs)),
         headers={"content-type": "application/json"},
-        json={"inputs": list(texts), "parameters": dict(options)},
+        json={"inputs": inputs, "parameters": dict(options)},
     )
 
 

@@ -53,14 +53,17 @@ class Client:
     def segment(self, source: Source, **options: Unpack[SegmentOptions]) -> Segmentation:
         """Cut out the foreground of a picture: a path, or the bytes of its file.
 
-        Raises OSError if the file cannot be read.
+        Raises OSError if the file cannot be read, and TypeError if `source` is neither.
         """
         return self._run(calls.segment(source, options))
 
     def sentiment(
         self, texts: Sequence[str], **options: Unpack[SentimentOptions]
     ) -> list[list[Emotion]]:
-        """Return the emotions of each text, best first: `top_k` of them, or all."""
+        """Return the emotions of each text, best first: `top_k` of them, or all.
+
+        Raises TypeError if `texts` is not a list.
+        """
         return self._run(calls.sentiment(texts, options))
 
     def models(self) -> list[Model]:
@@ -160,6 +163,7 @@ class AsyncClient:
 class _BlockingWire:
     def __init__(self, http: httpx.Client, sleep: Callable[[float], None]) -> None:
         self.http = http
+        self.url = _address(http)
         self._sleep = sleep
 
     def build(
@@ -181,6 +185,7 @@ class _BlockingWire:
 class _AwaitingWire:
     def __init__(self, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
         self.http = http
+        self.url = _address(http)
         self._sleep = sleep
 
     def build(
@@ -197,6 +202,11 @@ class _AwaitingWire:
 
     async def read(self, path: Path) -> bytes:
         return await asyncio.to_thread(path.read_bytes)
+
+
+def _address(http: httpx.Client | httpx.AsyncClient) -> str:
+    """The base URL for messages, without user name and password."""
+    return str(http.base_url.copy_with(userinfo=b"")).rstrip("/")
 
 
 def _check_open(http: httpx.Client | httpx.AsyncClient) -> None:

@@ -27,7 +27,11 @@ class RequestFailed(Exception):
 
 
 class Unreachable(RequestFailed):
-    """No reply arrived; `__cause__` is httpx's error, if any."""
+    """No reply arrived; `__cause__` is httpx's error, if any.
+
+    The message has the server's address, unless the request could not be built or the client is
+    closed.
+    """
 
 
 class InvalidReply(RequestFailed):

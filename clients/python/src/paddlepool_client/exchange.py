@@ -30,6 +30,8 @@ T = TypeVar("T")
 NEVER_SENT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 """Errors that a retry cannot fix."""
 
+NO_CONNECTION = (httpx.ConnectError, httpx.ConnectTimeout)
+
 MAX_WAIT_SECONDS = 30.0
 """If the server asks for a longer wait, the request is not retried."""
 
@@ -51,7 +53,9 @@ class Retries:
 
 
 class Wire(Protocol):
-    """Port for sending bytes and waiting."""
+    """Port for sending bytes and waiting. `url` is the server's address, for messages."""
+
+    url: str
 
     def build(
         self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
@@ -110,9 +114,10 @@ async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | Reque
     try:
         return await wire.send(request)
     except NEVER_SENT as error:
-        raise Unreachable(_words(error)) from error
+        raise Unreachable(f"cannot send to {wire.url} ({_words(error)})") from error
     except httpx.TransportError as error:
-        lost = Unreachable(_words(error))
+        what = "no server at" if isinstance(error, NO_CONNECTION) else "no reply from"
+        lost = Unreachable(f"{what} {wire.url} ({_words(error)})")
         lost.__cause__ = error
         return lost
     except httpx.RequestError as error:

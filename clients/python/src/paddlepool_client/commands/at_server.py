@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from paddlepool_client import Client, RequestFailed, Retries, Unreachable
+from paddlepool_client import ApiError, Client, RequestFailed, Retries, Unreachable
 from paddlepool_client.commands.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -30,8 +30,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--local",
         action="store_true",
-        help="start a server for this command, with the models of ./model_repo or "
-        "PADDLEPOOL_MODEL_REPOSITORY; loading takes some seconds",
+        help="start a server for this command, with the models that `paddlepool serve` would "
+        "serve; loading takes some seconds",
     )
     parser.add_argument("--model", help="`name` or `name@version`")
     parser.add_argument("--predictor", metavar="GROUP", help="instance group of the model")
@@ -77,9 +77,9 @@ def _check(
             client.ready()
             models = _models(client, args, task)
         except Unreachable as error:
-            raise unreachable(url, error) from error
+            raise unreachable(error) from error
         except RequestFailed as error:
-            raise CommandError(f"{url}: {error}") from error
+            raise CommandError(with_address(url, error)) from error
     if args.model:
         name, at, version = args.model.partition("@")
         named = {f"{each['name']}@{each['version']}" if at else each["name"] for each in models}
@@ -141,11 +141,15 @@ def key_fits(api_key: str | None) -> str | None:
     return api_key
 
 
-def unreachable(url: str, error: Unreachable) -> CommandError:
+def with_address(url: str, error: RequestFailed) -> str:
+    """The error's message with the server's address, which only an ApiError lacks."""
+    return f"{url}: {error}" if isinstance(error, ApiError) else str(error)
+
+
+def unreachable(error: Unreachable) -> CommandError:
     """The error for a server that does not answer, with advice."""
     return CommandError(
-        f"no server at {url} ({error}); start one with `paddlepool serve`, or use --local to "
-        "run without one"
+        f"{error}; start a server with `paddlepool serve`, or use --local to run without one"
     )
 
 

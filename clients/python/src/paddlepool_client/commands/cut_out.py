@@ -84,7 +84,7 @@ def cut_out(
     if lost is not None:
         if message := refusal(lost, parameters):
             raise CommandError(message)
-        message = str(unreachable(url, lost) if isinstance(lost, Unreachable) else lost)
+        message = str(unreachable(lost) if isinstance(lost, Unreachable) else lost)
         raise CommandError(f"{message}; {before + done} of {total} pictures are done")
     return Done(done, stopping.is_set())
 

@@ -22,6 +22,7 @@ from paddlepool_client.commands.at_server import (
     positive,
     routing,
     server_of,
+    with_address,
 )
 from paddlepool_client.commands.csv_table import Table, resume
 from paddlepool_client.commands.emotions import print_emotions
@@ -129,7 +130,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
                 target.flush()
                 bar.update(len(batch))
         except RequestFailed as error:
-            stopped, code = f"{url}: {error}", UNFINISHED
+            stopped, code = with_address(url, error), UNFINISHED
         except KeyboardInterrupt:
             stopped, code = "interrupted", INTERRUPTED
     if stopped:
