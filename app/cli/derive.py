@@ -56,7 +56,7 @@ def derive_program(root: Path, name: str) -> str:
     if files.manifest.find(INT8) is not None:
         return f"{where} has the program {INT8}"
     if missing := missing_packages():
-        return f"{where}: no program {INT8} without {', '.join(missing)} (extra onnx)"
+        return f"{where}: no program {INT8} without {', '.join(missing)}; docs/application.md installs it"
     derived = derive_int8(files)
     if derived is None:
         if files.config.pipeline is None:

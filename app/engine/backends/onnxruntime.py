@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, for ONNX programs and converted Paddle programs (extra `onnx`)."""
+"""ONNX Runtime on the CPU, for ONNX programs and converted Paddle programs (extra `engines`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         import onnxruntime
     except ImportError as error:
         raise BackendUnavailable(
-            "the backend onnxruntime needs the package onnxruntime (extra onnx)"
+            "the backend onnxruntime needs the package onnxruntime (extra engines)"
         ) from error
     onnxruntime.set_default_logger_severity(4)  # no log lines: errors are raised as well
     options = onnxruntime.SessionOptions()

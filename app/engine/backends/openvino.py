@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, for ONNX programs and converted Paddle programs (extra `onnx`).
+"""OpenVINO on the CPU, for ONNX programs and converted Paddle programs (extra `engines`).
 
 OpenVINO can read Paddle programs, but only in the legacy format.
 """
@@ -39,7 +39,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         openvino = imported_openvino()
     except ImportError as error:
         raise BackendUnavailable(
-            "the backend openvino needs the package openvino (extra onnx)"
+            "the backend openvino needs the package openvino (extra engines)"
         ) from error
     core = openvino.Core()
     model = core.read_model(onnx_bytes(opening))

@@ -308,7 +308,7 @@ def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArra
     try:
         openvino = imported_openvino()
     except ImportError as error:
-        raise ConfigError("quantising needs the package openvino (extra onnx)") from error
+        raise ConfigError("quantising needs the package openvino (extra engines)") from error
     core = openvino.Core()
     compiled = core.compile_model(
         core.read_model(model.SerializeToString()),

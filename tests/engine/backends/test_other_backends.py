@@ -128,7 +128,7 @@ def test_an_unknown_option_is_refused(mnist: ModelFiles, backend: str) -> None:
 def test_a_missing_package_names_the_extra(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     name = backend.__name__.rpartition(".")[2]
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(BackendError, match=f"needs the package {name} .extra onnx."):
+    with pytest.raises(BackendError, match=f"needs the package {name} .extra engines."):
         backend.open_predictor({"options": {}, "threads": 1})
 
 
