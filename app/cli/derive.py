@@ -56,7 +56,8 @@ def derive_program(root: Path, name: str) -> str:
     if files.manifest.find(INT8) is not None:
         return f"{where} has the program {INT8}"
     if missing := missing_packages():
-        return f"{where}: no program {INT8} without {', '.join(missing)}; docs/application.md installs it"
+        packages = ", ".join(missing)
+        return f"{where}: no program {INT8} without {packages}; docs/application.md installs it"
     derived = derive_int8(files)
     if derived is None:
         if files.config.pipeline is None:

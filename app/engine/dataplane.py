@@ -264,9 +264,8 @@ def _too_late(served: ServedModel, group: str, timeout: float) -> DeadlineExceed
         status.name == group and status.started and status.live == 0 for status in served.groups()
     )
     why = f": instance group {group!r} has no predictor running" if idle else ""
-    return DeadlineExceeded(
-        f"no answer within the deadline of {timeout * 1000:.0f} ms{why}", limit=round(timeout, 3)
-    )
+    limit = round(timeout * 1000)
+    return DeadlineExceeded(f"no answer within the deadline of {limit} ms{why}", limit=limit)
 
 
 def _check_may_start(served: ServedModel, group: str) -> None:
