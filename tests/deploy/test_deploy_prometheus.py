@@ -92,6 +92,20 @@ def test_every_alert_is_documented_and_has_been_seen_firing() -> None:
         assert re.findall("(?m)^## (.*)$", page) == ["Check", "Fix"]
 
 
+def test_objectives_are_for_what_answers_with_a_model() -> None:
+    """Every call of gRPC has the method POST; only inference counts."""
+    pytest.importorskip("grpc")
+    from app.service.grpc.health import NAME
+    from app.service.grpc.messages import SERVICE, Messages
+
+    names = Messages().pool.FindServiceByName(SERVICE).methods_by_name
+    routes = {f"/{SERVICE}/{name}" for name in names} | {f"/{NAME}/Check", f"/{NAME}/Watch"}
+    rules = (RULES / "recording.yml").read_text("utf-8")
+    for other in re.findall('route!~"(.*?)"', rules):
+        counted = {route for route in routes if not re.fullmatch(other, route)}
+        assert counted == {f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"}
+
+
 def test_objectives_lie_on_bounds_of_the_histogram() -> None:
     """A bucket that the server does not have would make the objective silent."""
     asked = re.findall(r'le="([\d.]+)"', (RULES / "recording.yml").read_text("utf-8"))
