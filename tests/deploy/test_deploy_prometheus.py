@@ -37,10 +37,11 @@ def test_recorded_values_are_those_worked_out_by_hand() -> None:
 
 
 def with_release(series: str) -> str:
-    """The series with the labels `job` and `namespace`; a namespace that it names stays."""
+    """The series with the labels `job` and `namespace`; those that it names stay."""
     name, _, labels = series.rstrip("}").partition("{")
-    added = 'job="paddlepool"' + ("" if "namespace=" in labels else ',namespace="shop"')
-    return f"{name}{{{f'{labels},' if labels else ''}{added}}}"
+    release = {"job": "paddlepool", "namespace": "shop"}
+    added = [f'{label}="{value}"' for label, value in release.items() if f"{label}=" not in labels]
+    return f"{name}{{{','.join(filter(None, [labels, *added]))}}}"
 
 
 def fired(alert: str, expected: Mapping[str, Any]) -> dict[str, Any]:
