@@ -157,6 +157,11 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
         "settings": {"PADDLEPOOL_METRICS_NEEDS_KEY": "True"},
         "monitoring": {"serviceMonitor": {"enabled": True}},
     },
+    "the same past the settings": {
+        "keys": {"existingSecret": "keys"},
+        "extraEnv": [{"name": "PADDLEPOOL_METRICS_NEEDS_KEY", "value": "true"}],
+        "monitoring": {"serviceMonitor": {"enabled": True}},
+    },
     "a key of Prometheus without a secret": {
         "monitoring": {"serviceMonitor": {"enabled": True, "keyItem": "prometheus"}}
     },
@@ -164,8 +169,20 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
         "autoscaling": {"enabled": True},
         "resources": {"requests": {"cpu": None}},
     },
+    "a share of no CPU": {
+        "autoscaling": {"enabled": True},
+        "resources": {"requests": {"cpu": "0"}},
+    },
+    "a share of no thousandth of a CPU": {
+        "autoscaling": {"enabled": True},
+        "resources": {"requests": {"cpu": "0m"}, "limits": {"cpu": 2}},
+    },
     "spans that the network policy keeps in": {
         "settings": {"PADDLEPOOL_TRACING": "1"},
+        "networkPolicy": {"enabled": True},
+    },
+    "spans kept in past the settings": {
+        "extraEnv": [{"name": "PADDLEPOOL_TRACING", "value": "true"}],
         "networkPolicy": {"enabled": True},
     },
 }

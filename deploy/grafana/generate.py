@@ -40,14 +40,20 @@ def service() -> list[Json]:
         ),
         number(
             "Restarts in the last hour",
-            [(f"sum(increase(paddlepool_predictor_restarts_total{{{MODEL}}}[1h]))", "restarts")],
+            [
+                (
+                    "sum by (namespace) "
+                    f"(increase(paddlepool_predictor_restarts_total{{{MODEL}}}[1h]))",
+                    "restarts",
+                )
+            ],
             width=4,
             text="Predictor processes replaced, for whatever reason.",
             thresholds=GOOD_AT_ZERO,
         ),
         number(
             "Codec processes",
-            [(f"sum(paddlepool_codec_processes{{{SERVER}}})", "alive")],
+            [(f"sum by (namespace) (paddlepool_codec_processes{{{SERVER}}})", "alive")],
             width=4,
             text="Processes that open and write pictures. 0: /segment cannot answer.",
             thresholds=GOOD_AT_ONE,

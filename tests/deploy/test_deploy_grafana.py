@@ -60,6 +60,20 @@ def test_every_metric_asked_for_exists() -> None:
     assert set(re.findall(r"\bjob_\w+:\w+:\w+", asked)) <= recorded
 
 
+def test_every_sum_of_a_panel_keeps_the_namespace() -> None:
+    """A healthy release must not hide a failing one; docs/monitoring.md names the exception."""
+    sums = {
+        (panel["title"], found)
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", [])
+        for found in re.findall(
+            r"\b(?:sum|min|max|avg|count)\b(?: by)? ?\(([^()]*)", target["expr"]
+        )
+    }
+    without = {title for title, labels in sums if not labels.startswith("namespace")}
+    assert without == {"Predictor runs: $predictor"}
+
+
 def test_every_field_is_one_that_grafana_knows() -> None:
     """Read through Grafana's own types and written again, nothing is lost."""
     models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")

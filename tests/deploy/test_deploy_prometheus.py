@@ -37,10 +37,11 @@ def test_recorded_values_are_those_worked_out_by_hand() -> None:
 
 
 def with_release(series: str) -> str:
-    """The series with the labels `job` and `namespace`; a namespace that it names stays."""
+    """The series with the labels `job` and `namespace`; those that it names stay."""
     name, _, labels = series.rstrip("}").partition("{")
-    added = 'job="paddlepool"' + ("" if "namespace=" in labels else ',namespace="shop"')
-    return f"{name}{{{f'{labels},' if labels else ''}{added}}}"
+    release = {"job": "paddlepool", "namespace": "shop"}
+    added = [f'{label}="{value}"' for label, value in release.items() if f"{label}=" not in labels]
+    return f"{name}{{{','.join(filter(None, [labels, *added]))}}}"
 
 
 def fired(alert: str, expected: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,6 +91,20 @@ def test_every_alert_is_documented_and_has_been_seen_firing() -> None:
         page = (runbooks / f"{alert}.md").read_text("utf-8")
         assert page.startswith(f"# {alert}\n")
         assert re.findall("(?m)^## (.*)$", page) == ["Check", "Fix"]
+
+
+def test_objectives_are_for_what_answers_with_a_model() -> None:
+    """Every call of gRPC has the method POST; only inference counts."""
+    pytest.importorskip("grpc")
+    from app.service.grpc.health import NAME
+    from app.service.grpc.messages import SERVICE, Messages
+
+    names = Messages().pool.FindServiceByName(SERVICE).methods_by_name
+    routes = {f"/{SERVICE}/{name}" for name in names} | {f"/{NAME}/Check", f"/{NAME}/Watch"}
+    rules = (RULES / "recording.yml").read_text("utf-8")
+    for other in re.findall('route!~"(.*?)"', rules):
+        counted = {route for route in routes if not re.fullmatch(other, route)}
+        assert counted == {f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"}
 
 
 def test_objectives_lie_on_bounds_of_the_histogram() -> None:
