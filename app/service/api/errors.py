@@ -199,7 +199,9 @@ def _place(fault: Mapping[str, Any]) -> str:
 
 
 def _message(fault: Mapping[str, Any]) -> str:
-    return "Unknown field" if fault["type"] == "extra_forbidden" else str(fault["msg"])
+    if fault["type"] == "extra_forbidden":
+        return "Unknown field; /docs lists the known ones"
+    return str(fault["msg"])
 
 
 WHEN = Path(__file__).with_suffix(".toml")
