@@ -231,8 +231,9 @@ async def _load(
         await registry.load_all()
     except Exception:
         log.exception("the models could not be loaded")
-    if not registry.wanted():
-        log.warning("the model repository %s has no model", settings.model_repository)
+    else:
+        if not registry.wanted():
+            log.warning("the model repository %s has no model", settings.model_repository)
     for served in registry.served():
         _log_served(served, routes)
     seconds = round(time.monotonic() - started, 2)

@@ -33,7 +33,7 @@ def export_random_bert(repository: Path) -> None:
     """Publish it as the model's next version.
 
     It takes 300 MB on disk: parameters are stored as float16 and computed in float32. With the
-    extra `onnx`, it also has an int8 program.
+    package `paddle2onnx`, it also has an int8 program.
     """
     options = asdict(SHAPE)
     paddle.seed(SEED)

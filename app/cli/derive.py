@@ -57,7 +57,7 @@ def derive_program(root: Path, name: str) -> str:
         return f"{where} has the program {INT8}"
     if missing := missing_packages():
         packages = ", ".join(missing)
-        return f"{where}: no program {INT8} without {packages}; docs/application.md installs it"
+        return f"{where}: no program {INT8} without {packages}; see docs/application.md"
     derived = derive_int8(files)
     if derived is None:
         if files.config.pipeline is None:

@@ -108,7 +108,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
         assert len(clients.answers) > before, "it did not go on serving"
         said = [line["event"] for line in server.log() if line["event"].startswith("stopping")]
         assert len(said) == 1, said
-        assert re.fullmatch(r"stopping: requests are accepted for [34]\.\d s more", said[0])
+        assert re.fullmatch(r"stopping; requests are accepted for \d\.\d s more", said[0])
 
 
 @pytest.mark.paddle

@@ -370,8 +370,9 @@ def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(
         now[0] += 7
         return asked_for(row(3), timeout=6)
 
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded, match="within the deadline of 6000 ms") as late:
         run(dataplane.infer("double", read))
+    assert late.value.limit == 6000
 
 
 @pytest.mark.parametrize("ending", ["left", "deadline", "failed"])

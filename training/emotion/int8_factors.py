@@ -2,7 +2,7 @@
 
     python -m training.emotion.int8_factors --data ../shared/data --version 2
 
-Needs the extra `onnx`. Measures the largest value of each channel on 300 posts of the training
+Needs the package `onnx`. Measures the largest value of each channel on 300 posts of the training
 splits, then what the int8 program loses on both eval splits, and writes
 app/making/programs/ranges/emotion.json. `paddlepool derive emotion` makes the program from it.
 """

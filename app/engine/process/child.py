@@ -61,7 +61,9 @@ def ended(code: int | None) -> Restart:
     """Return why a process that was not killed here has ended, from its exit code."""
     if code == CPU_LIMIT_EXCEEDED:
         return Restart.TIMEOUT
-    return Restart.KILLED if code == -signal.SIGKILL else Restart.CRASHED
+    # SIGTERM ends a child that is still opening; later the child ignores it.
+    killed = code in (-signal.SIGKILL, -signal.SIGTERM)
+    return Restart.KILLED if killed else Restart.CRASHED
 
 
 class ProcStatus:

@@ -40,7 +40,8 @@ def located(configured: Path, *, chosen: bool) -> Path:
     if chosen or configured.exists():
         return configured
     own = user_repository()
-    return own if own is not None and own.exists() else configured
+    # Path.exists() raises where the user may not look.
+    return own if own is not None and os.path.exists(own) else configured  # noqa: PTH110
 
 
 def fill(root: Path, models: Path) -> None:

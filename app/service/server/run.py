@@ -59,7 +59,7 @@ class PoolServer(uvicorn.Server):
             left = self._stop_at - time.monotonic()
             if not self._stopping_logged:
                 self._stopping_logged = True
-                log.info("stopping: requests are accepted for %.1f s more", max(0.0, left))
+                log.info("stopping; requests are accepted for %.1f s more", max(0.0, left))
             self.should_exit |= left <= 0
         return await super().on_tick(counter)
 

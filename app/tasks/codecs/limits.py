@@ -143,7 +143,7 @@ def sniff(body: bytes, only: Sequence[str] = ()) -> str:
     accepted = ", ".join(formats)
     what = name or "in no picture format that this server knows"
     raise UnsupportedMediaType(
-        f"the file is {what}; accepted are {accepted}. Its content decides, not its name",
+        f"the file is {what}; accepted are {accepted}. The content decides, not the file's name",
         limit=accepted,
         received=name or None,
     )

@@ -1,6 +1,7 @@
 """Predictors beside the service: tested, warmed by shape, and timed only when undisturbed; and the
 idle moments that they run in."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from unittest.mock import Mock
@@ -99,6 +100,19 @@ def test_nothing_continues_until_no_request_has_come_for_a_while(live: Live) -> 
     waiter.join(PATIENCE)
     assert not waiter.is_alive()
     assert not live.suspension.held
+
+
+def test_the_timer_is_one_of_the_event_loop(live: Live) -> None:
+    async def answer_two() -> None:
+        idle_gate = IdleGate(live.suspension)
+        for _ in range(2):
+            idle_gate.began()
+            idle_gate.ended()
+        assert live.suspension.held
+        await asyncio.to_thread(idle_gate.wait)
+        assert not live.suspension.held
+
+    asyncio.run(asyncio.wait_for(answer_two(), PATIENCE))
 
 
 def test_the_end_reaches_everyone_who_waits(live: Live) -> None:

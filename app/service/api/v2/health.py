@@ -62,7 +62,9 @@ def check_server(services: Services) -> None:
     if services.lifecycle.draining:
         raise ModelNotReady("The server is stopping.")
     if not services.registry.wanted():
-        raise ModelNotReady("The model repository has no model, or has not been read yet.")
+        raise ModelNotReady(
+            "No model is served: the repository is empty, was not read yet, or all were unloaded."
+        )
     if not services.registry.ready():
         raise ModelNotReady("Some models of the repository are not ready; /info says why.")
 

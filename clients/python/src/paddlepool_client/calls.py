@@ -138,7 +138,7 @@ def _content(source: Source) -> bytes | Path:
 
 
 def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list[Emotion]]]:
-    if isinstance(texts, str):
+    if isinstance(texts, str | bytes):
         raise TypeError("sentiment() takes a list of texts, not one text")
     try:
         inputs = list(texts)

@@ -62,7 +62,7 @@ class Client:
     ) -> list[list[Emotion]]:
         """Return the emotions of each text, best first: `top_k` of them, or all.
 
-        Raises TypeError if `texts` is not a list.
+        Raises TypeError if `texts` is a single text or cannot be iterated.
         """
         return self._run(calls.sentiment(texts, options))
 

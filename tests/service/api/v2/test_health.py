@@ -29,7 +29,7 @@ def test_readiness_needs_every_model() -> None:
         assert response.headers["retry-after"] == "2"
     nothing = client_of(FakeRegistry(models=[])).get("/v2/health/ready")
     assert nothing.status_code == 503
-    assert "has no model" in nothing.json()["error"]
+    assert "No model is served" in nothing.json()["error"]
 
 
 def test_info_tells_what_is_served_and_from_where() -> None:

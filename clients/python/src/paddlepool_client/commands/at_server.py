@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from paddlepool_client import ApiError, Client, RequestFailed, Retries, Unreachable
 from paddlepool_client.commands.errors import CommandError
+from paddlepool_client.exchange import NO_CONNECTION
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 OURS, REPOSITORY = "PADDLEPOOL_", "PADDLEPOOL_MODEL_REPOSITORY"
@@ -142,12 +143,14 @@ def key_fits(api_key: str | None) -> str | None:
 
 
 def with_address(url: str, error: RequestFailed) -> str:
-    """The error's message with the server's address, which only an ApiError lacks."""
+    """The error's message with the server's address, which an ApiError lacks."""
     return f"{url}: {error}" if isinstance(error, ApiError) else str(error)
 
 
 def unreachable(error: Unreachable) -> CommandError:
-    """The error for a server that does not answer, with advice."""
+    """The error for a server that does not answer, with advice if there is none."""
+    if not isinstance(error.__cause__, NO_CONNECTION):
+        return CommandError(str(error))
     return CommandError(
         f"{error}; start a server with `paddlepool serve`, or use --local to run without one"
     )
