@@ -157,7 +157,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
         "settings": {"PADDLEPOOL_METRICS_NEEDS_KEY": "True"},
         "monitoring": {"serviceMonitor": {"enabled": True}},
     },
-    "the same past the settings": {
+    "a key for metrics, set by extraEnv, and none in the ServiceMonitor": {
         "keys": {"existingSecret": "keys"},
         "extraEnv": [{"name": "PADDLEPOOL_METRICS_NEEDS_KEY", "value": "true"}],
         "monitoring": {"serviceMonitor": {"enabled": True}},
@@ -169,11 +169,11 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
         "autoscaling": {"enabled": True},
         "resources": {"requests": {"cpu": None}},
     },
-    "a share of no CPU": {
+    "an autoscaler with a CPU request of 0": {
         "autoscaling": {"enabled": True},
         "resources": {"requests": {"cpu": "0"}},
     },
-    "a share of no thousandth of a CPU": {
+    "an autoscaler with a CPU request of 0m": {
         "autoscaling": {"enabled": True},
         "resources": {"requests": {"cpu": "0m"}, "limits": {"cpu": 2}},
     },
@@ -181,7 +181,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
         "settings": {"PADDLEPOOL_TRACING": "1"},
         "networkPolicy": {"enabled": True},
     },
-    "spans kept in past the settings": {
+    "tracing, set by extraEnv, that the network policy blocks": {
         "extraEnv": [{"name": "PADDLEPOOL_TRACING", "value": "true"}],
         "networkPolicy": {"enabled": True},
     },

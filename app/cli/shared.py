@@ -15,7 +15,14 @@ from pydantic import ValidationError
 
 from app.contracts.errors import ConfigError, ManifestError
 from app.models.repository.layout import ModelFiles, ModelRepository
-from app.models.repository.shipped import fill, located, shipped_models, untouched, user_repository
+from app.models.repository.shipped import (
+    exists,
+    fill,
+    located,
+    shipped_models,
+    untouched,
+    user_repository,
+)
 from app.settings.server import Settings, explain
 
 PULLED = "u2netp"
@@ -75,11 +82,11 @@ def served_repository(settings: Settings) -> Path:
     models, own = shipped_models(), user_repository()
     if models is None or own is None:
         return located(configured, chosen=False)
-    if not os.path.exists(own):  # noqa: PTH110  # Path.exists() raises where the user may not look
+    if not exists(own):
         try:
             fill(own, models)
         except OSError as error:
-            if not os.path.exists(own):  # noqa: PTH110  # otherwise another server has created it
+            if not exists(own):  # otherwise another server has created it
                 raise ConfigError(f"cannot make a model repository at {own}: {error}") from error
         logger.info("the shipped models were copied to %s", own)
     if untouched(own / PULLED, models):

@@ -22,8 +22,8 @@ from app.engine.registry.registry import ModelRegistry
 from app.evidence.verdict.proof import Timed
 
 SETTLE_SECONDS = 0.02
-"""Pause between the last answer and background work. The answer's bytes are sent in it, and a
-client with its next request ready is not disturbed."""
+"""Pause between the last answer and background work. It leaves time to send the answer's bytes, and
+for the client's next request to arrive."""
 
 
 class Timer(Protocol):

@@ -40,8 +40,12 @@ def located(configured: Path, *, chosen: bool) -> Path:
     if chosen or configured.exists():
         return configured
     own = user_repository()
-    # Path.exists() raises where the user may not look.
-    return own if own is not None and os.path.exists(own) else configured  # noqa: PTH110
+    return own if own is not None and exists(own) else configured
+
+
+def exists(path: Path) -> bool:
+    """Return whether a path exists; False, unlike Path.exists(), where the user may not look."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def fill(root: Path, models: Path) -> None:

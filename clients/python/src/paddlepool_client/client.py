@@ -15,7 +15,7 @@ import httpx
 from paddlepool_client import calls
 from paddlepool_client.calls import Call, SegmentOptions, SentimentOptions, Source
 from paddlepool_client.errors import Unreachable
-from paddlepool_client.exchange import Retries, completed, exchange
+from paddlepool_client.exchange import Retries, completed, exchange, without_user
 from paddlepool_client.results import Emotion, Model, Segmentation
 
 if TYPE_CHECKING:
@@ -205,8 +205,7 @@ class _AwaitingWire:
 
 
 def _address(http: httpx.Client | httpx.AsyncClient) -> str:
-    """The base URL for messages, without user name and password."""
-    return str(http.base_url.copy_with(userinfo=b"")).rstrip("/")
+    return str(without_user(http.base_url)).rstrip("/")
 
 
 def _check_open(http: httpx.Client | httpx.AsyncClient) -> None:

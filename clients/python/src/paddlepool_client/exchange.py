@@ -121,7 +121,7 @@ async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | Reque
         lost.__cause__ = error
         return lost
     except httpx.RequestError as error:
-        raise InvalidReply(f"{_shown(request.url)}: {_words(error)}") from error
+        raise InvalidReply(f"{without_user(request.url)}: {_words(error)}") from error
 
 
 def _wait(failure: RequestFailed, attempt: int, retries: Retries) -> float | None:
@@ -143,11 +143,11 @@ def _read(call: Call[T], response: httpx.Response) -> T:
         return call.read(response)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         said = f"{response.status_code}, but no reply of Paddlepool ({error!r})"
-        raise InvalidReply(f"{_shown(response.url)}: {said}") from error
+        raise InvalidReply(f"{without_user(response.url)}: {said}") from error
 
 
-def _shown(url: httpx.URL) -> httpx.URL:
-    """The address without user name and password."""
+def without_user(url: httpx.URL) -> httpx.URL:
+    """The address for a message: without user name and password."""
     return url.copy_with(userinfo=b"")
 
 
