@@ -44,6 +44,7 @@ def main() -> None:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         sys.exit("screenshots need chromium on the path; there is none")
+    arguments.to.mkdir(parents=True, exist_ok=True)
     with running_server() as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
@@ -61,7 +62,7 @@ def main() -> None:
             page.wait_for_timeout(SETTLE_MILLISECONDS)
             file = arguments.to / f"{name}.png"
             file.write_bytes(small(page.screenshot()))
-            print(f"{file.relative_to(ROOT)}: {file.stat().st_size} bytes")
+            print(f"{file}: {file.stat().st_size} bytes")
         browser.close()
 
 
