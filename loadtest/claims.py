@@ -1,6 +1,7 @@
 """Measure the two published tables of speed-ups on this machine.
 
-    .venv/bin/python loadtest/claims.py [--requests N] [--json FILE] [--plot FILE] [--docs DIR]
+    .venv/bin/python loadtest/claims.py [--requests N] [--json FILE] [--plot FILE]
+        [--docs DIR [--page NAME]]
 
 With `--docs docs` it also compares the served models' instance groups, and writes
 docs/comparison.md with its plots: `make comparison`. Exit code 1: a published ratio is not
@@ -71,7 +72,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a .png or .svg plot")
     parser.add_argument(
-        "--docs", type=Path, metavar="DIR", help="write comparison.md and its plots there"
+        "--docs", type=Path, metavar="DIR", help="write the page and its plots there"
+    )
+    parser.add_argument(
+        "--page", default="comparison", metavar="NAME", help="such as one for another processor"
     )
     try:
         return _measure(parser.parse_args(arguments))
@@ -136,14 +140,14 @@ def random_bert() -> Path:
 
 
 def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTable]) -> None:
-    """Write comparison.md and images/compare-*.svg: the claims, then two models."""
-    images = args.docs / "images"
-    images.mkdir(parents=True, exist_ok=True)
+    """Write the page and its images: the claims, then two models."""
+    (args.docs / "images").mkdir(parents=True, exist_ok=True)
+    image = f"images/{args.page}-{{}}.svg"
     repository = open_repository(args.repository)
     with_plots = []
     for table, name in zip(tables, ("u2netp", "bert"), strict=True):
-        plot_claims([table], images / f"compare-claims-{name}.svg")
-        with_plots.append((table, f"images/compare-claims-{name}.svg"))
+        plot_claims([table], args.docs / image.format(f"claims-{name}"))
+        with_plots.append((table, image.format(f"claims-{name}")))
     comparisons = []
     for model, most in REQUESTS_FOR_DOCS.items():
         requests = min(args.requests or most, most)
@@ -153,16 +157,17 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
             open_predictor=ProcessBackend(nice=0),
             comparison_of=comparison_of,
         )
-        plot_comparison(found, images / f"compare-{model}.svg")
-        comparisons.append((found, f"images/compare-{model}.svg"))
+        plot_comparison(found, args.docs / image.format(model))
+        comparisons.append((found, image.format(model)))
     shortened = f" --requests {args.requests}" if args.requests else ""
+    named = f" --page {args.page}" if args.page != "comparison" else ""
     text = page(
-        command=f"loadtest/claims.py{shortened} --docs docs",
+        command=f"loadtest/claims.py{shortened} --docs docs{named}",
         machine=machine,
         tables=with_plots,
         comparisons=comparisons,
     )
-    (args.docs / "comparison.md").write_text(text, "utf-8")
+    (args.docs / f"{args.page}.md").write_text(text, "utf-8")
 
 
 def page(
