@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, WorkerCrashed
@@ -158,10 +157,11 @@ class CodecProcess(ChildWorker):
             raise WorkerCrashed("the process that worked on the picture died")
 
     def _open_files(self) -> Iterator[str]:
+        directory = f"/proc/{self.pid}/fd"
         with contextlib.suppress(OSError):
-            for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+            for descriptor in os.listdir(directory):  # noqa: PTH208  pathlib takes 3 times as long
                 with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                    yield str(descriptor.readlink())
+                    yield os.readlink(f"{directory}/{descriptor}")  # noqa: PTH115
 
     def _crashed(self, error: ChildDied) -> WorkerCrashed:
         self._failure = error.reason

@@ -116,6 +116,7 @@ class SegmentPipeline:
             codecs.pool.expect(f"{STAGES}:{stage}", check)
         self._network = parameters.model_dump()
         self._codecs = codecs
+        self._limits = asdict(codecs.limits)
         self._input_name = info.inputs[0].name
         self._output_name = mask_output(info, parameters).name
 
@@ -124,16 +125,16 @@ class SegmentPipeline:
 
         Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
         """
-        limits = asdict(self._codecs.limits)
+        limits, options = self._limits, _options(payload)
         with ExitStack() as held:
             picture = self._opened(held)
             first = "file" if payload.background is not None else ""
-            meta = _options(payload) | {"limits": limits, "network": self._network}
+            meta = options | {"limits": limits, "network": self._network}
             with _about(first):
                 reply = await self._decode("open_picture", meta, payload.body, picture, deadline)
             stages = dict(reply.meta["seconds"])
             shape = reply.meta["shape"]
-            opened = _Opened(payload, picture, shape)
+            opened = _Opened(payload, options, picture, shape)
             if payload.background is not None:
                 background = self._opened(held)
                 meta = {"limits": limits, "shape": shape}
@@ -142,7 +143,8 @@ class SegmentPipeline:
                         "open_background", meta, payload.background, background, deadline
                     )
                 stages["decode"] += second.meta["seconds"]
-                opened = _Opened(payload, picture, shape, background, second.meta["shape"])
+                background_shape = second.meta["shape"]
+                opened = _Opened(payload, options, picture, shape, background, background_shape)
             release = held.pop_all().close
         return Prepared(
             jobs=({self._input_name: reply.arrays["input"]},),
@@ -178,14 +180,14 @@ class SegmentPipeline:
         opened: _Opened = prepared.state
         request = opened.request
         pictures = [each for each in (opened.picture, opened.background) if each is not None]
-        meta = {
-            "limits": asdict(self._codecs.limits),
+        meta = opened.options | {
+            "limits": self._limits,
             "shape": opened.shape,
             "background": opened.background_shape,
         }
         reply = await self._codecs.pool.submit(
             f"{STAGES}:render",
-            _options(request) | meta,
+            meta,
             {"mask": outputs[0][self._output_name]},
             descriptors=[each.descriptor for each in pictures],
             deadline=deadline,
@@ -209,6 +211,7 @@ class _Opened:
     """A request and its decoded pictures; the second, the background, may be absent."""
 
     request: SegmentRequest
+    options: dict[str, Any]
     picture: Picture
     shape: list[int]
     background: Picture | None = None
