@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from paddlepool_client import Client
+from paddlepool_client import ApiError, Client
 from paddlepool_client.commands import segment
-from paddlepool_client.commands.at_server import ONCE
+from paddlepool_client.commands.at_server import ONCE, with_address
 from paddlepool_client.commands.errors import CommandError
 from paddlepool_client.commands.main import main
 
@@ -273,6 +273,12 @@ def test_where_no_server_is_one_line_says_what_to_do(
     assert line.startswith(f"paddlepool-client {command[0]}: no server at {url} (")
     assert "`paddlepool serve`" in line
     assert "--local" in line
+
+
+def test_an_error_shows_the_address_without_the_password() -> None:
+    error = ApiError(429, {"code": "quota_exceeded"})
+    shown = with_address("http://me:secret@host:8000/pool", error)
+    assert shown == f"http://host:8000/pool: {error}"
 
 
 def test_a_background_that_is_refused_is_told_once(

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from httpx import URL
+
 from paddlepool_client import ApiError, Client, RequestFailed, Retries, Unreachable
 from paddlepool_client.commands.errors import CommandError
-from paddlepool_client.exchange import NO_CONNECTION
+from paddlepool_client.exchange import NO_CONNECTION, without_user
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 OURS, REPOSITORY = "PADDLEPOOL_", "PADDLEPOOL_MODEL_REPOSITORY"
@@ -144,7 +146,7 @@ def key_fits(api_key: str | None) -> str | None:
 
 def with_address(url: str, error: RequestFailed) -> str:
     """The error's message with the server's address, which an ApiError lacks."""
-    return f"{url}: {error}" if isinstance(error, ApiError) else str(error)
+    return f"{without_user(URL(url))}: {error}" if isinstance(error, ApiError) else str(error)
 
 
 def unreachable(error: Unreachable) -> CommandError:
