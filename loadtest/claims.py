@@ -62,6 +62,7 @@ BERT_SOURCE = ROOT / "app" / "models" / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
 WEIGHTS_DIGITS = 8
 PUBLISHED = "#c0c4cc"
+PAGE = "comparison"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,7 +76,10 @@ def main(arguments: Sequence[str]) -> int:
         "--docs", type=Path, metavar="DIR", help="write the page and its plots there"
     )
     parser.add_argument(
-        "--page", default="comparison", metavar="NAME", help="such as one for another processor"
+        "--page",
+        default=PAGE,
+        metavar="NAME",
+        help=f"name of the page (default {PAGE}), so that each processor can have one",
     )
     try:
         return _measure(parser.parse_args(arguments))
@@ -142,12 +146,15 @@ def random_bert() -> Path:
 def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTable]) -> None:
     """Write the page and its images: the claims, then two models."""
     (args.docs / "images").mkdir(parents=True, exist_ok=True)
-    image = f"images/{args.page}-{{}}.svg"
+
+    def image(name: str) -> str:
+        return f"images/{args.page}-{name}.svg"
+
     repository = open_repository(args.repository)
     with_plots = []
     for table, name in zip(tables, ("u2netp", "bert"), strict=True):
-        plot_claims([table], args.docs / image.format(f"claims-{name}"))
-        with_plots.append((table, image.format(f"claims-{name}")))
+        plot_claims([table], args.docs / image(f"claims-{name}"))
+        with_plots.append((table, image(f"claims-{name}")))
     comparisons = []
     for model, most in REQUESTS_FOR_DOCS.items():
         requests = min(args.requests or most, most)
@@ -157,10 +164,10 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
             open_predictor=ProcessBackend(nice=0),
             comparison_of=comparison_of,
         )
-        plot_comparison(found, args.docs / image.format(model))
-        comparisons.append((found, image.format(model)))
+        plot_comparison(found, args.docs / image(model))
+        comparisons.append((found, image(model)))
     shortened = f" --requests {args.requests}" if args.requests else ""
-    named = f" --page {args.page}" if args.page != "comparison" else ""
+    named = f" --page {args.page}" if args.page != PAGE else ""
     text = page(
         command=f"loadtest/claims.py{shortened} --docs docs{named}",
         machine=machine,

@@ -208,7 +208,10 @@ def _options(request: SegmentRequest) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A request and its decoded pictures; the second, the background, may be absent."""
+    """A request, its options for the stages, and its decoded pictures.
+
+    The second picture, the background, may be absent.
+    """
 
     request: SegmentRequest
     options: dict[str, Any]
