@@ -39,7 +39,8 @@ def logits(
     with torch.inference_mode():
         for rows in shuffled(lengths, tokens=tokens, rng=np.random.default_rng(0)):
             ids = torch.from_numpy(pad(texts, rows)).to(device)
-            found = model(ids, attention_mask=(ids != PAD).long()).logits
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                found = model(ids, attention_mask=(ids != PAD).long()).logits
             result[rows] = found.double().cpu().numpy()
     model.train(was_training)
     return result

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -76,31 +79,36 @@ class FineTuning:
         tokenizer = self._out / "tokenizer.json"
         saved(model, self._out / self._arguments.name, tokenizer, report)
 
-    def opinions(self, folds: int) -> None:
-        """Write ``--name``.npz: what networks say that each missed one fold of the posts.
-
-        A post's opinion is that of the network which missed it, other texts' the mean of all.
-        """
+    def opinions(self, number: int, folds: int) -> tuple[Ids, dict[str, Floats]]:
+        """Train without one fold of the posts; return its places and opinions on all texts."""
+        fold = np.random.default_rng(self._arguments.seed).integers(0, folds, len(self._train))
+        # The epoch is not chosen here: what judges it must not have been looked at.
+        model = self._fitted(np.flatnonzero(fold != number), choose=False)
+        away = np.flatnonzero(fold == number)
         others = [p for p in load(self._out / "auxiliary.jsonl") if p.task != "polarity"]
         groups = {
-            "train": encoded(self._tokenizer, self._texts),
+            "train": encoded(self._tokenizer, [self._texts[place] for place in away]),
             "dev": self._dev_ids,
             "auxiliary": encoded(self._tokenizer, [post.text for post in others]),
         }
-        fold = self._rng.integers(0, folds, len(self._train))
-        found: dict[str, Floats] = {
-            name: np.zeros((len(ids), len(LABELS))) for name, ids in groups.items()
-        }
-        for number in range(folds):
-            # The epoch is not chosen here: what judges it must not have been looked at.
-            model = self._fitted(np.flatnonzero(fold != number), choose=False)
-            away = np.flatnonzero(fold == number)
-            found["train"][away] = softmax(logits(model, [groups["train"][n] for n in away]))
-            for name in ("dev", "auxiliary"):
-                found[name] += softmax(logits(model, groups[name])) / folds
-        np.savez_compressed(self._out / f"{self._arguments.name}.npz", **found)
+        return away, {name: softmax(logits(model, ids)) for name, ids in groups.items()}
+
+    def teach(self, found: Sequence[tuple[Ids, dict[str, Floats]]]) -> None:
+        """Write ``--name``.npz from the opinions of all folds.
+
+        A post's opinion is that of the network which missed it, other texts' the mean of all.
+        """
+        train = np.zeros((len(self._train), len(LABELS)))
+        for away, opinions in found:
+            train[away] = opinions["train"]
+        dev, auxiliary = (
+            np.mean([opinions[name] for _, opinions in found], axis=0)
+            for name in ("dev", "auxiliary")
+        )
+        path = self._out / f"{self._arguments.name}.npz"
+        np.savez_compressed(path, train=train, dev=dev, auxiliary=auxiliary)
         usual = self._usual
-        judged = measure(np.log(found["dev"][usual] + 1e-9), self._dev_labels[usual])
+        judged = measure(np.log(dev[usual] + 1e-9), self._dev_labels[usual])
         print(f"folds: usual dev {judged.accuracy:.4f} macro-F1 {judged.macro_f1:.4f}")
 
     def _fitted(self, rows: Ids, *, choose: bool) -> BertForSequenceClassification:
@@ -145,16 +153,24 @@ class FineTuning:
         return usual.accuracy + usual.macro_f1
 
 
+def _opinions(number: int, arguments: argparse.Namespace) -> tuple[Ids, dict[str, Floats]]:
+    """Train one fold, in a process of its own where several are trained at once."""
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(arguments.seed + number)
+    return FineTuning(arguments).opinions(number, arguments.folds)
+
+
 def main() -> None:
     """Command line: see ``--help``; writes the folder ``--out``/``--name``, or its opinions."""
     arguments = _parsed()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
-    tuning = FineTuning(arguments)
-    if arguments.folds:
-        tuning.opinions(arguments.folds)
-    else:
-        tuning.classifier()
+    if not arguments.folds:
+        FineTuning(arguments).classifier()
+        return
+    with ProcessPoolExecutor(arguments.at_once, mp_context=get_context("spawn")) as processes:
+        opinions = partial(_opinions, arguments=arguments)
+        FineTuning(arguments).teach(list(processes.map(opinions, range(arguments.folds))))
 
 
 def _parsed() -> argparse.Namespace:
@@ -182,6 +198,9 @@ def _parsed() -> argparse.Namespace:
         default=0,
         help="train so many networks, each without its part of the posts, and write their "
         "opinions to --out/--name.npz: a teacher for pretrain and finetune",
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="folds trained side by side: a GPU has room for five"
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20)

@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from training.emotion.beginning import begin
 from training.emotion.corruption import Neighbours, corrupted
 from training.emotion.embedding import factorised
 from training.emotion.learner import Learner, Losses
-from training.emotion.lessons import Asked, Lessons
+from training.emotion.lessons import Lessons
 from training.emotion.network import LOSSES, Wanted, config
-from training.emotion.packing import WIDTH, Packed
+from training.emotion.packing import WIDTH
 
 _SAVED_EVERY = 300
 """Seconds of training."""
@@ -31,6 +32,7 @@ def main() -> None:
     """Command line: see ``--help``; a run is resumed from its newest checkpoint."""
     arguments = _parsed()
     torch.set_num_threads(arguments.threads)
+    torch.set_float32_matmul_precision("high")  # Muon's products; a processor ignores it
     torch.manual_seed(arguments.seed)
     out: Path = arguments.out
     teacher = out / f"{arguments.teacher}.npz"
@@ -56,7 +58,10 @@ def main() -> None:
     report = _Report(learner)
     began = saved = time.perf_counter()
     before = learner.seconds
-    for questions, tokens in _questions(arguments, lessons, neighbours, step=learner.steps):
+    stream = _Questions(lessons, neighbours, arguments, step=learner.steps)
+    workers = DataLoader(stream, batch_size=None, num_workers=arguments.workers)
+    for arrays, tokens in workers:
+        questions = _moved(arrays, torch.device(arguments.device))
         now = time.perf_counter()
         left = 1 - (now - began) / (60 * arguments.minutes)
         if left <= 0 or ended:
@@ -91,6 +96,9 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=48, help=f"of {WIDTH} tokens, a step")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--workers", type=int, default=0, help="processes that make batches; a GPU needs ten"
+    )
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
@@ -113,16 +121,41 @@ def _begun(arguments: argparse.Namespace, lessons: Lessons, checkpoint: Path) ->
     return learner
 
 
-def _questions(
-    arguments: argparse.Namespace, lessons: Lessons, neighbours: Neighbours, *, step: int
-) -> Iterator[tuple[tuple[Tensor | Wanted, ...], int]]:
-    """Batches without end, freshly corrupted, and how many tokens each holds."""
-    rng = np.random.default_rng((arguments.seed, step))
-    device = torch.device(arguments.device)
-    while True:
-        for batch, asked in lessons.epoch(rows=arguments.rows, rng=rng):
-            questions = _arrays(batch, asked, neighbours, rng, device)
-            yield questions, int((batch.owner >= 0).sum())
+class _Questions(IterableDataset[tuple[tuple[Tensor, ...], int]]):
+    """Batches without end, freshly corrupted, and how many tokens each holds.
+
+    Each worker process reads all texts in an order of its own.
+    """
+
+    def __init__(
+        self,
+        lessons: Lessons,
+        neighbours: Neighbours,
+        arguments: argparse.Namespace,
+        *,
+        step: int,
+    ) -> None:
+        self._lessons, self._neighbours = lessons, neighbours
+        self._rows, self._seed = arguments.rows, (arguments.seed, step)
+
+    def __iter__(self) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+        worker = get_worker_info()
+        rng = np.random.default_rng((*self._seed, worker.id if worker else 0))
+        while True:
+            for batch, asked in self._lessons.epoch(rows=self._rows, rng=rng):
+                changed = corrupted(batch, self._neighbours, rng)
+                arrays = (
+                    *(changed.ids, batch.owner, batch.place),
+                    *(changed.hidden, changed.wanted, changed.replaced),
+                    *(batch.first, asked.task, asked.label, asked.signs, asked.emotion),
+                )
+                yield tuple(map(torch.from_numpy, arrays)), int((batch.owner >= 0).sum())
+
+
+def _moved(arrays: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor | Wanted, ...]:
+    """Return the network's arguments for one batch, on its device."""
+    there = [array.to(device, non_blocking=True) for array in arrays]
+    return *there[:6], Wanted(*there[6:])
 
 
 class _Report:
@@ -148,26 +181,6 @@ class _Report:
             + f" {speed:.0f} tokens/s",
             flush=True,
         )
-
-
-def _arrays(
-    batch: Packed,
-    asked: Asked,
-    neighbours: Neighbours,
-    rng: np.random.Generator,
-    device: torch.device,
-) -> tuple[Tensor | Wanted, ...]:
-    """Return the network's arguments for one batch, freshly corrupted."""
-    changed = corrupted(batch, neighbours, rng)
-
-    def there(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
-
-    return (
-        *map(there, (changed.ids, batch.owner, batch.place)),
-        *map(there, (changed.hidden, changed.wanted, changed.replaced)),
-        Wanted(*map(there, (batch.first, asked.task, asked.label, asked.signs, asked.emotion))),
-    )
 
 
 if __name__ == "__main__":
