@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -79,19 +80,26 @@ class FineTuning:
         tokenizer = self._out / "tokenizer.json"
         saved(model, self._out / self._arguments.name, tokenizer, report)
 
-    def opinions(self, number: int, folds: int) -> tuple[Ids, dict[str, Floats]]:
-        """Train without one fold of the posts; return its places and opinions on all texts."""
-        fold = np.random.default_rng(self._arguments.seed).integers(0, folds, len(self._train))
-        # The epoch is not chosen here: what judges it must not have been looked at.
-        model = self._fitted(np.flatnonzero(fold != number), choose=False)
-        away = np.flatnonzero(fold == number)
+    def opinions(self, numbers: Ids) -> list[tuple[Ids, dict[str, Floats]]]:
+        """Train once without each fold of ``numbers``; return its posts' places and all opinions.
+
+        ``train`` holds opinions on the fold's posts, ``dev`` and ``auxiliary`` on all texts.
+        """
         others = [p for p in load(self._out / "auxiliary.jsonl") if p.task != "polarity"]
-        groups = {
-            "train": encoded(self._tokenizer, [self._texts[place] for place in away]),
+        train = encoded(self._tokenizer, self._texts)
+        everywhere = {
             "dev": self._dev_ids,
             "auxiliary": encoded(self._tokenizer, [post.text for post in others]),
         }
-        return away, {name: softmax(logits(model, ids)) for name, ids in groups.items()}
+        fold = self._rng.integers(0, self._arguments.folds, len(self._train))
+        found = []
+        for number in numbers:
+            # The epoch is not chosen here: what judges it must not have been looked at.
+            model = self._fitted(np.flatnonzero(fold != number), choose=False)
+            away = np.flatnonzero(fold == number)
+            groups = everywhere | {"train": [train[place] for place in away]}
+            found.append((away, {n: softmax(logits(model, ids)) for n, ids in groups.items()}))
+        return found
 
     def teach(self, found: Sequence[tuple[Ids, dict[str, Floats]]]) -> None:
         """Write ``--name``.npz from the opinions of all folds.
@@ -153,11 +161,11 @@ class FineTuning:
         return usual.accuracy + usual.macro_f1
 
 
-def _opinions(number: int, arguments: argparse.Namespace) -> tuple[Ids, dict[str, Floats]]:
-    """Train one fold, in a process of its own where several are trained at once."""
+def _opinions(numbers: Ids, arguments: argparse.Namespace) -> list[tuple[Ids, dict[str, Floats]]]:
+    """Train the folds of one process, one after another."""
     torch.set_num_threads(arguments.threads)
-    torch.manual_seed(arguments.seed + number)
-    return FineTuning(arguments).opinions(number, arguments.folds)
+    torch.manual_seed(arguments.seed + int(numbers[0]))
+    return FineTuning(arguments).opinions(numbers)
 
 
 def main() -> None:
@@ -168,9 +176,11 @@ def main() -> None:
     if not arguments.folds:
         FineTuning(arguments).classifier()
         return
-    with ProcessPoolExecutor(arguments.at_once, mp_context=get_context("spawn")) as processes:
-        opinions = partial(_opinions, arguments=arguments)
-        FineTuning(arguments).teach(list(processes.map(opinions, range(arguments.folds))))
+    count = min(arguments.at_once, arguments.folds)
+    shares = np.array_split(np.arange(arguments.folds), count)
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as processes:
+        found = processes.map(partial(_opinions, arguments=arguments), shares)
+        FineTuning(arguments).teach(list(chain.from_iterable(found)))
 
 
 def _parsed() -> argparse.Namespace:
@@ -200,7 +210,7 @@ def _parsed() -> argparse.Namespace:
         "opinions to --out/--name.npz: a teacher for pretrain and finetune",
     )
     parser.add_argument(
-        "--at-once", type=int, default=1, help="folds trained side by side: a GPU has room for five"
+        "--at-once", type=int, default=1, help="processes that train folds; a GPU has room for five"
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=20)

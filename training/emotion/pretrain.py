@@ -6,6 +6,7 @@ import argparse
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,14 @@ _SAVED_EVERY = 300
 _TOLD_EVERY = 25
 """Steps."""
 
+_Arrays = tuple[np.ndarray, ...]
+
 
 def main() -> None:
     """Command line: see ``--help``; a run is resumed from its newest checkpoint."""
     arguments = _parsed()
     torch.set_num_threads(arguments.threads)
-    torch.set_float32_matmul_precision("high")  # Muon's products; a processor ignores it
+    torch.backends.cuda.matmul.allow_tf32 = True  # for Muon, which multiplies in float32
     torch.manual_seed(arguments.seed)
     out: Path = arguments.out
     teacher = out / f"{arguments.teacher}.npz"
@@ -58,10 +61,15 @@ def main() -> None:
     report = _Report(learner)
     began = saved = time.perf_counter()
     before = learner.seconds
-    stream = _Questions(lessons, neighbours, arguments, step=learner.steps)
-    workers = DataLoader(stream, batch_size=None, num_workers=arguments.workers)
-    for arrays, tokens in workers:
-        questions = _moved(arrays, torch.device(arguments.device))
+    seed = (arguments.seed, learner.steps)
+    batches = DataLoader(
+        _Questions(lessons, neighbours, rows=arguments.rows, seed=seed),
+        batch_size=None,
+        num_workers=arguments.workers,
+        worker_init_fn=_left_to_the_parent,
+    )
+    there = partial(Tensor.to, device=arguments.device, non_blocking=True)
+    for shown, wanted, tokens in batches:
         now = time.perf_counter()
         left = 1 - (now - began) / (60 * arguments.minutes)
         if left <= 0 or ended:
@@ -69,6 +77,7 @@ def main() -> None:
         if now - saved > _SAVED_EVERY and not arguments.cooldown:
             learner.save(target, signs=lessons.signs)
             saved = now
+        questions = (*map(there, shown), Wanted(*map(there, wanted)))
         losses = learner.learn(questions, share=left if arguments.cooldown else 1.0)
         learner.tokens += tokens
         learner.seconds = before + time.perf_counter() - began
@@ -121,41 +130,39 @@ def _begun(arguments: argparse.Namespace, lessons: Lessons, checkpoint: Path) ->
     return learner
 
 
-class _Questions(IterableDataset[tuple[tuple[Tensor, ...], int]]):
-    """Batches without end, freshly corrupted, and how many tokens each holds.
+class _Questions(IterableDataset[tuple[_Arrays, _Arrays, int]]):
+    """Batches without end, freshly corrupted.
 
+    Each is the network's first six arguments, the fields of ``Wanted`` and the number of tokens.
     Each worker process reads all texts in an order of its own.
     """
 
     def __init__(
-        self,
-        lessons: Lessons,
-        neighbours: Neighbours,
-        arguments: argparse.Namespace,
-        *,
-        step: int,
+        self, lessons: Lessons, neighbours: Neighbours, *, rows: int, seed: tuple[int, int]
     ) -> None:
         self._lessons, self._neighbours = lessons, neighbours
-        self._rows, self._seed = arguments.rows, (arguments.seed, step)
+        self._rows, self._seed = rows, seed
 
-    def __iter__(self) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    def __iter__(self) -> Iterator[tuple[_Arrays, _Arrays, int]]:
         worker = get_worker_info()
         rng = np.random.default_rng((*self._seed, worker.id if worker else 0))
         while True:
             for batch, asked in self._lessons.epoch(rows=self._rows, rng=rng):
                 changed = corrupted(batch, self._neighbours, rng)
-                arrays = (
-                    *(changed.ids, batch.owner, batch.place),
-                    *(changed.hidden, changed.wanted, changed.replaced),
-                    *(batch.first, asked.task, asked.label, asked.signs, asked.emotion),
+                shown = (changed.ids, batch.owner, batch.place)
+                yield (
+                    (*shown, changed.hidden, changed.wanted, changed.replaced),
+                    (batch.first, asked.task, asked.label, asked.signs, asked.emotion),
+                    int((batch.owner >= 0).sum()),
                 )
-                yield tuple(map(torch.from_numpy, arrays)), int((batch.owner >= 0).sum())
 
 
-def _moved(arrays: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor | Wanted, ...]:
-    """Return the network's arguments for one batch, on its device."""
-    there = [array.to(device, non_blocking=True) for array in arrays]
-    return *there[:6], Wanted(*there[6:])
+def _left_to_the_parent(_: int) -> None:
+    """Let a worker ignore SIGTERM: ``timeout`` sends it to the whole process group.
+
+    The parent saves what was learnt and then ends its workers by a message.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _Report:
