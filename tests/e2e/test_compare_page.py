@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from app.contracts.resources import processor
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.conftest import FOREIGN_KEY, KEY
 from tests.e2e.process import ROOT, Server, running
@@ -64,6 +65,8 @@ def test_at_first_sight_a_picture_runs_through_what_runs(
     assert "p99" in page.inner_text(f"{card('onednn')} .figures")
     assert page.inner_text(f"{card('onednn')} .badge.accent") == "default"
     assert page.inner_text("#verdict-text strong") == "onednn"
+    lacks = "It lacks" in page.inner_text("#verdict-text")
+    assert lacks == bool(processor().missing)
     expect(page.locator(".lead")).to_have_text(
         re.compile("We try every runtime on this machine and serve the fastest accurate one. Now: ")
     )

@@ -56,8 +56,11 @@ export function showVerdict(answer, model) {
 }
 
 function processorText({ name, instruction_sets: has, missing, remark }) {
-  const sets = (names) => names.join(" ") || NONE;
-  return t("processor", { name, has: sets(has), missing: sets(missing) }) + (remark ? ` ${t("processor.narrow")}` : "");
+  return [
+    t("processor", { name, has: has.join(" ") || NONE }),
+    missing.length > 0 && t("processor.missing", { missing: missing.join(" ") }),
+    remark && t("processor.narrow"),
+  ].filter(Boolean).join(" ");
 }
 
 function qualityOf({ agreement, largest_difference: largest }) {
