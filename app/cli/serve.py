@@ -24,8 +24,8 @@ COLLECTED_OBJECTS = 20_000
 which none is answered, and finds nothing: requests hold no cycles."""
 
 SWITCH_SECONDS = 0.0005
-"""Python's thread switch interval. A request changes threads four times. With the default of 0.005
-seconds, it would wait that long each time for a busy thread."""
+"""Python's thread switch interval. Threads copy large bodies and tokenise long texts. With the
+default of 0.005 seconds, the event loop would wait that long for such a thread."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     try:
         settings = all_settings(**given)
     except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+        raise ConfigError(explain(error, options=given)) from None
     log.configure(settings.log_level, form=_form(settings.log_format, settings.replica))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
@@ -414,17 +414,19 @@ def _keys_in(file: Path) -> list[str]:
     return keys
 
 
-def explain(error: ValidationError) -> str:
-    """Describe all wrong settings in one line: variable, requirement and received value.
+def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
+    """Describe all wrong settings in one line: name, requirement and received value.
 
-    The value is left out if the setting's name contains "key": it may be secret.
+    A setting in `options` is named as an option of the command line, any other as a variable. The
+    value is left out if the setting's name contains "key": it may be secret.
     """
     faults = []
     for fault in error.errors(include_url=False):
         name = str(fault["loc"][0]) if fault["loc"] else "settings"
         received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
         said = fault["msg"].removeprefix("Value error, ")
-        faults.append(f"{PREFIX}{name.upper()}: {said}{received}")
+        source = f"--{name.replace('_', '-')}" if name in options else PREFIX + name.upper()
+        faults.append(f"{source}: {said}{received}")
     return "; ".join(faults)
 
 

@@ -122,6 +122,14 @@ def test_a_wrong_value_is_named_with_what_it_must_be(
         assert word in line
 
 
+def test_a_wrong_option_is_named_as_it_was_typed() -> None:
+    with pytest.raises(ValidationError) as caught:
+        ALL(port="x", log_level="loud")  # type: ignore[arg-type]
+    said = explain(caught.value, options=("log_level",))
+    assert "--log-level: " in said
+    assert "PADDLEPOOL_PORT: " in said
+
+
 def test_a_key_is_never_repeated() -> None:
     assert "hunter2" not in refused(api_keys={"hunter2": 1})
     assert "hunter2" not in repr(Settings(api_keys=("hunter2",), admin_key="hunter2"))  # type: ignore[arg-type]
