@@ -204,7 +204,7 @@ class Overloaded(PaddlepoolError):
         self,
         message: str,
         *,
-        retry_after: float,
+        retry_after: float = 1.0,
         limit: int | float | str | None = None,
         received: int | float | str | None = None,
     ) -> None:

@@ -58,7 +58,6 @@ class OnDemand:
             return Overloaded(
                 f"{self._limit} instance groups that start on demand are running, "
                 "which is the limit",
-                retry_after=1.0,
                 limit=self._limit,
                 received=self._limit + 1,
             )
@@ -68,7 +67,6 @@ class OnDemand:
         return Overloaded(
             f"the running instance groups that start on demand hold {held} bytes; "
             f"no other starts from {self._max_bytes} bytes on",
-            retry_after=1.0,
             limit=self._max_bytes,
             received=held,
         )

@@ -74,7 +74,6 @@ ServicesDep = Annotated[Services, Depends(_services)]
 
 
 T = TypeVar("T")
-RETRY_SECONDS = 1.0
 
 LARGE_BYTES = 256 * 1024
 """JSON up to this size is read in a few milliseconds, too few to justify a thread switch."""
@@ -104,7 +103,6 @@ async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) 
             raise
         raise Overloaded(
             f"too many large documents are being processed; this one waited {seconds:g} s",
-            retry_after=RETRY_SECONDS,
             limit=seconds,
         ) from None
     finally:

@@ -27,7 +27,7 @@ from app.service.api.middleware.keys import is_routine
 from app.service.api.middleware.layer import REPLICA, TRACE_ID
 from app.service.api.middleware.limits import Budget, Gates, is_free, too_large
 from app.service.api.problems import Fault
-from app.service.api.services import RETRY_SECONDS, Services
+from app.service.api.services import Services
 from app.service.grpc.messages import SERVICE
 
 if TYPE_CHECKING:  # an optional extra
@@ -347,7 +347,6 @@ class Arrivals:
                 raise
             raise Overloaded(
                 f"{self._limit} messages are arriving; that is the limit",
-                retry_after=RETRY_SECONDS,
                 limit=self._limit,
             ) from None
 

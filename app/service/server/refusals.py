@@ -71,5 +71,5 @@ def last_reply(fault: Fault, request_id: str) -> bytes:
 
 
 def _overloaded(detail: str, limit: int | None = None) -> Fault:
-    fault = fault_of(Overloaded(detail, retry_after=1, limit=limit))
+    fault = fault_of(Overloaded(detail, limit=limit))
     return replace(fault, headers={**fault.headers, "Connection": "close"})

@@ -66,7 +66,6 @@ class PictureStore:
             raise Overloaded(
                 f"decoded pictures hold {self._held >> 20} MiB of memory, the limit is "
                 f"{self._budget >> 20} MiB; this one needs {-(-size >> 20)} MiB more",
-                retry_after=1.0,
                 limit=self._budget,
                 received=self._held + size,
             )

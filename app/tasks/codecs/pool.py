@@ -171,7 +171,7 @@ class CodecPool:
 
     async def close(self) -> None:
         """Fail the queued calls, and return when every process has ended."""
-        self._batcher.close(Overloaded("the server is stopping", retry_after=1.0))
+        self._batcher.close(Overloaded("the server is stopping"))
         await close_all(self._instances)
 
     async def _open(self, _: bool) -> CodecProcess:

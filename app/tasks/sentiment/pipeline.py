@@ -246,7 +246,6 @@ class SentimentPipeline:
         if self._pending >= MAX_PENDING:
             raise Overloaded(
                 f"{self._pending} requests wait for the tokenizer, which is the limit",
-                retry_after=1.0,
                 limit=MAX_PENDING,
                 received=self._pending,
             )

@@ -15,7 +15,6 @@ from app.contracts.caller import CALLER
 from app.contracts.errors import FileTooLarge, Overloaded, QuotaExceeded, UnsupportedEncoding
 from app.contracts.ports import Clock
 from app.service.api.middleware.keys import ADMIN_PREFIX, KeyRules, is_open
-from app.service.api.services import RETRY_SECONDS
 
 
 class Budget:
@@ -37,7 +36,6 @@ class Budget:
             raise Overloaded(
                 f"{self.used} {self._what} are in use and {amount} more were requested; "
                 f"the limit is {self.limit}",
-                retry_after=RETRY_SECONDS,
                 limit=self.limit,
                 received=wanted,
             )
@@ -187,7 +185,6 @@ class TokenBuckets:
         if limit and bucket.running >= limit:
             raise QuotaExceeded(
                 f"{bucket.running} requests of this caller are running, the limit is {limit}",
-                retry_after=1.0,
                 limit=limit,
                 received=bucket.running + 1,
             )
