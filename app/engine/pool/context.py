@@ -5,23 +5,15 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from app.contracts.errors import Overloaded
 from app.contracts.ports import AgreementOf, Clock, EngineObserver, PredictorFactory
 from app.contracts.resources import available_cores
 from app.engine.process.suspension import Suspension
 
-
-class Startable(Protocol):
-    def idle(self) -> bool:
-        """Whether no request waits or runs; an idle group may be stopped."""
-
-    def resident_bytes(self) -> int:
-        """Resident memory of the processes, in bytes."""
-
-    def stop(self) -> None:
-        """End the processes without waiting for them; the next job starts them again."""
+if TYPE_CHECKING:
+    from app.engine.pool.group import Group
 
 
 class OnDemand:
@@ -34,9 +26,9 @@ class OnDemand:
     def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:
         self._limit = limit
         self._max_bytes = max_bytes
-        self._started: list[Startable] = []  # least recently used first
+        self._started: list[Group] = []  # least recently used first
 
-    def use(self, group: Startable) -> None:
+    def use(self, group: Group) -> None:
         """Mark a group as used, before each job. Raises Overloaded if no other can be evicted."""
         if group in self._started:
             self._started.remove(group)
@@ -71,7 +63,7 @@ class OnDemand:
             received=held,
         )
 
-    def forget(self, group: Startable) -> None:
+    def forget(self, group: Group) -> None:
         """Remove a group that has no processes left."""
         if group in self._started:
             self._started.remove(group)

@@ -181,6 +181,7 @@ class Group:
         return self._batcher
 
     def idle(self) -> bool:
+        """Whether no request waits or runs; an idle group may be stopped."""
         return self._batcher.idle and all(each.opened.done() for each in self._instances)
 
     def stop(self) -> None:

@@ -286,11 +286,11 @@ class Batcher:
 
     @property
     def free(self) -> bool:
-        """Whether an instance would take a job at once. Part of Instances."""
+        """Whether an instance would take a job at once."""
         return bool(self._free) or len(self._running.batches) < len(self._takers)
 
     def seconds_left(self, now: float) -> float:
-        """Total seconds that the runs under way still need. Part of Instances."""
+        """Total seconds that the runs under way still need."""
         return self._running.seconds_left(now)
 
     @property

@@ -43,7 +43,8 @@ class FakeGroup:
 def test_the_one_unused_for_longest_makes_room() -> None:
     """Of those that nobody uses now."""
     on_demand = OnDemand(3)
-    first, second, third, fourth, fifth = groups = [FakeGroup() for _ in range(5)]
+    groups: list[Any] = [FakeGroup() for _ in range(5)]
+    first, second, third, fourth, fifth = groups
     for group in (first, second, third, first):
         on_demand.use(group)
     second.at_work = True
@@ -55,7 +56,8 @@ def test_the_one_unused_for_longest_makes_room() -> None:
 def test_no_group_is_started_beyond_the_memory() -> None:
     """Whoever is unused makes room first; with all at work the next choice is refused."""
     on_demand = OnDemand(10, max_bytes=1_000)
-    first, second, third = groups = [FakeGroup() for _ in range(3)]
+    groups: list[Any] = [FakeGroup() for _ in range(3)]
+    first, second, third = groups
     on_demand.use(first)
     first.bytes = 600
     on_demand.use(second)
