@@ -66,9 +66,10 @@ def routes(settings: Settings) -> APIRouter:
 async def remove(
     request: Request,
     services: ServicesDep,
-    routing: RoutingDep,
     bgc: Annotated[str | None, Query(description="Background: `r,g,b,a`, 0 to 255.")] = None,
     extras: Annotated[str | None, Query(description="Rejected, unless `{}`.")] = None,
+    *,
+    routing: RoutingDep,
 ) -> Response:
     """The defaults are rembg's: the network's unchanged mask, and the picture's original colours.
     `a=true` refines edges; `dc=true` removes the old background's colour from them.

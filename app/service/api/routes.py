@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,31 +40,27 @@ another site can send the latter without a preflight; app.service.api.middleware
 Model = TypeVar("Model", bound=BaseModel)
 Faults = list[Any]
 
-ModelParameter = Annotated[
-    str | None,
-    Query(
-        max_length=64,
-        description="Model to use, `name` or `name@version`; the repository's default if left out.",
-    ),
-]
-PredictorParameter = Annotated[
-    str | None,
-    Query(max_length=32, description="Instance group to use; the model's default if left out."),
-]
-TimeoutParameter = Annotated[
-    int | None,
-    Query(ge=1, description="Deadline in milliseconds; `/info` names the default and the limit."),
-]
-
 
 class Routing(BaseModel):
     """The parameters `model`, `predictor` and `timeout_ms`; None for each that is missing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
-    model: ModelParameter = None
-    predictor: PredictorParameter = None
-    timeout_ms: TimeoutParameter = None
+    model: str | None = Field(
+        None,
+        max_length=64,
+        description="Model to use, `name` or `name@version`; the repository's default if left out.",
+    )
+    predictor: str | None = Field(
+        None,
+        max_length=32,
+        description="Instance group to use; the model's default if left out.",
+    )
+    timeout_ms: int | None = Field(
+        None,
+        ge=1,
+        description="Deadline in milliseconds; `/info` names the default and the limit.",
+    )
 
     def options(self, settings: Settings, *, model: str | None = None) -> dict[str, Any]:
         """Arguments for DataPlane.run; `model` overrides the parameter. Raises InvalidParameter."""
@@ -80,16 +76,7 @@ class Routing(BaseModel):
 ROUTING = tuple(Routing.model_fields)
 """Names of the routing parameters."""
 
-
-async def _routing(
-    model: ModelParameter = None,
-    predictor: PredictorParameter = None,
-    timeout_ms: TimeoutParameter = None,
-) -> Routing:
-    return Routing.model_construct(model=model, predictor=predictor, timeout_ms=timeout_ms)
-
-
-RoutingDep = Annotated[Routing, Depends(_routing)]
+RoutingDep = Annotated[Routing, Query()]
 """For the signatures of task endpoints. TaskRoute reads the parameters without FastAPI."""
 
 
