@@ -18,6 +18,7 @@ from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors, all_finite
+from app.engine.pool import restart_backoff
 from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.pool.opening import Opening
@@ -254,7 +255,6 @@ class Group:
             raise
         for key, seconds in usual:
             batcher.observed(key, seconds)
-        self._backoff.opened()
         return predictor
 
     def _refused(self, refusal: PaddlepoolError) -> None:
@@ -268,7 +268,7 @@ class Group:
         if reason is Restart.MEMORY:
             return 0.0
         if reason is Restart.LACKING:
-            return self._backoff.delay_while_lacking()
+            return restart_backoff.LACKING_SECONDS
         delay = self._backoff.delay_after_loss()
         if self._backoff.in_crash_loop():
             for instance in self._instances:

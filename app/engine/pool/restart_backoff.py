@@ -10,8 +10,8 @@ WINDOW_SECONDS = 60.0
 MOST_LOSSES = 5
 DELAYS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds to wait after the first, second, ... loss within the window. The last one repeats."""
-LACKING_DELAYS = (0.25, 0.5, 1.0, 2.0)
-"""Delays while the system lacks resources for a process; they may be available again soon."""
+LACKING_SECONDS = 1.0
+"""The delay while the system lacks resources for a process; they may be available again soon."""
 
 
 class RestartBackoff:
@@ -23,21 +23,11 @@ class RestartBackoff:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._losses: deque[float] = deque(maxlen=len(DELAYS))
-        self._lacked = 0
 
     def delay_after_loss(self) -> float:
         """Count a loss; returns the seconds to wait before the next worker is opened."""
         self._losses.append(self._clock())
         return DELAYS[self._losses_in_window() - 1]
-
-    def delay_while_lacking(self) -> float:
-        """Return the seconds to wait before the next attempt to open a worker."""
-        self._lacked += 1
-        return LACKING_DELAYS[min(self._lacked, len(LACKING_DELAYS)) - 1]
-
-    def opened(self) -> None:
-        """Record that a worker was opened: the system no longer lacks resources."""
-        self._lacked = 0
 
     def in_crash_loop(self) -> bool:
         return self._losses_in_window() > MOST_LOSSES

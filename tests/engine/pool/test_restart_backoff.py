@@ -46,13 +46,3 @@ def test_a_quiet_minute_forgives_everything() -> None:
         backoff.delay_after_loss()
     clock.advance(60)
     assert backoff.delay_after_loss() == 0
-
-
-def test_what_the_system_lacks_is_no_loss_and_is_tried_again_within_seconds() -> None:
-    """However often; once something could be opened the delays begin anew."""
-    backoff = RestartBackoff(ManualClock())
-    assert [backoff.delay_while_lacking() for _ in range(6)] == [0.25, 0.5, 1, 2, 2, 2]
-    assert not backoff.in_crash_loop()
-    assert backoff.delay_after_loss() == 0
-    backoff.opened()
-    assert backoff.delay_while_lacking() == 0.25

@@ -380,7 +380,7 @@ def test_what_the_system_lacks_closes_no_group_however_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twenty attempts without a descriptor are no crashes; once there is one the model serves."""
-    monkeypatch.setattr(restart_backoff, "LACKING_DELAYS", (0.0,))
+    monkeypatch.setattr(restart_backoff, "LACKING_SECONDS", 0.0)
     model = serve()
     factory.refuse = OSError(errno.EMFILE, "too many open files")
     factory.opened[0].die()
