@@ -22,7 +22,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
-from app.evidence.live.shadow_predictor import LiveObserver
 from app.observability.metrics import (
     COARSE_SECONDS,
     DRIFT,
@@ -257,10 +256,9 @@ def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
 
 def test_replays_are_told_by_group(metrics: Metrics) -> None:
     """Equal bits have a bucket of their own; the task's measure is there only where it has one."""
-    observer: LiveObserver = metrics
-    observer.drifted(model="u2netp", group="native", drift=0.0, agreement=0.997)
-    observer.drifted(model="u2netp", group="native", drift=2e-6, agreement=None)
-    observer.shadowed(model="u2netp", outcome=ShadowOutcome.REPLAYED)
+    metrics.drifted(model="u2netp", group="native", drift=0.0, agreement=0.997)
+    metrics.drifted(model="u2netp", group="native", drift=2e-6, agreement=None)
+    metrics.shadowed(model="u2netp", outcome=ShadowOutcome.REPLAYED)
     where = {"model": "u2netp", "predictor": "native"}
     drift = "paddlepool_predictor_output_drift"
     assert value(metrics, f"{drift}_bucket", le="0.0", **where) == 1

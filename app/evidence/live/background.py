@@ -21,11 +21,11 @@ from app.evidence.live.shadow import Shadow
 from app.evidence.live.shadow_predictor import (
     Closed,
     IdleGate,
-    LiveObserver,
     RegistryProxy,
     ShadowPredictors,
 )
 from app.models.repository.layout import ModelFiles
+from app.observability.metrics import Metrics
 
 POLL_SECONDS = 1.0
 
@@ -104,7 +104,7 @@ def open_background(
     registry: ModelRegistry,
     *,
     backend: Callable[[Suspension], PredictorFactory],
-    observer: LiveObserver,
+    observer: Metrics,
     agreement_of: AgreementOf,
     prove: Which,
     fraction: float,

@@ -14,12 +14,12 @@ from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
 from app.evidence.live.shadow_predictor import (
     FinalFailures,
-    LiveObserver,
     RegistryProxy,
     ShadowPredictor,
     ShadowPredictors,
 )
 from app.models.repository.config import ModelConfig
+from app.observability.metrics import Metrics
 
 MAX_RESIDENT_BYTES = 2 << 30
 """A shadow predictor that uses more memory is closed; the next replay opens a new one."""
@@ -50,7 +50,7 @@ class Shadow:
     fraction: float
     groups: Sequence[str]
     max_predictors: int
-    observer: LiveObserver
+    observer: Metrics
     agreement_of: AgreementOf
     draw: Callable[[], float] = random.random
     _waiting: dict[str, AnsweredJob] = field(default_factory=dict, init=False)

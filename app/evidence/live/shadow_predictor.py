@@ -7,12 +7,10 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from app.contracts.errors import PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Predictor, PredictorFactory
-from app.contracts.reasons import ShadowOutcome
 from app.contracts.status import Choice
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.process.suspension import Suspension
@@ -24,18 +22,6 @@ from app.evidence.verdict.proof import Timed
 SETTLE_SECONDS = 0.02
 """Pause between the last answer and background work. It leaves time to send the answer's bytes, and
 for the client's next request to arrive."""
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-Later = Callable[[float, Callable[[], None]], Timer]
-"""Calls a function after some seconds."""
-
-
-def _later(seconds: float, call: Callable[[], None]) -> Timer:
-    return asyncio.get_running_loop().call_later(seconds, call)
 
 
 class Closed(Exception):
@@ -51,11 +37,10 @@ class IdleGate:
     suspension is stopped.
     """
 
-    def __init__(self, suspension: Suspension, *, later: Later = _later) -> None:
+    def __init__(self, suspension: Suspension) -> None:
         self.suspension = suspension
-        self._later = later
         self._requests = 0
-        self._settling: Timer | None = None
+        self._settling: asyncio.TimerHandle | None = None
         self._closed = False
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -72,7 +57,8 @@ class IdleGate:
     def ended(self) -> None:
         self._requests -= 1
         if self._requests == 0:
-            self._settling = self._later(SETTLE_SECONDS, self._settled)
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(SETTLE_SECONDS, self._settled)
 
     def _settled(self) -> None:
         with self._idle:
@@ -106,20 +92,6 @@ class IdleGate:
             self._changed.notify_all()
             self._idle.notify_all()
         self.suspension.end()
-
-
-class LiveObserver(Protocol):
-    """Receives the results of runs in idle moments; must not block or raise."""
-
-    def batch_done(
-        self, *, model: str, version: int, group: str, rows: int, seconds: float
-    ) -> None: ...
-
-    def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
-        """Record one replay: its largest absolute difference from the answer, and agreement."""
-
-    def shadowed(self, *, model: str, outcome: ShadowOutcome) -> None:
-        """Record that one sampled request is finished."""
 
 
 class RegistryProxy:

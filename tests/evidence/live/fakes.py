@@ -1,10 +1,9 @@
 """An observer of the live comparison that remembers, and behaviours of predictors."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 
@@ -13,15 +12,18 @@ from app.contracts.ports import PredictorSpec, Ran, Suspended
 from app.contracts.tensors import Tensors
 from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors, Timer
+from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.driving import Loop
 from tests.engine.fakes import PATIENCE, Behaviour, FakeFactory, FakePredictor, doubled
 
 
-def at_once(seconds: float, call: Callable[[], None]) -> Timer:
-    """A timer of the IdleGate that is due already."""
-    call()
-    return Mock(Timer)
+class GateWithoutDelay(IdleGate):
+    """Needs no event loop, for it settles with the last answer."""
+
+    def ended(self) -> None:
+        self._requests -= 1
+        if not self._requests:
+            self._settled()
 
 
 class RecordingLive:

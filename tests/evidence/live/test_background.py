@@ -3,7 +3,7 @@
 import errno
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from app.evidence.live.chooser import Chooser
 from app.evidence.live.prover import Prover
 from app.evidence.live.shadow import Shadow
 from app.evidence.live.shadow_predictor import SETTLE_SECONDS
+from app.observability.metrics import Metrics
 from tests.engine.fakes import Gate, ManualClock, doubled, row, wait_until
 from tests.evidence.live.fakes import Live
 
@@ -31,7 +32,7 @@ def build(live: Live) -> Iterator[Build]:
             fraction=1.0,
             groups=("spare",),
             max_predictors=1,
-            observer=live.observer,
+            observer=cast(Metrics, live.observer),
             agreement_of=lambda info: None,
         )
         prover = Prover(live.registry, live.predictors, which="all")

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from app.contracts.errors import BackendError, WorkerCrashed
-from app.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate, Timer
+from app.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate
 from tests.engine.fakes import PATIENCE, doubled, row
 from tests.evidence.live.fakes import Live, nudged
 
@@ -75,17 +75,20 @@ def test_processes_stand_still_while_any_request_is_answered(live: Live) -> None
     assert live.suspension.holds == 1
 
 
-def test_nothing_continues_until_no_request_has_come_for_a_while(live: Live) -> None:
+def test_nothing_continues_until_no_request_has_come_for_a_while(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer's bytes are written after ended(), and a client often has another request."""
     due: list[Callable[[], None]] = []
-    cancelled = Mock(Timer)
+    cancelled = Mock(asyncio.TimerHandle)
 
-    def later(seconds: float, call: Callable[[], None]) -> Timer:
+    def later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         assert seconds == SETTLE_SECONDS
         due.append(call)
         return cancelled
 
-    idle_gate = IdleGate(live.suspension, later=later)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: Mock(call_later=later))
+    idle_gate = IdleGate(live.suspension)
     waiter = threading.Thread(target=idle_gate.wait)
     idle_gate.began()
     waiter.start()
