@@ -85,10 +85,7 @@ class Calls:
         self._services = services
         self._tracing = services.tracing
         self._gates = gates
-        proxies = settings.proxies()
-        self._proxy_headers = (
-            ProxyHeadersMiddleware(_nothing, trusted_hosts=proxies) if proxies else None
-        )
+        self._proxy_headers = ProxyHeadersMiddleware(_nothing, trusted_hosts=settings.proxies())
         # gRPC assembles whole messages, so only as many may arrive at a time as fit into memory.
         at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
         few = max(1, at_once // 4)
@@ -221,8 +218,6 @@ class Calls:
         host, _, port = urllib.parse.unquote(rest).rpartition(":")
         if kind not in ("ipv4", "ipv6"):
             return ""
-        if self._proxy_headers is None:
-            return host.strip("[]")
         client = (host.strip("[]"), int(port))
         scope: Any = {"type": "http", "client": client, "headers": headers.raw, "scheme": "http"}
         await self._proxy_headers(scope, _nothing, _nothing)
