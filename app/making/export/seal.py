@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from app.contracts.errors import DeadlineExceeded, ExportError, PaddlepoolError, WorkerCrashed
+from app.contracts.errors import ExportError, PaddlepoolError
 from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from app.contracts.tensors import DTYPES, Array, Tensors, TensorSpec
 from app.making.export.config_text import template
@@ -52,33 +52,6 @@ class Trial:
     independent: bool | None
 
 
-class _Bench:
-    """Runs one predictor configuration, and reopens it after a crash."""
-
-    def __init__(self, spec: PredictorSpec, open_predictor: PredictorFactory) -> None:
-        self._spec = spec
-        self._open = open_predictor
-        self._predictor: Predictor | None = None
-
-    def open(self) -> Predictor:
-        if self._predictor is None:
-            self._predictor = self._open(self._spec)
-        return self._predictor
-
-    def run(self, inputs: Tensors) -> Tensors:
-        predictor = self.open()
-        try:
-            return predictor.run(inputs, timeout=RUN_SECONDS)
-        except (WorkerCrashed, DeadlineExceeded):
-            self.close()
-            raise
-
-    def close(self) -> None:
-        if self._predictor is not None:
-            self._predictor.close()
-            self._predictor = None
-
-
 def run_trial(
     spec: PredictorSpec, *, config: ModelConfig, open_predictor: PredictorFactory
 ) -> Trial:
@@ -88,14 +61,9 @@ def run_trial(
     cannot be opened, accepts no shape, or returns an output that is not finite.
     """
     is_paddle = spec.format == "paddle"
-    native = _Bench(replace(spec, options={"onednn": False}) if is_paddle else spec, open_predictor)
-    with closing(native):
-        try:
-            native.open()
-        except PaddlepoolError as error:
-            name = "Paddle" if is_paddle else spec.backend
-            raise ExportError(f"{name} cannot open the program: {error.message}") from error
-        shapes, one, golden = _first_accepted(native, spec.inputs, config)
+    native = replace(spec, options={"onednn": False}) if is_paddle else spec
+    shapes, one, golden, predictor = _first_accepted(native, config, open_predictor)
+    with closing(predictor):
         for name, array in golden.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ExportError(f"output {name} is not finite for random inputs")
@@ -109,7 +77,7 @@ def run_trial(
         independent: bool | None = None
         seen = [golden]
         if _batched(spec.inputs) and _batched(spec.outputs) and len(both) == len(one):
-            independent, more = _rows_are_independent(native, other, both, golden)
+            independent, more = _rows_are_independent(predictor, other, both, golden)
             seen += more
     onednn = "it runs no ONNX"
     if is_paddle:
@@ -126,14 +94,21 @@ def run_trial(
 
 
 def _first_accepted(
-    bench: _Bench, inputs: Sequence[TensorSpec], config: ModelConfig
-) -> tuple[Mapping[str, tuple[int, ...]], Tensors, Tensors]:
+    spec: PredictorSpec, config: ModelConfig, open_predictor: PredictorFactory
+) -> tuple[Mapping[str, tuple[int, ...]], Tensors, Tensors, Predictor]:
+    """The first shapes that the program accepts, its inputs and outputs, and an open predictor."""
     refusal: PaddlepoolError
-    for shapes in _shapes(inputs, config):
-        feeds = _filled(inputs, shapes, seed=1)
+    for shapes in _shapes(spec.inputs, config):
         try:
-            return shapes, feeds, bench.run(feeds)
+            predictor = open_predictor(spec)
         except PaddlepoolError as error:
+            name = "Paddle" if spec.format == "paddle" else spec.backend
+            raise ExportError(f"{name} cannot open the program: {error.message}") from error
+        feeds = _filled(spec.inputs, shapes, seed=1)
+        try:
+            return shapes, feeds, predictor.run(feeds, timeout=RUN_SECONDS), predictor
+        except PaddlepoolError as error:
+            predictor.close()
             refusal = error
     raise ExportError(
         f"the program ran on none of the tried shapes ({refusal.message}); name one under "
@@ -176,10 +151,10 @@ def _batched(specs: Sequence[TensorSpec]) -> bool:
 
 
 def _rows_are_independent(
-    bench: _Bench, other: Tensors, both: Tensors, golden: Tensors
+    predictor: Predictor, other: Tensors, both: Tensors, golden: Tensors
 ) -> tuple[bool, list[Tensors]]:
     try:
-        second, joined = bench.run(other), bench.run(both)
+        second, joined = (predictor.run(each, timeout=RUN_SECONDS) for each in (other, both))
     except PaddlepoolError:
         return False, []
     # All lengths must be equal: an output may have a row per detection instead of per input row.
