@@ -136,7 +136,6 @@ def create_app(
         ),
         metrics=metrics,
         lifecycle=lifecycle or Lifecycle(),
-        default_models=default_models,
         task_tensors={
             name: task.tensors(settings) for name, task in tasks.items() if task.tensors is not None
         },

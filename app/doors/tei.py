@@ -143,7 +143,7 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
 def described(services: Services) -> dict[str, Any]:
     """The members of TEI's `/info` for a classifier; clients read its limits and labels."""
     own = services.settings.of(SentimentSettings)
-    name = services.default_models.get("sentiment")
+    name = services.dataplane.default_models.get("sentiment")
     parameters: Mapping[str, Any] = {}
     if name is not None:
         with contextlib.suppress(ModelNotFound, ModelNotReady), services.registry.lease(name) as m:

@@ -124,7 +124,7 @@ class DataPlane:
         ModelOutputInvalid.
         """
         deadline = self.clock() + timeout
-        chosen = model or self._default_model(task)
+        chosen = model or self.default_model(task)
         with self._leased(chosen, version) as served:
             pipeline = _pipeline_of(served, task)
             group = group or served.config.default_group
@@ -251,7 +251,8 @@ class DataPlane:
             if listener is not None:
                 listener.ended()
 
-    def _default_model(self, task: str) -> str:
+    def default_model(self, task: str) -> str:
+        """The model of requests that name none. Raises ModelNotFound."""
         try:
             return self.default_models[task]
         except KeyError:

@@ -2,8 +2,10 @@
 
 import base64
 import functools
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, cast
 
 import httpx
@@ -25,6 +27,8 @@ SCORES = (Score("happy", "快乐", 0.75), Score("sad", "悲伤", 0.25))
 
 class FakePlane:
     """Answers every picture and text alike, and remembers what was asked."""
+
+    default_models: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.forget()

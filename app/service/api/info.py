@@ -214,7 +214,7 @@ def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info
         **added,
         version=__version__,
         ready=services.registry.ready() and not services.lifecycle.draining,
-        default_models=dict(services.default_models),
+        default_models=dict(services.dataplane.default_models),
         models=[_model(services, status, card) for status in shown(services.registry.index())],
         limits=limits(services.settings),
         thread_budget=ThreadBudgetInfo.model_validate(

@@ -50,7 +50,6 @@ class Services:
     dataplane: DataPlane
     metrics: Metrics
     lifecycle: Lifecycle
-    default_models: Mapping[str, str]
     task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
     """Tasks that answer as models under /v2, by name."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict

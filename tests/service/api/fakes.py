@@ -195,10 +195,9 @@ def make_services(
     return Services(
         settings=settings or Settings(),
         registry=real,
-        dataplane=DataPlane(real, observer=metrics, default_models={}),
+        dataplane=DataPlane(real, observer=metrics, default_models={"echo": "m1"}),
         metrics=metrics,
         lifecycle=Lifecycle(),
-        default_models={"echo": "m1"},
         operations=operations or RecordingExecutor(),
         confinement=lambda: {"codecs": ("no_new_privileges", "landlock"), "predictors": ()},
     )

@@ -220,7 +220,7 @@ async def version_stats(model: str, version: int, services: ServicesDep) -> dict
 def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
     if task_named(services, model) is not None:
         check_version(version)
-        with services.registry.lease(model_of(services, model)) as served:
+        with services.registry.lease(services.dataplane.default_model(model)) as served:
             own = {"name": model, "version": str(VERSION)}
             return {"model_stats": [model_stats(served) | own]}
     versions = [each for each in services.registry.served() if each.name == model]
@@ -287,16 +287,9 @@ def check_version(version: int | None) -> None:
         )
 
 
-def model_of(services: Services, name: str) -> str:
-    """Return the task's default model. Raises ModelNotFound."""
-    if name not in services.default_models:
-        raise ModelNotFound(f"no model for the task {name!r} is configured")
-    return services.default_models[name]
-
-
 def check_ready(services: Services, name: str) -> None:
     """Raise ModelNotFound or ModelNotReady if the task's model cannot answer."""
-    with services.registry.lease(model_of(services, name)) as served:
+    with services.registry.lease(services.dataplane.default_model(name)) as served:
         if not served.ready():
             raise ModelNotReady("The predictors of the task's model are not running.")
 
@@ -322,7 +315,7 @@ def configured(services: Services, task: TaskTensors, name: str) -> dict[str, An
         "input": inputs,
         "output": [_tensor(spec) for spec in task.outputs],
         "ensemble_scheduling": {
-            "step": [{"model_name": model_of(services, name), "model_version": -1}]
+            "step": [{"model_name": services.dataplane.default_model(name), "model_version": -1}]
         },
     }
 
