@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from app.cli.shared import add_repository_option, open_repository, read_version, write_json
@@ -55,5 +56,5 @@ def run(args: argparse.Namespace) -> int:
     if args.svg is not None:
         args.svg.write_text(draw(graph), "utf-8")
     if args.json is not None:
-        write_json(args.json, graph.as_json())
+        write_json(args.json, asdict(graph))
     return 0

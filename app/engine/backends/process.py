@@ -65,13 +65,6 @@ CONVERTING = ("onnxruntime", "openvino")
 """Backends that run ONNX programs and convert a Paddle program while they open it."""
 
 
-def environment_of(
-    backend: str, environments: Mapping[str, Mapping[str, str]] = BACKEND_ENVIRONMENT
-) -> dict[str, str]:
-    """Return the additional environment of a predictor process of this framework."""
-    return ENVIRONMENT | dict(environments.get(backend, {}))
-
-
 class ProcessPredictor(ChildWorker):
     """One child process; see `app.contracts.ports.Predictor`."""
 
@@ -174,7 +167,11 @@ class ProcessBackend:
                     opening,
                     limits=Limits(
                         nice=self.nice,
-                        environment=environment_of(spec.backend, self.environments) | scratch,
+                        environment={
+                            **ENVIRONMENT,
+                            **self.environments.get(spec.backend, {}),
+                            **scratch,
+                        },
                         suspension=self.suspension if suspension is None else suspension,
                         idle=suspension is None and self.suspension is not None,
                         confinement=Confinement.PREDICTOR,

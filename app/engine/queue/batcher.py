@@ -56,9 +56,6 @@ class Running:
     def jobs(self) -> list[Job]:
         return [job for batch in tuple(self.batches) for job in batch.jobs]
 
-    def overdue(self, now: float) -> list[Job]:
-        return [job for job in self.jobs() if job.deadline <= now and not job.future.done()]
-
     def next_deadline(self) -> float:
         return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
 
@@ -332,8 +329,9 @@ class Batcher:
         now = self.clock()
         for job in self._queues.take_expired(now):
             self._expire(job)
-        for job in self._running.overdue(now):
-            job.fail(DeadlineExceeded("the deadline passed while the job was running"))
+        for job in self._running.jobs():
+            if job.deadline <= now:
+                job.fail(DeadlineExceeded("the deadline passed while the job was running"))
         self._arm_deadline(min(self._queues.next_deadline(), self._running.next_deadline()))
 
     def _expire(self, job: Job) -> None:

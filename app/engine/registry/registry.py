@@ -376,14 +376,11 @@ class ModelRegistry:
     def acquire(self, name: str, version: int | None = None) -> ServedModel:
         """Like lease(), but the caller calls the model's release() itself."""
         model = self._serving.acquire(name, version)
-        if model is None:
-            raise self._not_served(name, version)
-        return model
-
-    def _not_served(self, name: str, version: int | None) -> PaddlepoolError:
+        if model is not None:
+            return model
         if self._history.knows(name, version) or (version is None and name in self._wanted):
-            return ModelNotReady("the model is in the repository but not ready")
-        return ModelNotFound("no model of this name and version is served")
+            raise ModelNotReady("the model is in the repository but not ready")
+        raise ModelNotFound("no model of this name and version is served")
 
     def served(self) -> tuple[ServedModel, ...]:
         """Return the versions served now, by name, newest first; for requests use lease()."""

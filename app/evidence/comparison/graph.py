@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from pydantic import TypeAdapter
@@ -71,9 +70,6 @@ class Graph:
             counts[label] += 1
             times[label] += time
         return sorted(((name, counts[name], times[name]) for name in counts), key=lambda k: -k[2])
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:

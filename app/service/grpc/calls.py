@@ -107,7 +107,9 @@ class Calls:
         with self._recorded(method, context, call):
             fault, reply = await self._answer(method, messages, context, call)
             try:
-                hold_reply(self._unread, len(reply), context)
+                if len(reply) > SMALL_BYTES:  # gRPC does not report how much of it is read
+                    self._unread.take(len(reply))
+                    context.add_done_callback(lambda _: self._unread.give_back(len(reply)))
             except PaddlepoolError as error:
                 fault = call.fail(fault_of(error))
         if fault is not None:
@@ -366,16 +368,6 @@ async def end_call(context: Any, fault: Fault, metadata: Mapping[str, str] | Non
     """End a call with the fault's code and detail, and `metadata` or else the fault's metadata."""
     metadata = metadata_of(fault) if metadata is None else metadata
     await context.abort(CODES[fault.status], fault.detail, tuple(metadata.items()))
-
-
-def hold_reply(unread: Budget, size: int, context: Any) -> None:
-    """Count a reply in `unread` until its call ends. Raises Overloaded.
-
-    gRPC does not report how much of a reply its client has read.
-    """
-    if size > SMALL_BYTES:
-        unread.take(size)
-        context.add_done_callback(lambda _: unread.give_back(size))
 
 
 CODES: Mapping[int, grpc.StatusCode] = {

@@ -55,10 +55,13 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
+        target: bytes = scope["raw_path"]
+        if query := scope["query_string"]:
+            target += b"?" + query
         try:
             async with self._session.request(
                 scope["method"],
-                URL(self._origin + _target(scope), encoded=True),
+                URL(self._origin + target.decode("ascii"), encoded=True),
                 headers=_request_headers(scope),
                 data=_body(receive) if _has_body(scope) else None,
                 allow_redirects=False,
@@ -82,12 +85,6 @@ class Relay:
             # Requests have no side effects, so the client may retry.
             fault = http_fault(503, "The replica did not answer.", {"Retry-After": "1"})
             await reply(fault, scope)(scope, receive, send)
-
-
-def _target(scope: Scope) -> str:
-    path: bytes = scope["raw_path"]
-    query: bytes = scope["query_string"]
-    return (path + b"?" + query if query else path).decode("ascii")
 
 
 def _request_headers(scope: Scope) -> list[tuple[str, str]]:
