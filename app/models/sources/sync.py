@@ -89,10 +89,7 @@ def _sync_model(
     changes: Changes,
 ) -> None:
     name = directory.name
-    config = _sync_config(source, directory, model, changes)
-    for label, found in model.files.items():
-        if label != CONFIG:
-            _replace(source, directory / label, found, changes)
+    config = _sync_files(source, directory, model, changes)
     if config is None:
         return
     candidates, count = config.version_policy.choose(sorted(model.versions, reverse=True))
@@ -132,36 +129,27 @@ def _sync_model(
             changes.removed.append(f"{name}/{version}")
 
 
-def _sync_config(
+def _sync_files(
     source: Source, directory: Path, model: RemoteModel, changes: Changes
 ) -> ModelConfig | None:
-    """Copy and return the model's configuration.
+    """Copy the model's own files and return its configuration; None if the new one is unusable.
 
-    Keeps the old one and returns None if the new one is invalid or cannot be read.
+    A file that cannot be read, or an invalid configuration, does not replace the old one.
     """
-    found, label = model.files.get(CONFIG), f"{directory.name}/{CONFIG}"
-    try:
-        text = b"" if found is None else source.read(found, limit=MAX_CONFIG_BYTES)
-        config = parse_config(text)
-    except (DownloadError, ConfigError) as error:
-        changes.refused[label] = error.message
-        return None
-    if found is not None and _read(directory / CONFIG) != text:
-        write_atomically(directory / CONFIG, text)
-        changes.taken.append(label)
+    config = None if CONFIG in model.files else ModelConfig()
+    for name, found in model.files.items():
+        label = f"{directory.name}/{name}"
+        try:
+            text = source.read(found, limit=MAX_CONFIG_BYTES)
+            if name == CONFIG:
+                config = parse_config(text)
+        except (DownloadError, ConfigError) as error:
+            changes.refused[label] = error.message
+            continue
+        if _read(directory / name) != text:
+            write_atomically(directory / name, text)
+            changes.taken.append(label)
     return config
-
-
-def _replace(source: Source, path: Path, found: RemoteFile, changes: Changes) -> None:
-    label = f"{path.parent.name}/{path.name}"
-    try:
-        text = source.read(found, limit=MAX_CONFIG_BYTES)
-    except DownloadError as error:
-        changes.refused[label] = error.message
-        return
-    if _read(path) != text:
-        write_atomically(path, text)
-        changes.taken.append(label)
 
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
