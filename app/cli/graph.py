@@ -31,8 +31,7 @@ def run(args: argparse.Namespace) -> int:
     fitting = [g.name for g in files.config.instance_group if g.backend == "paddle_inference"]
     if name not in fitting:
         raise ConfigError(
-            f"--group must be one of {', '.join(fitting)}: other groups have no optimised program",
-            received=name,
+            f"--group must be one of {', '.join(fitting)}: other groups have no optimised program"
         )
     graph = profile_graph(files, name)
     total = graph.milliseconds

@@ -107,9 +107,9 @@ def run(args: argparse.Namespace) -> int:
         f"(budget {args.budget:g}); float: {floats}; {search.tried} programs measured"
     )
     if not loss <= args.budget:
-        raise ExportError(f"not published: {said}", limit=args.budget, received=loss)
+        raise ExportError(f"not published: {said}")
     if not set(layers_of(model)) - set(search.ranges.float_layers):
-        raise ExportError(f"not published: no layer would be int8: {said}", limit=args.budget)
+        raise ExportError(f"not published: no layer would be int8: {said}")
     entry = DerivedProgram(
         name=INT8,
         format="onnx",
@@ -141,9 +141,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if not 0 < args.budget < 1:
-        raise ConfigError("--budget must be between 0 and 1", received=args.budget)
+        raise ConfigError("--budget must be between 0 and 1")
     if args.samples < 1:
-        raise ConfigError("--samples must be at least 1", received=args.samples)
+        raise ConfigError("--samples must be at least 1")
     if not args.data.is_dir():
         raise ConfigError(f"no such folder: {args.data} (--data names it)")
 

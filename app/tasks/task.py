@@ -101,8 +101,7 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
     tasks = load_tasks() if tasks is None else tasks
     if info.pipeline not in tasks:
         raise ConfigError(
-            f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}",
-            received=info.pipeline,
+            f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}"
         )
     return tasks[info.pipeline]
 

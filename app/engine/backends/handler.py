@@ -48,13 +48,11 @@ def checked_options(
     for name, value in received.items():
         if name not in known:
             raise ConfigError(
-                f"backend {backend} has no option {name!r}, it has {', '.join(known)}",
-                received=name,
+                f"backend {backend} has no option {name!r}, it has {', '.join(known)}"
             )
         if type(value) is not type(known[name]):
             raise ConfigError(
-                f"backend {backend}: option {name!r} must be a {type(known[name]).__name__}",
-                received=str(value)[:40],
+                f"backend {backend}: option {name!r} must be a {type(known[name]).__name__}"
             )
     return {**known, **received}
 

@@ -72,7 +72,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     shapes: set[tuple[tuple[int, ...], ...]] = set()
     few = options["onednn_rows"]
     if few > 1 and not (options["onednn"] and options["device"] == "cpu"):
-        raise ConfigError('onednn_rows needs onednn = true and device = "cpu"', received=few)
+        raise ConfigError('onednn_rows needs onednn = true and device = "cpu"')
     own = _create(core, opening, options | {"onednn": False}) if few > 1 else None
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
@@ -126,7 +126,7 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
     lacks what they need: Paddle itself would accept them and run 850 times slower, or crash.
     """
     if options["device"] not in ("cpu", "gpu"):
-        raise ConfigError('device must be "cpu" or "gpu"', received=str(options["device"])[:40])
+        raise ConfigError('device must be "cpu" or "gpu"')
     gpu = options["device"] == "gpu"
     if options["bfloat16"] and (gpu or not options["onednn"]):
         raise ConfigError('bfloat16 = true needs onednn = true and device = "cpu"')

@@ -155,8 +155,7 @@ class ProcessBackend:
         target = self.backends.get(spec.backend)
         if target is None:
             raise ConfigError(
-                f"backend {spec.backend!r} is unknown, there are {', '.join(self.backends)}",
-                received=spec.backend,
+                f"backend {spec.backend!r} is unknown, there are {', '.join(self.backends)}"
             )
         _check_program(spec)
         opening = asdict(spec) | {"directory": str(spec.directory)}
@@ -240,11 +239,10 @@ def check_outputs(
 def _check_program(spec: PredictorSpec) -> None:
     """Raise BackendError if the backend cannot run the program, before a process is started."""
     if spec.refusal:
-        raise BackendError(spec.refusal, received=spec.program_name)
+        raise BackendError(spec.refusal)
     if spec.format == "onnx" and spec.backend.startswith("paddle_"):
         named = "the model's program" if spec.program_name is None else repr(spec.program_name)
         raise BackendError(
             f"backend {spec.backend} runs Paddle programs and {named} is ONNX: "
-            "onnxruntime and openvino run it",
-            received=spec.program_name,
+            "onnxruntime and openvino run it"
         )

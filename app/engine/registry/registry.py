@@ -75,9 +75,7 @@ def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
     if threads > limit:
         raise ConfigError(
             f"{name}: its instance groups ask for {threads} threads on {cores:g} cores, "
-            f"limit {limit}",
-            limit=limit,
-            received=threads,
+            f"limit {limit}"
         )
 
 

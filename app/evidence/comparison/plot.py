@@ -16,9 +16,7 @@ DEFAULT, OTHER, INEFFECTIVE = "#1f6feb", "#8aa4c8", "#d9a441"
 def check_plot(file: Path) -> None:
     """Raise ConfigError if the suffix is not one of SUFFIXES or matplotlib is not installed."""
     if file.suffix not in SUFFIXES:
-        raise ConfigError(
-            f"--plot writes {' and '.join(SUFFIXES)} files", received=file.suffix or "no suffix"
-        )
+        raise ConfigError(f"--plot writes {' and '.join(SUFFIXES)} files")
     _matplotlib()
 
 

@@ -112,9 +112,7 @@ def choose_groups(config: ModelConfig, names: Sequence[str]) -> list[InstanceGro
     known = [group.name for group in config.instance_group]
     for name in names:
         if name not in known:
-            raise ConfigError(
-                f"there is no instance group {name!r}, there are {', '.join(known)}", received=name
-            )
+            raise ConfigError(f"there is no instance group {name!r}, there are {', '.join(known)}")
     return [group for group in config.instance_group if group.name in (names or known)]
 
 

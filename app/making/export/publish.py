@@ -42,9 +42,7 @@ def staged_version(model: Path, version: int) -> Iterator[Path]:
     """
     if not VERSION.fullmatch(str(version)):
         raise ExportError(
-            f"a version is a whole number from 1 to {LAST_VERSION}, received {version}",
-            limit=LAST_VERSION,
-            received=version,
+            f"a version is a whole number from 1 to {LAST_VERSION}, received {version}"
         )
     if (model / str(version)).exists():
         raise ExportError(f"{model.name} already has a version {version}")

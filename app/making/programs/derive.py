@@ -100,9 +100,7 @@ def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, OPSET)
     except Exception as error:  # its errors have no common base class
         raise ExportError(
-            f"the program has opset {own}, quantising needs {OPSET}, and ONNX cannot convert it",
-            limit=OPSET,
-            received=own,
+            f"the program has opset {own}, quantising needs {OPSET}, and ONNX cannot convert it"
         ) from error
 
 

@@ -43,8 +43,7 @@ class ModelFiles:
         names = [each.name for each in self.config.instance_group]
         if name not in (None, *names):
             raise ConfigError(
-                f"{self.name} has no instance group {name!r}, it has {', '.join(names)}",
-                received=name,
+                f"{self.name} has no instance group {name!r}, it has {', '.join(names)}"
             )
         return self.config.group(name or self.config.default_group)
 
@@ -222,9 +221,7 @@ def find_default_models(
     for task, model in chosen.items():
         if task not in known:
             raise ConfigError(
-                f"{VARIABLE}: there is no task {task!r}, there are {', '.join(known)}",
-                limit=", ".join(known),
-                received=task,
+                f"{VARIABLE}: there is no task {task!r}, there are {', '.join(known)}"
             )
         if model not in configs or configs[model].pipeline != task:
             log.warning(

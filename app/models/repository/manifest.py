@@ -210,9 +210,7 @@ def verify_files(
                 size = os.fstat(file.fileno()).st_size
                 if size != expected.bytes:
                     raise ManifestError(
-                        f"{label}: {name} has {size} bytes, its manifest says {expected.bytes}",
-                        limit=expected.bytes,
-                        received=size,
+                        f"{label}: {name} has {size} bytes, its manifest says {expected.bytes}"
                     )
                 found = _sha256(file, gently=gently)
         except OSError as error:

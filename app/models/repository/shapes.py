@@ -78,7 +78,6 @@ def _axis(written: str, inputs: Sequence[TensorSpec]) -> Axis:
     if written not in free:
         raise ConfigError(
             f"equal_axes names {written!r}, the free axes of the inputs are "
-            f"{', '.join(sorted(free)) or 'none'}",
-            received=written,
+            f"{', '.join(sorted(free)) or 'none'}"
         )
     return name, int(number)

@@ -83,11 +83,7 @@ class Source:
     def read(self, file: RemoteFile, *, limit: int) -> bytes:
         """Read a small file. Raises DownloadError on failure or above `limit` bytes."""
         if file.bytes > limit:
-            raise DownloadError(
-                f"{file.path} has {file.bytes} bytes, the limit is {limit}",
-                limit=limit,
-                received=file.bytes,
-            )
+            raise DownloadError(f"{file.path} has {file.bytes} bytes, the limit is {limit}")
         return b"".join(self.blocks(file))
 
     def blocks(self, file: RemoteFile) -> Iterator[bytes]:

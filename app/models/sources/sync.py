@@ -194,9 +194,7 @@ def _check_room(label: str, staging: Path, needed: int) -> None:
     """Raise DownloadError if the disk has fewer than `needed` bytes free."""
     free = shutil.disk_usage(staging).free
     if needed > free:
-        raise DownloadError(
-            f"{label} has {needed} bytes, {free} are free on the disk", limit=free, received=needed
-        )
+        raise DownloadError(f"{label} has {needed} bytes, {free} are free on the disk")
 
 
 def _read(path: Path) -> bytes | None:

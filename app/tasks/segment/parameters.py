@@ -68,8 +68,7 @@ def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
     if parameters.output not in names:
         raise ConfigError(
             f"{info.name}: parameters.output is {parameters.output!r}, the model returns "
-            f"{', '.join(names)}",
-            received=parameters.output,
+            f"{', '.join(names)}"
         )
     return info.outputs[names.index(parameters.output)]
 
