@@ -106,9 +106,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     marks = sum(map(body.count, (b"[", b"{", b":", b",")))
     if marks > MAX_MARKS:
         raise InvalidParameter(
-            f"the body has {marks} brackets, colons and commas, the limit is {MAX_MARKS}",
-            limit=MAX_MARKS,
-            received=marks,
+            f"the body has {marks} brackets, colons and commas, the limit is {MAX_MARKS}"
         )
     try:
         document = orjson.loads(body)
@@ -124,7 +122,7 @@ def picture_in_base64(value: object, name: str) -> bytes:
     if value is None or value in ("", b""):
         raise FileMissing(f"{name} is missing: the picture, base64")
     if not isinstance(value, str | bytes):
-        raise InvalidParameter(f"{name} must be a picture as base64", limit="base64")
+        raise InvalidParameter(f"{name} must be a picture as base64")
     text = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
     beginning = text[:8].lower()
     if beginning.startswith(tuple(each.encode() for each in ADDRESSES)):
@@ -134,9 +132,9 @@ def picture_in_base64(value: object, name: str) -> bytes:
     try:
         picture = base64.b64decode(text)
     except (binascii.Error, ValueError):
-        raise InvalidParameter(f"{name} is not base64", limit="base64") from None
+        raise InvalidParameter(f"{name} is not base64") from None
     if not picture:
-        raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
+        raise FileMissing(f"{name}: the picture has 0 bytes")
     return picture
 
 

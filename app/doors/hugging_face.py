@@ -140,11 +140,7 @@ async def answer(request: Request, services: ServicesDep, routing: RoutingDep) -
         return await segment_picture(request, services, routing)
     limit = services.settings.of(SentimentSettings).sentiment_max_bytes
     if len(content) > limit:
-        raise FileTooLarge(
-            f"The texts have {len(content)} bytes, the limit is {limit}.",
-            limit=limit,
-            received=len(content),
-        )
+        raise FileTooLarge(f"The texts have {len(content)} bytes, the limit is {limit}.")
     faults: list[Any] = []
     body = read_body(TextsRequest, content, JSON, faults)
     if body is None:
@@ -182,8 +178,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     kind = media_type(request)
     if kind not in ("", JSON) and not kind.startswith(RAW_TYPES):
         raise UnsupportedMediaType(
-            "the body must be a picture, or JSON with the picture as base64 in inputs",
-            limit=f"image/*, {JSON}",
+            "the body must be a picture, or JSON with the picture as base64 in inputs"
         )
     body = await request.body()
     if not body:

@@ -153,10 +153,7 @@ async def _received(request: Request, settings: Settings) -> tuple[Callable[[], 
         size = sum(len(value) for _, value in form.fields)
         return lambda: (dict(form.fields), dict(form.files)), size
     if kind not in (JSON, URLENCODED):
-        raise UnsupportedMediaType(
-            f"the body must be {FORM}, {URLENCODED} or {JSON}",
-            limit=f"{FORM}, {URLENCODED}, {JSON}",
-        )
+        raise UnsupportedMediaType(f"the body must be {FORM}, {URLENCODED} or {JSON}")
     body = await request.body()
     parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
     return lambda: (parse(), {}), len(body)
@@ -170,7 +167,7 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
     """
     pairs = body.split(b"&", most + 1)
     if len(pairs) > most + 1:
-        raise InvalidParameter(f"the form has more than {most} fields", limit=most)
+        raise InvalidParameter(f"the form has more than {most} fields")
     fields: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = pair.partition(b"=")
@@ -184,10 +181,7 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
             fields["image_file_b64"] = value
             continue
         if len(pair) > 3 * FIELD_TEXT_BYTES:
-            raise InvalidParameter(
-                f"a field of the form has more than {FIELD_TEXT_BYTES} bytes",
-                limit=FIELD_TEXT_BYTES,
-            )
+            raise InvalidParameter(f"a field of the form has more than {FIELD_TEXT_BYTES} bytes")
         fields[_text(name)] = _text(value)
     return fields
 
@@ -297,7 +291,7 @@ def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byt
         raise FileMissing("the picture is missing: give it in image_file or image_file_b64")
     background = files.get("bg_image_file")
     if background is not None and not background:
-        raise FileMissing("bg_image_file: the picture has 0 bytes", received=0)
+        raise FileMissing("bg_image_file: the picture has 0 bytes")
     return file or picture_in_base64(text, "image_file_b64"), background
 
 
@@ -309,9 +303,7 @@ def _word(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidParameter("a field is neither a text nor a number")
     if len(value) > WORD_CHARACTERS:
-        raise InvalidParameter(
-            f"a field has more than {WORD_CHARACTERS} characters", limit=WORD_CHARACTERS
-        )
+        raise InvalidParameter(f"a field has more than {WORD_CHARACTERS} characters")
     return value.strip()
 
 

@@ -123,7 +123,7 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
     if not isinstance(inputs, list):
         raise InvalidParameter(_SHAPE)
     if not inputs:
-        raise TextEmpty("inputs cannot be empty", limit=1, received=0)
+        raise TextEmpty("inputs cannot be empty")
     if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
         raise refused(
             "inputs", 'pairs such as ["a","b"] are not supported; a batch is [["a"],["b"]]'

@@ -290,9 +290,7 @@ class ServedModel:
             missing = ", ".join(sorted(expected - set(inputs))) or "none"
             raise InvalidTensor(
                 f"the model takes the inputs {', '.join(sorted(expected))}; received {len(inputs)} "
-                f"of which {len(expected & set(inputs))} fit, missing {missing}",
-                limit=len(expected),
-                received=len(inputs),
+                f"of which {len(expected & set(inputs))} fit, missing {missing}"
             )
         for spec in self.inputs:
             array = inputs[spec.name]
@@ -309,11 +307,7 @@ class ServedModel:
         if len(set(sizes.values())) != 1:
             raise InvalidTensor(f"inputs differ in their first axis: {sizes}")
         if rows > self.max_rows:
-            raise InvalidTensor(
-                f"{rows} rows in one job, limit {self.max_rows} (max_batch_size)",
-                limit=self.max_rows,
-                received=rows,
-            )
+            raise InvalidTensor(f"{rows} rows in one job, limit {self.max_rows} (max_batch_size)")
         return rows
 
 

@@ -342,10 +342,7 @@ class Arrivals:
         except TimeoutError:
             if has_place:
                 raise
-            raise Overloaded(
-                f"{self._limit} messages are arriving; that is the limit",
-                limit=self._limit,
-            ) from None
+            raise Overloaded(f"{self._limit} messages are arriving; that is the limit") from None
 
 
 async def received(

@@ -147,11 +147,7 @@ def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
         if "shared_memory_region" in entry["parameters"]:
             raise InvalidTensor(f"{NO_SHARED_MEMORY}, send tensors in the request")
     if tensors and len(tensors) != len(inputs):
-        raise InvalidTensor(
-            f"there are {len(tensors)} raw_input_contents for {len(inputs)} inputs",
-            limit=len(inputs),
-            received=len(tensors),
-        )
+        raise InvalidTensor(f"there are {len(tensors)} raw_input_contents for {len(inputs)} inputs")
     for number, (entry, tensor) in enumerate(zip(inputs, request.inputs, strict=True)):
         if tensors:
             entry["parameters"]["binary_data_size"] = len(tensors[number])
@@ -228,9 +224,7 @@ def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
     if size > max_head:
         raise FileTooLarge(
             f"The message has {size} bytes besides its raw tensors, the limit is {max_head}; "
-            "larger tensors can be sent as raw_input_contents.",
-            limit=max_head,
-            received=size,
+            "larger tensors can be sent as raw_input_contents."
         )
     return b"".join(head), tensors
 
@@ -257,12 +251,10 @@ def _parts(
             raise _malformed()
         if stop > end:
             raise _malformed()
-        if (number := next(numbers)) > MAX_PARTS:
+        if next(numbers) > MAX_PARTS:
             raise InvalidTensor(
                 f"the message has more than {MAX_PARTS} parts; send numbers packed, and large "
-                "tensors as raw_input_contents",
-                limit=MAX_PARTS,
-                received=number,
+                "tensors as raw_input_contents"
             )
         yield tag, begin, at, stop
         if kind == BYTES and (parts := inside.get(tag >> 3)) is not None:

@@ -348,11 +348,7 @@ def _text(name: str, value: str | int | float | bool) -> str:
     """Convert a parameter to the text that a query would contain."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if len(text) > MAX_CHARACTERS:
-        raise InvalidParameter(
-            f"{name} has {len(text)} characters, the limit is {MAX_CHARACTERS}",
-            limit=MAX_CHARACTERS,
-            received=len(text),
-        )
+        raise InvalidParameter(f"{name} has {len(text)} characters, the limit is {MAX_CHARACTERS}")
     return text
 
 

@@ -364,9 +364,7 @@ def _decoded(text: bytes, position: int) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError as error:
-        raise InvalidParameter(
-            f"text {position} is not UTF-8 at byte {error.start}", received=error.start
-        ) from None
+        raise InvalidParameter(f"text {position} is not UTF-8 at byte {error.start}") from None
 
 
 def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensors:

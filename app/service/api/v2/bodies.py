@@ -47,9 +47,7 @@ def parse_request(
     """
     if header_length is not None and not 0 <= header_length <= len(body):
         raise InvalidTensor(
-            f"{BINARY_HEADER} says {header_length} bytes of JSON, the body has {len(body)}",
-            limit=len(body),
-            received=header_length,
+            f"{BINARY_HEADER} says {header_length} bytes of JSON, the body has {len(body)}"
         )
     split = len(body) if header_length is None else header_length
     return read_document(
@@ -81,9 +79,7 @@ def _json(text: bytes) -> Any:
     if lists > MAX_LISTS:
         raise InvalidTensor(
             f"the JSON has {lists} lists and objects, the limit is {MAX_LISTS}; send such "
-            f"tensors as one flat list, or raw with {BINARY_HEADER}",
-            limit=MAX_LISTS,
-            received=lists,
+            f"tensors as one flat list, or raw with {BINARY_HEADER}"
         )
     try:
         return orjson.loads(text)

@@ -213,10 +213,7 @@ def _id(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > MAX_ID_CHARACTERS:
-        raise InvalidTensor(
-            f"id must be a string of at most {MAX_ID_CHARACTERS} characters",
-            limit=MAX_ID_CHARACTERS,
-        )
+        raise InvalidTensor(f"id must be a string of at most {MAX_ID_CHARACTERS} characters")
     return value
 
 
@@ -230,11 +227,7 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bo
 def _whole(parameters: Mapping[str, Any], name: str, limit: int) -> int:
     value = parameters.get(name, 0)
     if type(value) is not int or not 0 <= value <= limit:
-        raise InvalidTensor(
-            f"parameter {name} must be an integer from 0 to {limit}",
-            limit=limit,
-            received=value if type(value) is int and abs(value) < 2**53 else None,
-        )
+        raise InvalidTensor(f"parameter {name} must be an integer from 0 to {limit}")
     return value
 
 

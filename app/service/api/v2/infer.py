@@ -85,9 +85,7 @@ async def _infer(
     if json_bytes > cap:
         raise FileTooLarge(
             f"The JSON part has {json_bytes} bytes, the limit is {cap}; larger tensors can be "
-            f"sent raw, with {BINARY_HEADER}.",
-            limit=cap,
-            received=json_bytes,
+            f"sent raw, with {BINARY_HEADER}."
         )
 
     found = await infer_tensors(
@@ -142,9 +140,7 @@ def check_size(services: Services, model: str, size: int) -> None:
     task = task_named(services, model)
     if task is not None and size > task.max_bytes:
         raise FileTooLarge(
-            f"The body has {size} bytes, the limit for {model!r} is {task.max_bytes}.",
-            limit=task.max_bytes,
-            received=size,
+            f"The body has {size} bytes, the limit for {model!r} is {task.max_bytes}."
         )
 
 

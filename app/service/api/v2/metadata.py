@@ -281,9 +281,7 @@ def check_version(version: int | None) -> None:
     """Raise ModelNotFound for any version except 1, the only version of a task."""
     if version not in (None, VERSION):
         raise ModelNotFound(
-            f"a task has only version {VERSION}; the parameter model names the model's version",
-            limit=VERSION,
-            received=version,
+            f"a task has only version {VERSION}; the parameter model names the model's version"
         )
 
 

@@ -88,9 +88,7 @@ def read_inputs(
             size = _binary_size(name, size, shape, dtype)
             if used + size > len(raw):
                 raise InvalidTensor(
-                    f"input {name!r} needs {size} bytes after the JSON, {len(raw) - used} are left",
-                    limit=size,
-                    received=len(raw) - used,
+                    f"input {name!r} needs {size} bytes after the JSON, {len(raw) - used} are left"
                 )
             array = _from_bytes(name, raw[used : used + size], shape, dtype)
             used += size
@@ -98,11 +96,7 @@ def read_inputs(
             array = _from_base64(name, array)
         found[name] = array.reshape(final)
     if used != len(raw):
-        raise InvalidTensor(
-            f"{len(raw)} bytes follow the JSON, the inputs use {used}",
-            limit=used,
-            received=len(raw),
-        )
+        raise InvalidTensor(f"{len(raw)} bytes follow the JSON, the inputs use {used}")
     return found
 
 
@@ -150,11 +144,7 @@ def _dtype(name: str, value: Any, spec: TensorSpec) -> np.dtype[Any]:
     expected = NAMES[spec.dtype]
     if value != expected:
         received = value if isinstance(value, str) and value in DATATYPES else "something else"
-        raise InvalidTensor(
-            f"input {name!r} must have datatype {expected}, received {received}",
-            limit=expected,
-            received=received,
-        )
+        raise InvalidTensor(f"input {name!r} must have datatype {expected}, received {received}")
     return np.dtype(spec.dtype)
 
 
@@ -167,9 +157,7 @@ def _binary_size(name: str, size: Any, shape: tuple[int, ...], dtype: np.dtype[A
     if type(size) is not int or size != needed:
         raise InvalidTensor(
             f"input {name!r}: shape {list(shape)} of {dtype.name} is {needed} bytes, "
-            "but its raw data or binary_data_size differs",
-            limit=needed,
-            received=size if type(size) is int else None,
+            "but its raw data or binary_data_size differs"
         )
     return size
 
@@ -203,8 +191,7 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
     except OverflowError:
         bounds = np.iinfo(dtype)
         raise InvalidTensor(
-            f"input {name!r}: {dtype.name} holds {bounds.min} to {bounds.max}",
-            limit=int(bounds.max),
+            f"input {name!r}: {dtype.name} holds {bounds.min} to {bounds.max}"
         ) from None
 
 
@@ -221,9 +208,7 @@ def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
             received = f"another length or depth on axis {axis}" if nested else f"{len(data)}"
             raise InvalidTensor(
                 f"input {name!r}: shape {list(shape)} needs {count} values, flat or nested alike; "
-                f"received {received}",
-                limit=count,
-                received=None if nested else len(data),
+                f"received {received}"
             )
         level = list(chain.from_iterable(level))
     return level
@@ -238,9 +223,7 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
     if count * LENGTH_BYTES > len(raw):
         raise InvalidTensor(
             f"input {name!r}: shape {list(shape)} is {count} strings, which need more than the "
-            f"{len(raw)} received bytes",
-            limit=count * LENGTH_BYTES,
-            received=len(raw),
+            f"{len(raw)} received bytes"
         )
     items: list[bytes] = []
     at = 0
@@ -250,17 +233,13 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
         if end + size > len(raw):
             raise InvalidTensor(
                 f"input {name!r}: string {len(items) + 1} of {count} should have {size} bytes, "
-                f"{max(0, len(raw) - end)} are left",
-                limit=size,
-                received=max(0, len(raw) - end),
+                f"{max(0, len(raw) - end)} are left"
             )
         items.append(bytes(raw[end : end + size]))
         at = end + size
     if at != len(raw):
         raise InvalidTensor(
-            f"input {name!r}: {len(raw)} bytes were received, its {count} strings use {at}",
-            limit=at,
-            received=len(raw),
+            f"input {name!r}: {len(raw)} bytes were received, its {count} strings use {at}"
         )
     return strings_of(items, shape)
 

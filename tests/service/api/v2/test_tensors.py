@@ -162,13 +162,12 @@ def test_more_lists_than_the_limit_are_not_read(brackets: bytes) -> None:
     body = b"[" + b",".join([brackets] * MAX_LISTS) + b"]"
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidTensor, match=f"{MAX_LISTS + 1} lists") as refused:
+        with pytest.raises(InvalidTensor, match=f"{MAX_LISTS + 1} lists.* {MAX_LISTS};"):
             read(body)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < len(body) + 100_000
-    assert (refused.value.limit, refused.value.received) == (MAX_LISTS, MAX_LISTS + 1)
 
 
 @pytest.mark.parametrize("length", [-1, 10_000], ids=["negative", "beyond the body"])
