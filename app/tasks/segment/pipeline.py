@@ -133,18 +133,17 @@ class SegmentPipeline:
             with _about(first):
                 reply = await self._decode("open_picture", meta, payload.body, picture, deadline)
             stages = dict(reply.meta["seconds"])
-            shape = reply.meta["shape"]
-            opened = _Opened(payload, options, picture, shape)
+            meta = {"limits": limits, "shape": reply.meta["shape"]}
+            opened = _Opened(payload, options | meta | {"background": None}, [picture])
             if payload.background is not None:
                 background = self._opened(held)
-                meta = {"limits": limits, "shape": shape}
                 with _about("bg_image"):
                     second = await self._decode(
                         "open_background", meta, payload.background, background, deadline
                     )
                 stages["decode"] += second.meta["seconds"]
-                background_shape = second.meta["shape"]
-                opened = _Opened(payload, options, picture, shape, background, background_shape)
+                opened.meta["background"] = second.meta["shape"]
+                opened.pictures.append(background)
             release = held.pop_all().close
         return Prepared(
             jobs=({self._input_name: reply.arrays["input"]},),
@@ -178,22 +177,15 @@ class SegmentPipeline:
     ) -> Finished:
         """A SegmentResult. Raises DeadlineExceeded, OutputTooLarge and WorkerCrashed."""
         opened: _Opened = prepared.state
-        request = opened.request
-        pictures = [each for each in (opened.picture, opened.background) if each is not None]
-        meta = opened.options | {
-            "limits": self._limits,
-            "shape": opened.shape,
-            "background": opened.background_shape,
-        }
         reply = await self._codecs.pool.submit(
             f"{STAGES}:render",
-            meta,
+            opened.meta,
             {"mask": outputs[0][self._output_name]},
-            descriptors=[each.descriptor for each in pictures],
+            descriptors=[each.descriptor for each in opened.pictures],
             deadline=deadline,
             urgent=True,
         )
-        return Finished(value=_result(request, reply), stages=reply.meta["seconds"])
+        return Finished(value=_result(opened.request, reply), stages=reply.meta["seconds"])
 
     def close(self) -> None:
         """Do nothing: the codecs are shared and belong to `app.main`."""
@@ -208,17 +200,11 @@ def _options(request: SegmentRequest) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A request, its options for the stages, and its decoded pictures.
-
-    The second picture, the background, may be absent.
-    """
+    """A request, what the stage render gets, and the decoded pictures, the background second."""
 
     request: SegmentRequest
-    options: dict[str, Any]
-    picture: Picture
-    shape: list[int]
-    background: Picture | None = None
-    background_shape: list[int] | None = None
+    meta: dict[str, Any]
+    pictures: list[Picture]
 
 
 @contextmanager
