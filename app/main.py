@@ -21,7 +21,7 @@ from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.resources import memory_limit
 from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
-from app.engine.dataplane import DataPlane, RequestObserver
+from app.engine.dataplane import DataPlane, StagesDone
 from app.engine.pool.context import EngineContext, OnDemand
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
@@ -84,11 +84,12 @@ def create_app(
     warn_of_unknown_groups(settings.shadow_groups, configs.values())
     metrics = Metrics(build=build_info(), memory_limit=memory_limit())
     tracing = None
-    observer: RequestObserver = metrics
+    stages_done: list[StagesDone] = [metrics.stages_done]
     if settings.tracing:
         with extra("otel", setting="PADDLEPOOL_TRACING"):
-            from app.observability.tracing import TracedStages, open_tracing
-        tracing, observer = open_tracing(), TracedStages(metrics)
+            from app.observability.tracing import open_tracing, stages_of_current
+        tracing = open_tracing()
+        stages_done.append(stages_of_current)
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
@@ -130,8 +131,8 @@ def create_app(
         registry=registry,
         dataplane=DataPlane(
             registry,
-            observer=observer,
             default_models=default_models,
+            stages_done=stages_done,
             traffic_listener=background,
         ),
         metrics=metrics,

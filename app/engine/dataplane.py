@@ -46,10 +46,8 @@ LARGE_TENSORS = 4 << 20
 check takes under a millisecond."""
 
 
-class RequestObserver(Protocol):
-    """Receives the seconds of each stage of an answered request; must not block or raise."""
-
-    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None: ...
+StagesDone = Callable[[Mapping[str, float], Sequence[InferResult]], None]
+"""Receives the seconds of each stage of an answered request; must not block or raise."""
 
 
 class TrafficListener(Protocol):
@@ -99,8 +97,8 @@ class DataPlane:
     """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
 
     registry: ModelRegistry
-    observer: RequestObserver
     default_models: Mapping[str, str]
+    stages_done: Sequence[StagesDone] = ()
     traffic_listener: TrafficListener | None = None
     clock: Clock = time.monotonic
 
@@ -228,7 +226,8 @@ class DataPlane:
             measured[START_UP] = starting
         order = dict.fromkeys((*STAGES, *measured))  # a task may have other stages, too
         stages = {stage: measured[stage] for stage in order if stage in measured}
-        self.observer.stages_done(stages, results)
+        for receive in self.stages_done:
+            receive(stages, results)
         if (listener := self.traffic_listener) is not None:
             listener.answered(served, group, jobs, [result.outputs for result in results])
         return Answer(

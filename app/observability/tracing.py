@@ -36,7 +36,6 @@ from app import __version__
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Clock, InferResult
 from app.contracts.reasons import STAGES, START_UP
-from app.observability.metrics import Metrics
 
 MODEL, VERSION = "paddlepool.model.name", "paddlepool.model.version"
 GROUP, INSTANCE = "paddlepool.instance_group", "paddlepool.instance"
@@ -162,16 +161,10 @@ class Tracing:
         sending.join(FLUSH_SECONDS)
 
 
-class TracedStages:
-    """Observer of the data plane that reports to the metrics and to the request's span."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
-        self._metrics.stages_done(stages, results)
-        if (request := CURRENT.get()) is not None:
-            request.stages_done(stages, results)
+def stages_of_current(stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
+    """Give the stages of the current request to its span."""
+    if (request := CURRENT.get()) is not None:
+        request.stages_done(stages, results)
 
 
 def places_of(

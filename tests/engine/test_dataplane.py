@@ -25,7 +25,6 @@ from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.engine.dataplane import Answer, DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
-from app.observability.metrics import Metrics
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     DOUBLE,
@@ -102,7 +101,7 @@ def registry(
 
 @pytest.fixture
 def dataplane(registry: Any) -> DataPlane:
-    return DataPlane(registry.it, observer=Metrics(build={}), default_models={"several": "double"})
+    return DataPlane(registry.it, default_models={"several": "double"})
 
 
 @pytest.fixture
@@ -363,8 +362,7 @@ def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(
 ) -> None:
     """Reading is a part of what the client waits for."""
     now = [100.0]
-    observer = Metrics(build={})
-    dataplane = DataPlane(registry.it, observer=observer, default_models={}, clock=lambda: now[0])
+    dataplane = DataPlane(registry.it, default_models={}, clock=lambda: now[0])
 
     async def read(served: ServedModel) -> TensorRequest:
         now[0] += 7

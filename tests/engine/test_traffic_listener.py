@@ -9,7 +9,6 @@ from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFou
 from app.contracts.tensors import Tensors
 from app.engine.dataplane import DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
-from app.observability.metrics import Metrics
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import (
     Crash,
@@ -46,12 +45,7 @@ def traffic_listener() -> RecordingListener:
 
 @pytest.fixture
 def dataplane(loop: Loop, registry: Any, traffic_listener: RecordingListener) -> Any:
-    dataplane = DataPlane(
-        registry.it,
-        observer=Metrics(build={}),
-        default_models={},
-        traffic_listener=traffic_listener,
-    )
+    dataplane = DataPlane(registry.it, default_models={}, traffic_listener=traffic_listener)
     return Driven(loop, dataplane)
 
 

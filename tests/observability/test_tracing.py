@@ -19,13 +19,12 @@ from opentelemetry.trace import SpanKind
 from app.contracts.errors import ConfigError
 from app.contracts.ports import InferResult
 from app.observability.log import extras
-from app.observability.metrics import Metrics
 from app.observability.tracing import (
     Delivery,
-    TracedStages,
     Tracing,
     add_trace_id,
     open_tracing,
+    stages_of_current,
 )
 from tests.engine.fakes import ManualClock, infer_result
 
@@ -122,8 +121,7 @@ def test_a_bad_tracestate_costs_only_itself(memory: Memory, state: str) -> None:
 def test_a_request_that_is_not_sampled_has_no_stages() -> None:
     memory = Memory(sampler=ALWAYS_OFF)
     request = memory.request(("traceparent", GIVEN))
-    observer = TracedStages(Metrics(build={}))
-    observer.stages_done({"queue": 1.0}, [result(enqueued=0.0, queue=1.0, infer=1.0)])
+    stages_of_current({"queue": 1.0}, [result(enqueued=0.0, queue=1.0, infer=1.0)])
     record = logging.makeLogRecord({})
     assert add_trace_id(record)
     request.end("POST /echo", {}, error="", failed=False)

@@ -195,7 +195,7 @@ def make_services(
     return Services(
         settings=settings or Settings(),
         registry=real,
-        dataplane=DataPlane(real, observer=metrics, default_models={"echo": "m1"}),
+        dataplane=DataPlane(real, default_models={"echo": "m1"}, stages_done=[metrics.stages_done]),
         metrics=metrics,
         lifecycle=Lifecycle(),
         operations=operations or RecordingExecutor(),
