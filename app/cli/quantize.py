@@ -93,22 +93,23 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.model}/{files.version}: calibrating on {len(calibrated)} files", flush=True)
     ranges = measure_ranges(model, samples)
     print("int8 layers and their loss:")
-    search = FloatLayers(
+    layers = FloatLayers(
         onnx.ModelProto.FromString(content),
         ranges,
         loss=Differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES]),
         show=lambda what, loss: print(f"  {loss:.4f}  {what}", flush=True),
-    ).find(args.budget)
-    small = quantised(onnx.ModelProto.FromString(content), search.ranges)
+    )
+    ranges = layers.find(args.budget)
+    small = quantised(onnx.ModelProto.FromString(content), ranges)
     loss = Differences(model, judges)(small)
-    floats = ", ".join(search.ranges.float_layers) or "none"
+    floats = ", ".join(ranges.float_layers) or "none"
     said = (
         f"mean difference {loss:.4f} on {len(held_out)} held-out files "
-        f"(budget {args.budget:g}); float: {floats}; {search.tried} programs measured"
+        f"(budget {args.budget:g}); float: {floats}; {layers.tried} programs measured"
     )
     if not loss <= args.budget:
         raise ExportError(f"not published: {said}")
-    if not set(layers_of(model)) - set(search.ranges.float_layers):
+    if not set(layers_of(model)) - set(ranges.float_layers):
         raise ExportError(f"not published: no layer would be int8: {said}")
     entry = DerivedProgram(
         name=INT8,
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
             tool="paddlepool quantize",
             versions=versions_of(TOOLS),
             settings={"budget": args.budget, "bias_correction": False, "per_channel": True},
-            float_layers=search.ranges.float_layers,
+            float_layers=ranges.float_layers,
         ),
         calibration=Calibration(
             data=args.data.name, count=len(calibrated), sha256=digest_of(calibrated)

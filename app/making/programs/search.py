@@ -10,7 +10,7 @@ import logging
 import random
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -82,15 +82,6 @@ of the budget or of the worst stage's loss, whichever is larger. The same limit 
 that may become float."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """Ranges and loss of the program that was found, and how many programs were `tried`."""
-
-    ranges: Ranges
-    loss: float
-    tried: int
-
-
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
     """The ranges with the layers `floats` in float as well; these read their inputs unquantised."""
     activations = []
@@ -103,7 +94,10 @@ def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
 
 
 class FloatLayers:
-    """Finds the layers that must stay float. `loss` measures a program, `show` reports its loss."""
+    """Finds the layers that must stay float. `loss` measures a program, `show` reports its loss.
+
+    `tried` counts the programs that were measured.
+    """
 
     def __init__(self, model: onnx.ModelProto, ranges: Ranges, *, loss: Loss, show: Show) -> None:
         self._content = model.SerializeToString()
@@ -111,9 +105,9 @@ class FloatLayers:
         self._loss = loss
         self._show = show
         self._layers = [each for each in layers_of(model) if each not in ranges.float_layers]
-        self._tried = 0
+        self.tried = 0
 
-    def find(self, budget: float) -> Search:
+    def find(self, budget: float) -> Ranges:
         """Find a small set of float layers that brings the loss within the budget, if there is one.
 
         If the program with every layer in int8 loses too much, measure the loss with only one stage
@@ -127,7 +121,7 @@ class FloatLayers:
         while worst and loss > budget:
             floats.append(worst.pop(0))
             loss = self._measured(f"float: {', '.join(floats)}", floats)
-        return Search(ranges=restricted(self._ranges, floats), loss=loss, tried=self._tried)
+        return restricted(self._ranges, floats)
 
     def _worst(self, budget: float) -> list[str]:
         """The layers that lose most when only that layer is in int8, the worst first; see SHARE."""
@@ -159,6 +153,6 @@ class FloatLayers:
     def _measured(self, what: str, floats: Sequence[str]) -> float:
         model = onnx.ModelProto.FromString(self._content)
         loss = self._loss(quantised(model, restricted(self._ranges, floats)))
-        self._tried += 1
+        self.tried += 1
         self._show(what, loss)
         return loss

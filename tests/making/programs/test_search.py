@@ -6,7 +6,7 @@ import pytest
 
 from app.making.programs.derive import Differences
 from app.making.programs.qdq import Activation, Ranges
-from app.making.programs.search import FloatLayers, Search
+from app.making.programs.search import FloatLayers
 from tests.making.programs.networks import named, planted
 
 LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
@@ -45,37 +45,35 @@ def ranges_of(network: onnx.ModelProto) -> Ranges:
     )
 
 
-def found_in(network: onnx.ModelProto) -> tuple[Search, list[str]]:
-    """The search for a loss of 0.01, and what it has shown."""
+def found_in(network: onnx.ModelProto) -> tuple[Ranges, dict[str, float]]:
+    """What the search for a loss of 0.01 finds, and the losses it has shown."""
     pytest.importorskip("openvino")
-    seen: list[str] = []
+    seen: dict[str, float] = {}
     layers = FloatLayers(
-        network,
-        ranges_of(network),
-        loss=Differences(network, samples()),
-        show=lambda what, _loss: seen.append(what),
+        network, ranges_of(network), loss=Differences(network, samples()), show=seen.__setitem__
     )
-    return layers.find(0.01), seen
+    ranges = layers.find(0.01)
+    assert layers.tried == len(seen)
+    return ranges, seen
 
 
 def test_the_planted_layer_is_found() -> None:
     """By its stage first, then alone: everything else becomes int8."""
-    search, seen = found_in(named(planted("middle.b")))
-    assert search.ranges.float_layers == ("middle.b",)
-    assert search.loss <= 0.01
-    assert seen[0] == "everything"
-    assert seen[-1] == "float: middle.b"
+    ranges, seen = found_in(named(planted("middle.b")))
+    assert ranges.float_layers == ("middle.b",)
+    assert next(iter(seen)) == "everything"
+    last, loss = seen.popitem()
+    assert (last, loss <= 0.01) == ("float: middle.b", True)
     assert "only middle" in seen
     assert "only in.a" not in seen  # its stage loses nothing
-    assert search.tried == len(seen)
 
 
 def test_nothing_stays_float_where_nothing_collapses() -> None:
-    search, _ = found_in(named(planted(None)))
-    assert (search.ranges.float_layers, search.tried) == ((), 1)
+    ranges, seen = found_in(named(planted(None)))
+    assert (ranges.float_layers, len(seen)) == ((), 1)
 
 
-def test_what_no_float_layer_mends_is_said_by_its_loss() -> None:
+def test_if_no_float_layer_mends_the_loss_all_become_float() -> None:
     network = named(planted("middle.b"))
     ranges = Ranges(
         activations=(
@@ -83,8 +81,7 @@ def test_what_no_float_layer_mends_is_said_by_its_loss() -> None:
         ),
         float_layers=(),
     )
-    search = FloatLayers(
+    found = FloatLayers(
         network, ranges, loss=lambda _model: 0.5, show=lambda _what, _loss: None
     ).find(0.01)
-    assert search.loss == 0.5
-    assert sorted(search.ranges.float_layers) == sorted(LAYERS)
+    assert sorted(found.float_layers) == sorted(LAYERS)
