@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.contracts.status import Candidate, Choice
-from app.models.repository.files import write_atomically
+from app.models.repository.files import user_path, write_atomically
 from app.models.repository.layout import ModelFiles
 
 MAX_CHOICES = 64
@@ -56,17 +55,6 @@ class _File(BaseModel):
 
     format: Literal[1]
     choices: tuple[_Kept, ...]
-
-
-def default_place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the default file, below $XDG_STATE_HOME or ~/.local/state; None without a home."""
-    state = environment.get("XDG_STATE_HOME", "")
-    if state.startswith("/"):
-        return Path(state) / "paddlepool" / "choices.json"
-    try:
-        return Path.home() / ".local" / "state" / "paddlepool" / "choices.json"
-    except RuntimeError:
-        return None
 
 
 class KeptChoices:
@@ -174,5 +162,6 @@ def _check_plain(path: Path) -> None:
 def open_kept_choices(
     setting: Path | None, *, precision: str, machine: Mapping[str, str]
 ) -> KeptChoices:
-    path = None if setting == OFF else setting or default_place()
+    usual = user_path("XDG_STATE_HOME", ".local/state", "choices.json")
+    path = None if setting == OFF else setting or usual
     return KeptChoices(path, precision=precision, machine=machine)

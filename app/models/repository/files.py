@@ -82,3 +82,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     with staging_name(path.parent) as staged:
         write_synced(staged, [content])
         staged.replace(path)
+
+
+def user_path(variable: str, usual: str, name: str) -> Path | None:
+    """Return this user's path for `name` by the XDG base directory specification.
+
+    It is below the folder that the environment variable names, or else below `usual` in the user's
+    home. Returns None for a user without a home.
+    """
+    base = Path(os.environ.get(variable, ""))
+    try:
+        # The specification tells programs to ignore a relative path.
+        folder = base if base.is_absolute() else Path.home() / usual
+    except RuntimeError:
+        return None
+    return folder / "paddlepool" / name

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from app.models.repository.files import user_path
+
 PACKED = Path(__file__).parents[1] / "shipped"
 """Where setup.py puts the models of `model_repo/` in a wheel."""
 CHECKOUT = Path(__file__).parents[3] / "model_repo"
@@ -18,17 +20,8 @@ def shipped_models() -> Path | None:
 
 
 def user_repository() -> Path | None:
-    """Return the path of this user's repository, whether or not it exists.
-
-    It follows the XDG base directory specification. Returns None for a user without a home.
-    """
-    base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    try:
-        # The specification tells programs to ignore a relative path.
-        data = base if base.is_absolute() else Path.home() / ".local" / "share"
-    except RuntimeError:
-        return None
-    return data / "paddlepool" / "model_repo"
+    """Return the path of this user's repository, whether or not it exists; see user_path()."""
+    return user_path("XDG_DATA_HOME", ".local/share", "model_repo")
 
 
 def located(configured: Path, *, chosen: bool) -> Path:

@@ -12,7 +12,6 @@ from app.contracts.status import Candidate, Choice
 from app.evidence.live.kept_choices import (
     MAX_CHOICES,
     KeptChoices,
-    default_place,
     open_kept_choices,
 )
 from app.models.repository.layout import ModelFiles, ModelRepository
@@ -132,11 +131,12 @@ def test_servers_share_a_file(files: ModelFiles, path: Path) -> None:
     assert kept(path).get(replace(files, version=MAX_CHOICES + 1)) is not None
 
 
-def test_the_place_of_the_file(files: ModelFiles, tmp_path: Path) -> None:
-    assert default_place({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "paddlepool/choices.json"
-    assert default_place({"XDG_STATE_HOME": "state"}) == (
-        Path.home() / ".local/state/paddlepool/choices.json"
-    )
+def test_the_place_of_the_file(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    open_kept_choices(None, precision="auto", machine=HERE).keep(files, CHOICE)
+    assert (tmp_path / "paddlepool" / "choices.json").is_file()
     off = open_kept_choices(Path("off"), precision="auto", machine=HERE)
     off.keep(files, CHOICE)
     assert off.get(files) is not None
