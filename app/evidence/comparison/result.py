@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-from unicodedata import east_asian_width
 
 import numpy as np
+from tqdm.utils import disp_len
 
 from app.contracts.status import Candidate
 from app.contracts.tensors import largest_difference, mean_difference
@@ -258,10 +258,10 @@ def _describe_choice(
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns two spaces apart."""
-    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(disp_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = (
         "  ".join(
-            cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)
+            cell + " " * (width - disp_len(cell)) for cell, width in zip(row, widths, strict=True)
         )
         for row in rows
     )
@@ -313,7 +313,3 @@ def reasons(found: Comparison) -> list[str]:
 def seconds(value: float) -> str:
     """A time with three digits: 0.412 s, 41.2 ms."""
     return f"{value:.3f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"
-
-
-def _width(text: str) -> int:
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
