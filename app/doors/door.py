@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
@@ -94,27 +93,6 @@ NOT_FETCHED = (
     "can reach; send the picture itself"
 )
 ADDRESSES = ("http://", "https://", "ftp://", "file://")
-
-
-MAX_MARKS = 4_096
-"""Maximum opening brackets, colons and commas in a body; base64 contains none of them. The parser
-needs far more memory and time for each of them than for any other byte."""
-
-
-def json_object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object. Raises InvalidParameter for anything else."""
-    marks = sum(map(body.count, (b"[", b"{", b":", b",")))
-    if marks > MAX_MARKS:
-        raise InvalidParameter(
-            f"the body has {marks} brackets, colons and commas, the limit is {MAX_MARKS}"
-        )
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
-    if not isinstance(document, dict):
-        raise InvalidParameter("the body must be a JSON object")
-    return document
 
 
 def picture_in_base64(value: object, name: str) -> bytes:

@@ -20,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
-from app.doors.door import EXAMPLE, Door, json_object, picture_in_base64, refused, task_route
+from app.doors.door import EXAMPLE, Door, picture_in_base64, refused, task_route
 from app.service.api.problems import PROTOCOL, ErrorForm
 from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
-from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, media_type
+from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type
 from app.settings.server import Settings
 from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
 from app.tasks.sentiment.router import Text, Texts, classify

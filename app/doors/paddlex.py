@@ -15,18 +15,11 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from app.doors.door import (
-    EXAMPLE,
-    Door,
-    add_health,
-    json_object,
-    picture_in_base64,
-    refused,
-    task_route,
-)
+from app.doors.door import EXAMPLE, Door, add_health, picture_in_base64, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
+from app.service.api.uploads import json_object
 from app.settings.server import Settings
 from app.tasks.segment.request import (
     SegmentRequest,

@@ -17,19 +17,11 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from app.doors.door import (
-    EXAMPLE,
-    NOT_FETCHED,
-    Door,
-    json_object,
-    picture_in_base64,
-    refused,
-    task_route,
-)
+from app.doors.door import EXAMPLE, NOT_FETCHED, Door, picture_in_base64, refused, task_route
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
-from app.service.api.uploads import FORM, media_type, read_form
+from app.service.api.uploads import FORM, json_object, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour
 from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options

@@ -1,4 +1,4 @@
-"""Read multipart forms and requests with a picture into memory.
+"""Read multipart forms, JSON objects and requests with a picture into memory.
 
 The picture is the body itself or a file of a form. A form may have a second picture.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import orjson
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -35,6 +37,27 @@ class Form:
 def media_type(request: Request) -> str:
     """The body's media type in lower case without parameters; empty if the request names none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+MAX_MARKS = 4_096
+"""Maximum opening brackets, colons and commas in a body; base64 contains none of them. The parser
+needs far more memory and time for each of them than for any other byte."""
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object. Raises InvalidParameter for anything else."""
+    marks = sum(map(body.count, (b"[", b"{", b":", b",")))
+    if marks > MAX_MARKS:
+        raise InvalidParameter(
+            f"the body has {marks} brackets, colons and commas, the limit is {MAX_MARKS}"
+        )
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
+    if not isinstance(document, dict):
+        raise InvalidParameter("the body must be a JSON object")
+    return document
 
 
 async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> Form:

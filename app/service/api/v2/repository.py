@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from app.contracts.errors import InvalidParameter, ModelLoadFailed, OperatorError
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.services import Services, ServicesDep
+from app.service.api.uploads import json_object
 from app.service.api.v2.metadata import VERSION, listed
 
 
@@ -122,11 +122,8 @@ async def _document(request: Request, *, known: str) -> dict[str, Any]:
     An empty body is an empty object.
     """
     body = await request.body()
-    try:
-        asked = orjson.loads(body) if body else {}
-    except orjson.JSONDecodeError as error:
-        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
-    if not isinstance(asked, dict) or set(asked) - {known}:
+    asked = json_object(body) if body else {}
+    if set(asked) - {known}:
         raise InvalidParameter(f"the body must be a JSON object that has only: {known}")
     return {name: value for name, value in asked.items() if value is not None}
 
