@@ -303,7 +303,7 @@ class Child:
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
         """Send what was put(), without blocking. After ChildDied, the request never began."""
-        if not self._under_way and self._arrives(0.0):
+        if not self._under_way and self._arrival.poll(0):
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
@@ -321,10 +321,6 @@ class Child:
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
         self._under_way.append(_Sent(slot, time.monotonic(), meta, size))
-
-    def _arrives(self, seconds: float) -> bool:
-        """Wait up to this many seconds for a reply or the end of the process; False if none."""
-        return bool(self._arrival.poll(max(0.0, 1000 * seconds)))
 
     def receive(self, *, timeout: float) -> Reply:
         """Wait for and return the reply to the oldest request; see expect() and poll_reply()."""
@@ -354,7 +350,7 @@ class Child:
             now = time.monotonic()
             wait.deadline += now - wait.checked
             wait.stopped_since = None
-        elif now >= wait.deadline and self._arrives(0.0):
+        elif now >= wait.deadline and self._arrival.poll(0):
             return 0.001  # the reply came in time; only this thread was late
         elif now >= wait.deadline:
             lacking = 0.0
