@@ -35,9 +35,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvloop
 from cases import mask_request, newest, picture, wait_chosen
 from harness import (
-    HOST,
+    NO_ANSWER,
     ROOT,
     Connection,
     Server,
@@ -50,7 +51,7 @@ from harness import (
     running_server,
     wait_until,
 )
-from load_clients import HttpWay, checked
+from load_clients import HttpWay, checked, connected, scheduled
 from pages import filled
 from peer_servers import PEER_SERVERS, START_SECONDS, install, running
 from peers import as_onnx, measure, pictures, rows
@@ -75,9 +76,6 @@ UNRANKED = (
     *("hostile status", "changed by"),
 )
 """Measures without a best server: each has another load, or any value may be right."""
-
-NO_ANSWER = (OSError, ValueError, IndexError)
-"""Exceptions of a client for a failed connection or an invalid reply."""
 
 Row = dict[str, Any]
 
@@ -149,7 +147,8 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> It
 
 def flood(server: Server, asked: bytes, *, rate: float) -> Row:
     """Send `rate` requests per second, each on its own connection, then one more."""
-    ended = asyncio.run(_flooded(server.port, asked, rate))
+    after = (number / rate for number in range(int(rate * FLOOD_SECONDS)))
+    ended = uvloop.run(scheduled(partial(_tried, server.port, asked), after))
     answered = sorted(seconds for status, seconds in ended if status == 200)
     refused = [seconds for status, seconds in ended if status in (429, 503)]
     time.sleep(1.0)
@@ -166,28 +165,13 @@ def flood(server: Server, asked: bytes, *, rate: float) -> Row:
     }
 
 
-async def _flooded(port: int, asked: bytes, rate: float) -> list[tuple[int, float]]:
-    async def one(at: float) -> tuple[int, float]:
-        """Return the status (0 without an answer) and the seconds."""
-        await asyncio.sleep(at - loop.time())
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                reader, writer = await asyncio.open_connection(HOST, port)
-                with contextlib.closing(writer):
-                    writer.write(asked)
-                    status = int((await reader.readline()).split()[1])
-                    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                    if b"content-length:" in head:
-                        length = head.partition(b"content-length:")[2].split(b"\r\n")[0]
-                        await reader.readexactly(int(length))
-                    return status, loop.time() - at
-        except (OSError, TimeoutError, EOFError, IndexError):
-            return 0, loop.time() - at
-
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    count = int(rate * FLOOD_SECONDS)
-    return await asyncio.gather(*(one(began + number / rate) for number in range(count)))
+async def _tried(port: int, asked: bytes, due: float) -> tuple[int, float]:
+    """Send a request on its own connection; return the status, or 0, and the seconds since due."""
+    status = 0
+    with contextlib.suppress(*NO_ANSWER):
+        async with asyncio.timeout(PATIENCE_SECONDS), connected(port) as exchange:
+            status = (await exchange.send(asked)).status
+    return status, time.perf_counter() - due
 
 
 def next_answer(port: int, asked: bytes) -> float | None:
@@ -219,28 +203,19 @@ class Watch:
 
     def ask(self, ending: threading.Event) -> None:
         """Run one client until the event is set."""
-        connection: Connection | None = None
         failing = False
-        while not ending.is_set():
-            status, reply = 0, None
-            with contextlib.suppress(*NO_ANSWER):
-                connection = connection or Connection(self._port, timeout=PATIENCE_SECONDS)
-                reply = connection.send(self._asked)
-                status = reply.status
-            if status == 200:
-                self.answered.append(self.now())
-            elif not failing:
-                self.failed.append(self.now())
-            failing = status != 200
-            if connection is not None and (
-                reply is None or reply.headers.get("connection") == "close"
-            ):
-                connection.close()
-                connection = None
-            if failing:
-                ending.wait(0.05)
-        if connection is not None:
-            connection.close()
+        with contextlib.closing(Connection(self._port, timeout=PATIENCE_SECONDS)) as connection:
+            while not ending.is_set():
+                status = 0
+                with contextlib.suppress(*NO_ANSWER):
+                    status = connection.send(self._asked).status
+                if status == 200:
+                    self.answered.append(self.now())
+                elif not failing:
+                    self.failed.append(self.now())
+                failing = status != 200
+                if failing:
+                    ending.wait(0.05)
 
     def figures(self) -> Row:
         """Return the number of failures, and the longest time without an answer."""

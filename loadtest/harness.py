@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -25,6 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 STOP_SECONDS = 90.0
 """More than a drain takes, including under Ray."""
+IDLE_SECONDS = 2.0
+"""Well below the server's keep-alive timeout."""
+CLOSED = "the server closed the connection within a reply"
+NO_ANSWER = (OSError, ValueError, IndexError)
+"""Exceptions of a client for a failed connection or an invalid reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,59 +42,81 @@ class Reply:
     body: bytes
     seconds: float
 
+    @property
+    def closes(self) -> bool:
+        """Whether the server closes the connection after it."""
+        return self.headers.get("connection") == "close"
+
 
 class Connection:
-    """One keep-alive connection that sends prepared bytes, so that the client costs little."""
+    """A keep-alive connection that sends prepared bytes, so that the client costs little.
+
+    The first request opens it, and so does the next one after an error, a pause, or a reply that
+    ends it.
+    """
 
     def __init__(self, port: int, *, timeout: float = 60.0) -> None:
-        self._socket = socket.create_connection((HOST, port), timeout=timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._port, self._timeout = port, timeout
+        self._socket: socket.socket | None = None
+        self._used = math.inf
 
     def send(self, request: bytes) -> Reply:
-        self.write(request)
-        return self.read()
-
-    def read(self) -> Reply:
-        """Wait for the reply to the last written request."""
-        while (reply := self.received()) is None:
-            pass
+        """Send a request and wait for its reply. Raises one of NO_ANSWER."""
+        if time.perf_counter() - self._used > IDLE_SECONDS:
+            self.close()
+        try:
+            self.write(request)
+            reply = self.read()
+        except BaseException:
+            self.close()
+            raise
+        if reply.closes:
+            self.close()
         return reply
 
     def fileno(self) -> int:
         """For `select`: readable when a reply begins to arrive."""
-        return self._socket.fileno()
+        return self._opened().fileno()
 
     def write(self, request: bytes) -> None:
-        """Send a request; `received` reads its reply."""
-        self._begin()
-        self._socket.sendall(request)
+        """Send a request, or a part of one; `read` waits for its reply."""
+        opened = self._opened()
+        self._began = time.perf_counter()
+        opened.sendall(request)
 
-    def _begin(self) -> None:
-        self._received = bytearray()
-        self.began = time.perf_counter()
+    def read(self) -> Reply:
+        """Wait for the reply to the last written request."""
+        received = bytearray()
+        while (reply := complete(received, self._began)) is None:
+            if not (chunk := self._opened().recv(1 << 18)):
+                raise ConnectionError(CLOSED)
+            received += chunk
+        self._used = time.perf_counter()
+        return reply
 
-    def received(self) -> Reply | None:
-        """Read available bytes; return the reply to the last request once it is complete.
-
-        Raises ConnectionError if it cannot complete.
-        """
-        chunk = self._socket.recv(1 << 18)
-        if not chunk:
-            raise ConnectionError("the server closed the connection within a reply")
-        self._received += chunk
-        if (split := self._received.find(b"\r\n\r\n")) < 0:
-            return None
-        lines = self._received[:split].decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:])
-        }
-        if len(self._received) < split + 4 + int(headers.get("content-length", 0)):
-            return None
-        seconds = time.perf_counter() - self.began
-        return Reply(int(lines[0].split()[1]), headers, bytes(self._received[split + 4 :]), seconds)
+    def _opened(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection((HOST, self._port), timeout=self._timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
 
     def close(self) -> None:
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def complete(received: bytearray, began: float) -> Reply | None:
+    """Return the reply that began with these bytes, if it has been received completely."""
+    if (split := received.find(b"\r\n\r\n")) < 0:
+        return None
+    status, *lines = received[:split].decode("latin-1").split("\r\n")
+    fields = (line.partition(":") for line in lines)
+    headers = {name.lower(): value.strip() for name, _, value in fields}
+    if len(received) < split + 4 + int(headers.get("content-length", 0)):
+        return None
+    seconds = time.perf_counter() - began
+    return Reply(int(status.split()[1]), headers, bytes(received[split + 4 :]), seconds)
 
 
 def ask(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:
@@ -281,7 +309,7 @@ def wait_until(
 
 def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
     """Whether a server answers a path, by default its readiness, with 200."""
-    with contextlib.suppress(OSError, ValueError, IndexError):  # no answer, or not HTTP
+    with contextlib.suppress(*NO_ANSWER):
         return ask(port, request("GET", path), timeout=5).status == 200
     return False
 

@@ -7,30 +7,26 @@ threads would take processor time from the server.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
-import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Protocol, cast
 
-from harness import Connection, Reply, meanwhile
+import uvloop
+from harness import CLOSED, HOST, IDLE_SECONDS, Connection, Found, Reply, complete, meanwhile
 
-MOST_PAUSE_SECONDS = 4.0
-"""Well below the keep-alive timeout of the server."""
 FACTOR = 3.0
 """Multiple of the capacity, for an overload."""
 CONNECTIONS = 160
 """More than the queued requests and those being rejected together."""
-
-IDLE_SECONDS = 2.0
-"""Below the server's keep-alive timeout."""
 
 Client = Callable[[], float]
 """Send the request once; return the seconds until the reply was read."""
@@ -64,26 +60,22 @@ class HttpWay:
 
     def rate(self, *, clients: int, seconds: float) -> float:
         """One thread for all clients: more threads would take processor time from the server."""
-        done = 0
-        with contextlib.ExitStack() as stack:
-            waiting = stack.enter_context(selectors.DefaultSelector())
-            for _ in range(clients):
-                connection = stack.enter_context(contextlib.closing(Connection(self.port)))
-                waiting.register(connection, selectors.EVENT_READ)
-                connection.write(self.request)
+        return uvloop.run(self._rate(clients, seconds))
+
+    async def _rate(self, clients: int, seconds: float) -> float:
+        async def client(exchange: Exchange) -> int:
+            done = 0
+            while not done or time.perf_counter() - began < seconds:
+                checked(await exchange.send(self.request), self.status)
+                done += self.units
+            return done
+
+        async with contextlib.AsyncExitStack() as stack:
+            opening = (stack.enter_async_context(connected(self.port)) for _ in range(clients))
+            exchanges = await asyncio.gather(*opening)
             began = time.perf_counter()
-            while waiting.get_map():
-                for ready, _ in waiting.select():
-                    connection = cast(Connection, ready.fileobj)
-                    if (reply := connection.received()) is None:
-                        continue
-                    checked(reply, self.status)
-                    done += self.units
-                    if time.perf_counter() - began < seconds:
-                        connection.write(self.request)
-                    else:
-                        waiting.unregister(connection)
-            return done / (time.perf_counter() - began)
+            done = await asyncio.gather(*map(client, exchanges))
+            return sum(done) / (time.perf_counter() - began)
 
 
 def checked(reply: Reply, status: int = 200) -> Reply:
@@ -117,31 +109,65 @@ def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[fl
         with way.client() as ask:
             while not ending.is_set():
                 answered.append(ask())
-                ending.wait(min(draw.expovariate(1 / pause), MOST_PAUSE_SECONDS))
+                ending.wait(draw.expovariate(1 / pause))
 
     with meanwhile(*(partial(work, user) for user in range(number))):
         yield answered
 
 
-class Exchange(Connection):
-    """A keep-alive connection with at most one request in flight. No method blocks."""
+class Exchange(asyncio.Protocol):
+    """A keep-alive connection of an event loop, with at most one request in flight."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self._socket.setblocking(False)
+    _reply: asyncio.Future[Reply] | None = None
 
-    def write(self, request: bytes) -> None:
-        self._begin()
-        self._left = memoryview(request)
-        self.go_on()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
 
-    @property
-    def sent(self) -> bool:
-        return not self._left
+    async def send(self, request: bytes) -> Reply:
+        """Send a request and wait for its reply. Raises one of NO_ANSWER."""
+        if self.transport.is_closing():
+            raise ConnectionError(CLOSED)
+        self._received = bytearray()
+        self._reply = asyncio.get_running_loop().create_future()
+        self._began = time.perf_counter()
+        self.transport.write(request)
+        return await self._reply
 
-    def go_on(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._left = self._left[self._socket.send(self._left) :]
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._reply and (reply := complete(self._received, self._began)) is not None:
+            self.used = time.perf_counter()
+            self._reply.set_result(reply)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._reply and not self._reply.done():
+            self._reply.set_exception(error or ConnectionError(CLOSED))
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Exchange]:
+    """Open a connection; close it after the block, whatever is still to be sent."""
+    _, exchange = await asyncio.get_running_loop().create_connection(Exchange, HOST, port)
+    try:
+        yield exchange
+    finally:
+        exchange.transport.abort()
+
+
+async def scheduled(
+    work: Callable[[float], Awaitable[Found]], after: Iterable[float]
+) -> list[Found]:
+    """Begin work after each of these seconds, whether or not earlier work has ended.
+
+    It gets the moment at which it was due, as of time.perf_counter.
+    """
+    began = time.perf_counter()
+
+    async def one(due: float) -> Found:
+        await asyncio.sleep(due - time.perf_counter())
+        return await work(due)
+
+    return await asyncio.gather(*(one(began + seconds) for seconds in after))
 
 
 def arrivals(
@@ -151,50 +177,32 @@ def arrivals(
 
     They have equal distances, or with `draw` random ones as from many users.
     """
-    ended: list[Reply] = []
+    gaps = (draw.expovariate(rate) if draw else 1 / rate for _ in range(int(rate * seconds) - 1))
+    return uvloop.run(_arrivals(port, request, accumulate(gaps, initial=0.0)))
+
+
+async def _arrivals(port: int, request: bytes, after: Iterable[float]) -> list[Reply]:
     free: deque[Exchange] = deque()
-    under_way: set[Exchange] = set()
-    count, total = 0, int(rate * seconds)
-    gaps = (draw.expovariate(rate) if draw else 1 / rate for _ in range(total))
-    moments = list(accumulate(gaps, initial=0.0))
+    places = asyncio.Semaphore(CONNECTIONS)
 
-    def finish(exchange: Exchange, reply: Reply) -> None:
-        ended.append(reply)
-        selector.unregister(exchange)
-        under_way.discard(exchange)
-        # A rejection may arrive before the whole request is sent.
-        if exchange.sent and reply.headers.get("connection") != "close":
-            exchange.began = time.perf_counter()
-            free.append(exchange)
-        else:
-            exchange.close()
+    async def one(_due: float) -> Reply:
+        async with places:
+            while free and time.perf_counter() - free[0].used > IDLE_SECONDS:
+                free.popleft().transport.abort()
+            exchange = free.pop() if free else await stack.enter_async_context(connected(port))
+            reply = await exchange.send(request)
+            # A rejection may arrive before the whole request is sent.
+            if (
+                exchange.transport.get_write_buffer_size()
+                or reply.headers.get("connection") == "close"
+            ):
+                exchange.transport.abort()
+            else:
+                free.append(exchange)
+            return reply
 
-    with selectors.DefaultSelector() as selector:
-        began = time.perf_counter()
-        while count < total or under_way:
-            due = began + moments[count] - time.perf_counter() if count < total else None
-            if due is not None and due <= 0 and len(under_way) < CONNECTIONS:
-                while free and time.perf_counter() - free[0].began > IDLE_SECONDS:
-                    free.popleft().close()
-                exchange = free.pop() if free else Exchange(port)
-                exchange.write(request)
-                under_way.add(exchange)
-                writing = 0 if exchange.sent else selectors.EVENT_WRITE
-                selector.register(exchange, selectors.EVENT_READ | writing)
-                count += 1
-                continue
-            full = len(under_way) == CONNECTIONS
-            for key, events in selector.select(None if due is None or full else due):
-                exchange = key.fileobj  # type: ignore[assignment]  # those registered above
-                if events & selectors.EVENT_WRITE:
-                    exchange.go_on()
-                    if exchange.sent:
-                        selector.modify(exchange, selectors.EVENT_READ)
-                if events & selectors.EVENT_READ and (reply := exchange.received()) is not None:
-                    finish(exchange, reply)
-    for exchange in free:
-        exchange.close()
-    return ended
+    async with contextlib.AsyncExitStack() as stack:
+        return await scheduled(one, after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,6 @@ BAD, DISCONNECTS = 0.05, 0.02
 """Shares of the requests."""
 TOLERANCE = 1e-4
 """Tolerance of a number in a JSON reply: the rest of its batch may change its last bits."""
-IDLE_SECONDS = 2.0
-"""Well below the server's keep-alive timeout."""
 FAULTS = (0, 500, 503, 504)
 """Statuses of a lost request; 0 for a broken connection. A 503 with Retry-After is counted
 separately: it was rejected and may be retried."""
@@ -203,51 +201,37 @@ class Traffic:
 
     def _use(self, pause: float, number: int, ending: threading.Event) -> None:
         draw = random.Random(1000 * self._seed + number)
-        connection: Connection | None = None
-        used = 0.0
-        while not ending.wait(draw.expovariate(1 / pause)):
-            if connection is not None and time.monotonic() - used > IDLE_SECONDS:
-                connection.close()
-                connection = None
-            shares = (BAD, DISCONNECTS, 1 - BAD - DISCONNECTS) if self._bad else (0, 0, 1)
-            kind = draw.choices(("bad", "disconnect", "good"), shares)[0]
-            if kind == "disconnect":
-                self._disconnect(draw)
-            else:
-                asked = draw.choice(self._bad if kind == "bad" else self._good)
-                connection = self._ask(connection, asked, kind)
-            used = time.monotonic()
-        if connection is not None:
-            connection.close()
+        shares = (BAD, DISCONNECTS, 1 - BAD - DISCONNECTS) if self._bad else (0, 0, 1)
+        with contextlib.closing(Connection(self._port)) as connection:
+            while not ending.wait(draw.expovariate(1 / pause)):
+                kind = draw.choices(("bad", "disconnect", "good"), shares)[0]
+                if kind == "disconnect":
+                    self._disconnect(draw)
+                else:
+                    asked = draw.choice(self._bad if kind == "bad" else self._good)
+                    self._ask(connection, asked, kind)
 
-    def _ask(self, connection: Connection | None, asked: Asked, kind: str) -> Connection | None:
-        """Send one request; return the connection if it can be reused."""
+    def _ask(self, connection: Connection, asked: Asked, kind: str) -> None:
+        """Send one request, and count how it ended."""
         began = time.monotonic()
         try:
-            connection = connection or Connection(self._port)
             reply = connection.send(asked.data)
         except OSError as error:
-            if connection is not None:
-                connection.close()
             lost = Lost(asked, began, time.monotonic(), 0, type(error).__name__)
             self._count(kind, self.tally.lost, lost)
-            return None
-        ended = time.monotonic()
-        if reply.headers.get("connection") == "close":
-            connection.close()
-            connection = None
+            return
         calm = self._calm[asked.data]
         if same_answer(reply, calm):
             self._count(kind)
         elif reply.status in FAULTS:
             reason = str(_code(reply) or reply.status)
             failures = self.tally.refused if "retry-after" in reply.headers else self.tally.lost
-            self._count(kind, failures, Lost(asked, began, ended, reply.status, reason))
+            lost = Lost(asked, began, time.monotonic(), reply.status, reason)
+            self._count(kind, failures, lost)
         else:
             said = reply.body[:200] if reply.status != 200 else b"another body"
             wrong = f"{asked.name}: {calm.status} calm, {reply.status}: {said!r}"
             self._count(kind, self.tally.wrong, wrong)
-        return connection
 
     def _count(self, kind: str, failures: list[Any] | None = None, failure: object = None) -> None:
         """Count a request, which is right unless it is one of these failures or a disconnect."""
