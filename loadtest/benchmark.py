@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -52,12 +52,13 @@ from harness import (
     wait_until,
 )
 from load_clients import HttpWay, checked, connected, scheduled
-from pages import filled
+from pages import filled, markdown_table
 from peer_servers import PEER_SERVERS, START_SECONDS, install, running
 from peers import as_onnx, measure, pictures, rows
 from PIL import Image
 from tqdm import tqdm
 
+from app.evidence.comparison.plot import DEFAULT, OTHER, open_figure, save_figure
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import describe_machine
 
@@ -69,13 +70,6 @@ KILL_AFTER_SECONDS = 5.0
 LATE_SECONDS = 10.0
 AFTERWARDS_SECONDS = 20.0
 BOMB_SIDE = 20_000
-
-LARGER_IS_BEST = ("killed per_second_afterwards",)
-UNRANKED = (
-    *("flood per_second", "flood answered", "flood refused", "flood failed", "flood p99_seconds"),
-    *("hostile status", "changed by"),
-)
-"""Measures without a best server: each has another load, or any value may be right."""
 
 Row = dict[str, Any]
 
@@ -373,7 +367,7 @@ def _machine(found: Row) -> str:
         clients=2 * found["cores"],
         late=LATE_SECONDS,
         bomb=len(bomb()) / 1000,
-        troubles="\n\n".join(_trouble(found["trouble"], *each) for each in TROUBLES),
+        troubles="\n\n".join(_table(columns, found["trouble"]) for columns in TROUBLES),
     )
 
 
@@ -381,87 +375,106 @@ Cell = tuple[float, str]
 """A value to compare, and its text."""
 
 
-TROUBLES = (
-    (
-        ["", "start", "sent a second", "answered", "refused", "failed", "p99", "next"],
-        [
-            *("starts", "flood per_second", "flood answered", "flood refused"),
-            *("flood failed", "flood p99_seconds", "flood next_seconds"),
-        ],
-    ),
-    (
-        ["", "killed worker: failed", "longest gap", "masks a second afterwards"],
-        ["killed failed", "killed longest_gap_seconds", "killed per_second_afterwards"],
-    ),
-    (
-        ["", "bad pictures: status", "memory grew at most by", "longest gap beside"],
-        ["hostile status", "hostile memory_growth_bytes", "hostile longest_gap_seconds"],
-    ),
-    (
-        ["", "another model by", "seconds", "failed", "longest gap"],
-        ["changed by", "changed seconds", "changed failed", "changed longest_gap_seconds"],
-    ),
-)
-"""Heads and measures of each table."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; `cell` takes what was measured of one server.
+
+    `best` is None if there is no best server: each has another load, or any value may be right.
+    """
+
+    head: str
+    cell: Callable[[Any], Cell]
+    best: Callable[[Iterable[float]], float] | None = min
+
+
+def _table(columns: Sequence[Column], found: Mapping[str, Any]) -> str:
+    """Build a table with a line for each server; the best figure of a column is bold."""
+    lines = {name: [name] for name in found}
+    for column in columns:
+        cells = {name: column.cell(measured) for name, measured in found.items()}
+        competing = {value for name, (value, _) in cells.items() if not name.startswith("bare")}
+        best = column.best(competing) if column.best and len(competing) > 1 else None
+        for name, (value, text) in cells.items():
+            bold = value == best and not name.startswith("bare")
+            lines[name].append(f"**{text}**" if bold else text)
+    return markdown_table(["", *(column.head for column in columns)], lines.values())
 
 
 def _masks(masks: Sequence[Row]) -> str:
-    loads = list(masks[0]["per_second"])
-    return _table(
-        ["", "one client", *(f"masks a second, {load}" for load in loads), "memory", "mask"],
-        [
-            (
-                _name(row),
-                _spread(row["seconds"], "ms", 1000),
-                *(_spread(row["rates"][load], "", 1) for load in loads),
-                _spread(row["memory_bytes"], "MB", 1e-6),
-                (0.0, row["agreement"].split()[2]),
-            )
-            for row in masks
-        ],
-        most=range(2, 2 + len(loads)),
-        competing=sum("bare" not in row["name"] for row in masks),
-    )
+    def rates(load: str) -> Column:
+        head = f"masks a second, {load}"
+        return Column(head, lambda row: _spread(row["rates"][load]), max)
 
-
-def _trouble(
-    runs_of: Mapping[str, Sequence[Row]], heads: Sequence[str], measures: Sequence[str]
-) -> str:
-    return _table(
-        heads,
-        [
-            (name, *(_measured(runs, measure) for measure in measures))
-            for name, runs in runs_of.items()
-        ],
-        most=[1 + measures.index(measure) for measure in measures if measure in LARGER_IS_BEST],
-        unranked=[1 + measures.index(measure) for measure in measures if measure in UNRANKED],
-    )
+    columns = [
+        Column("one client", lambda row: _spread(row["seconds"], "ms", 1000)),
+        *map(rates, masks[0]["per_second"]),
+        Column("memory", lambda row: _spread(row["memory_bytes"], "MB", 1e-6)),
+        Column("mask", lambda row: (0.0, row["agreement"].split()[2]), None),
+    ]
+    return _table(columns, {_name(row): row for row in masks})
 
 
 def _name(row: Row) -> str:
     return str(row["name"]).replace(" /segment", "").replace("paddlepool", "Paddlepool")
 
 
-def _measured(runs: Sequence[Row], measure: str) -> Cell:
-    """Format one measure of all runs, named by its part and its key."""
-    part, _, key = measure.partition(" ")
-    if measure == "starts":
-        return _spread([seconds for run in runs for seconds in run["starts"]], "s", 1)
-    values = [run[part][key] for run in runs]
-    if key == "by":
-        return 0.0, values[0]
-    if key == "status":
-        kinds = zip(*(statuses.values() for statuses in values), strict=True)
-        return 0.0, ", ".join("/".join(map(str, dict.fromkeys(kind))) for kind in kinds)
-    if part == "flood" and key in ("answered", "refused", "failed"):
-        return _spread([run[part][key] / run[part]["sent"] for run in runs], "%", 100)
-    if key == "memory_growth_bytes":
-        return _spread(values, "MB", 1e-6)
-    unit = "s" if key.endswith("seconds") or key == "seconds" else ""
-    return _spread([math.inf if value is None else value for value in values], unit, 1)
+def _of(part: str, key: str, unit: str = "", factor: float = 1.0) -> Callable[[list[Row]], Cell]:
+    """Show a figure of each run; None is infinite."""
+
+    def cell(runs: list[Row]) -> Cell:
+        values = [run[part][key] for run in runs]
+        return _spread([math.inf if each is None else each for each in values], unit, factor)
+
+    return cell
 
 
-def _spread(values: Sequence[float], unit: str, factor: float) -> Cell:
+def _share(key: str) -> Callable[[list[Row]], Cell]:
+    """Show a share of the requests of each run."""
+    return lambda runs: _spread(
+        [run["flood"][key] / run["flood"]["sent"] for run in runs], "%", 100
+    )
+
+
+def _starts(runs: list[Row]) -> Cell:
+    return _spread([seconds for run in runs for seconds in run["starts"]], "s")
+
+
+def _statuses(runs: list[Row]) -> Cell:
+    kinds = zip(*(run["hostile"]["status"].values() for run in runs), strict=True)
+    return 0.0, ", ".join("/".join(map(str, dict.fromkeys(kind))) for kind in kinds)
+
+
+TROUBLES = (
+    (
+        Column("start", _starts),
+        Column("sent a second", _of("flood", "per_second"), None),
+        Column("answered", _share("answered"), None),
+        Column("refused", _share("refused"), None),
+        Column("failed", _share("failed"), None),
+        Column("p99", _of("flood", "p99_seconds", "s"), None),
+        Column("next", _of("flood", "next_seconds", "s")),
+    ),
+    (
+        Column("killed worker: failed", _of("killed", "failed")),
+        Column("longest gap", _of("killed", "longest_gap_seconds", "s")),
+        Column("masks a second afterwards", _of("killed", "per_second_afterwards"), max),
+    ),
+    (
+        Column("bad pictures: status", _statuses, None),
+        Column("memory grew at most by", _of("hostile", "memory_growth_bytes", "MB", 1e-6)),
+        Column("longest gap beside", _of("hostile", "longest_gap_seconds", "s")),
+    ),
+    (
+        Column("another model by", lambda runs: (0.0, runs[0]["changed"]["by"]), None),
+        Column("seconds", _of("changed", "seconds", "s")),
+        Column("failed", _of("changed", "failed")),
+        Column("longest gap", _of("changed", "longest_gap_seconds", "s")),
+    ),
+)
+"""The columns of each table."""
+
+
+def _spread(values: Sequence[float], unit: str = "", factor: float = 1.0) -> Cell:
     low, middle, high = (
         _digits(factor * each) for each in (min(values), statistics.median(values), max(values))
     )
@@ -476,63 +489,26 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _table(
-    heads: Sequence[str],
-    lines: Sequence[tuple[str | Cell, ...]],
-    *,
-    most: Collection[int],
-    unranked: Collection[int] = (),
-    competing: int | None = None,
-) -> str:
-    """Build a Markdown table; the best of the first `competing` rows is bold.
-
-    The smallest value is best, in the columns of `most` the largest.
-    """
-    shown = [[cell if isinstance(cell, str) else cell[1] for cell in line] for line in lines]
-    for column in range(1, len(heads)):
-        values = [line[column][0] for line in lines[:competing]]
-        known = [value for value in values if isinstance(value, float | int)]
-        if column in unranked or len(set(known)) < 2:
-            continue
-        best = max(known) if column in most else min(known)
-        for number, value in enumerate(values):
-            if value == best:
-                shown[number][column] = f"**{shown[number][column]}**"
-    rule = "|".join(["", *["---"] * len(heads), ""])
-    body = "\n".join(f"| {' | '.join(line)} |" for line in shown)
-    return f"| {' | '.join(heads)} |\n{rule}\n{body}"
-
-
 def draw(found: Row, target: Path) -> None:
     """Draw masks per second, latency and memory of the servers as an SVG."""
-    from matplotlib import pyplot as plt  # the extra `compare`
-
     servers = [row for row in found["masks"] if "bare" not in row["name"]][::-1]
     load = list(servers[0]["per_second"])[-1]
-    panels = (
-        (f"masks a second, {load}", [row["per_second"][load] for row in servers]),
-        ("one client's mask, ms", [1000 * row["p50_seconds"] for row in servers]),
-        ("memory, MB", [statistics.median(row["memory_bytes"]) / 1e6 for row in servers]),
-    )
-    plt.rcParams.update(
-        {
-            "svg.hashsalt": "paddlepool",
-            "svg.fonttype": "none",
-            "font.family": "sans-serif",
-            "font.size": 9,
-        }
-    )
-    figure, axes = plt.subplots(1, 3, figsize=(9, 2.4), sharey=True, layout="constrained")
+    panels = {
+        f"masks a second, {load}": [row["per_second"][load] for row in servers],
+        "one client's mask, ms": [1000 * row["p50_seconds"] for row in servers],
+        "memory, MB": [statistics.median(row["memory_bytes"]) / 1e6 for row in servers],
+    }
+    figure, axes = open_figure(len(panels), width=9.6, height=2.6)
     names = [_name(row) for row in servers]
-    colours = ["#2b6cb0" if "Paddlepool" in name else "#b0b8c1" for name in names]
-    for axis, (title, values) in zip(axes, panels, strict=True):
+    colours = [DEFAULT if "Paddlepool" in name else OTHER for name in names]
+    for axis, (title, values) in zip(axes, panels.items(), strict=True):
         bars = axis.barh(names, values, color=colours)
-        axis.bar_label(bars, fmt="%.3g" if max(values) < 1000 else "%.0f", padding=2)
-        axis.set_title(title)
+        axis.bar_label(bars, fmt="%.3g" if max(values) < 1000 else "%.0f", padding=2, fontsize=9)
+        axis.set_title(title, fontsize=10)
         axis.set_xlim(0, max(values) * 1.25)
-        axis.spines[["top", "right", "bottom"]].set_visible(False)
         axis.set_xticks([])
-    figure.savefig(target, metadata={"Date": None})
+        axis.tick_params(labelleft=axis is axes[0])
+    save_figure(figure, target)
 
 
 def main() -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 from harness import ROOT
+from pages import markdown_table
 
 VALUES = ROOT / "deploy" / "helm" / "paddlepool" / "values.yaml"
 CALM, BURST, AFTER = 120, 1800, 1200
@@ -115,13 +116,13 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
     return Outcome(refused / came, peak, replica_seconds / 3600)
 
 
-def table(values: Mapping[str, Any], *, rate: float, start: int) -> Sequence[str]:
-    lines = ["| scaled by | rejected | maximum replicas | additional replica hours |"]
-    lines.append("|---|---:|---:|---:|")
+def table(values: Mapping[str, Any], *, rate: float, start: int) -> str:
+    lines = []
     for name, policy in POLICIES.items():
         found = replay(policy, values, rate=rate, start=start)
-        lines.append(f"| {name} | {found.refused:.1%} | {found.most} | {found.hours:.2f} |")
-    return lines
+        lines.append([name, f"{found.refused:.1%}", str(found.most), f"{found.hours:.2f}"])
+    heads = ("scaled by", "rejected", "maximum replicas", "additional replica hours")
+    return markdown_table(heads, lines, rule="---:")
 
 
 def main() -> None:
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=15, help="seconds until a replica answers")
     given = parser.parse_args()
     values = yaml.safe_load(VALUES.read_text("utf-8"))
-    print("\n".join(table(values, rate=given.rate, start=given.start)))
+    print(table(values, rate=given.rate, start=given.start))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ SHIPPED = yaml.safe_load(VALUES.read_text("utf-8"))
 
 def test_the_documented_table_is_what_it_says() -> None:
     text = (ROOT / "docs" / "orchestration.md").read_text("utf-8")
-    assert "\n".join(table(SHIPPED, rate=12.2, start=15)) in text
+    assert table(SHIPPED, rate=12.2, start=15) in text
 
 
 def test_what_follows_for_the_chart_holds_for_other_rates_and_starts() -> None:
