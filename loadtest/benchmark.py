@@ -54,7 +54,7 @@ from harness import (
 from load_clients import HttpWay, checked, connected, scheduled
 from pages import filled, markdown_table
 from peer_servers import PEER_SERVERS, START_SECONDS, install, running
-from peers import as_onnx, measure, pictures, rows
+from peers import as_onnx, measure, pictures
 from PIL import Image
 from tqdm import tqdm
 
@@ -334,9 +334,9 @@ def run(given: argparse.Namespace) -> Row:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         with pictures(repository, scratch, threads=cores, peers=given.peers) as contests:
-            masks = contests[0]
-            measure(masks, seconds=given.seconds, rounds=given.rounds)
-            report["masks"] = rows(masks)
+            report["masks"] = measure(
+                "masks", contests["masks"], seconds=given.seconds, rounds=given.rounds
+            )
         print(json.dumps(report["masks"]), file=sys.stderr)
         everyone = list(subjects(files, scratch, cores=cores, peers=given.peers))
         report["trouble"] = {each.name: [] for each in everyone}

@@ -316,19 +316,16 @@ def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
 
 def descendants(pid: int) -> list[int]:
     """The ids of all descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                stat = (entry / "stat").read_text("ascii", errors="replace")
-                children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(
-                    int(entry.name)
-                )
-    found, queue = [], [pid]
-    while queue:
-        queue += children.get(queue.pop(), [])
-        found += [child for child in queue if child not in found]
-    return found
+    parents: dict[int, int] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = file.read_text("ascii", errors="replace").rpartition(")")[2].split()
+            parents[int(file.parent.name)] = int(fields[1])
+    found, below = {pid}, {pid}
+    while below:
+        below = {child for child, parent in parents.items() if parent in below}
+        found |= below
+    return sorted(found - {pid})
 
 
 def _running(pid: int) -> float:

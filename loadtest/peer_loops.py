@@ -14,17 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
+from peer_programs.matting import Matting, Run, open_onnx
 from tokenizers import Tokenizer
 
 from app.contracts.tensors import Tensors
 
-Feed = Mapping[str, Any]
-Run = Callable[[Feed], Any]
 Work = Callable[[bytes], bytes]
-
-MEAN, STD, SIDE = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 320
 
 
 def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
@@ -34,9 +30,8 @@ def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     returns the duration of each piece of work and the last result.
     """
     run, names = FRAMEWORKS[opening["framework"]](opening["model"])
-    cv2.setNumThreads(1)
     if opening["task"] == "picture":
-        work: Work = _masks(run, names[0])
+        work: Work = Matting(run, names).answer
     else:
         tokenizer = Path(opening["model"]).with_name("tokenizer.json")
         work = _labels(run, names, Tokenizer.from_file(str(tokenizer)))
@@ -58,18 +53,6 @@ def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     return {}, loop
 
 
-def _onnxruntime(model: str, *, disabled: Sequence[str] = ()) -> tuple[Run, list[str]]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-    )
-    return lambda feed: session.run(None, feed)[0], [each.name for each in session.get_inputs()]
-
-
 def _openvino(model: str) -> tuple[Run, list[str]]:
     import openvino
 
@@ -85,7 +68,7 @@ def _openvino(model: str) -> tuple[Run, list[str]]:
     compiled = core.compile_model(core.read_model(model), "CPU", settings)
     request = compiled.create_infer_request()
 
-    def run(feed: Feed) -> Any:
+    def run(feed: Mapping[str, Any]) -> Any:
         request.infer(dict(feed))
         return request.get_output_tensor(0).data
 
@@ -93,26 +76,11 @@ def _openvino(model: str) -> tuple[Run, list[str]]:
 
 
 FRAMEWORKS: dict[str, Callable[[str], tuple[Run, list[str]]]] = {
-    "onnxruntime": _onnxruntime,
+    "onnxruntime": open_onnx,
     # Like app/engine/backends/onnxruntime.py.
-    "onnxruntime as served": partial(_onnxruntime, disabled=("SkipLayerNormFusion",)),
+    "onnxruntime as served": partial(open_onnx, disabled=("SkipLayerNormFusion",)),
     "openvino": _openvino,
 }
-
-
-def _masks(run: Run, name: str) -> Work:
-    def work(body: bytes) -> bytes:
-        decoded = cv2.imdecode(np.frombuffer(body, np.uint8), cv2.IMREAD_COLOR)
-        pixels = np.asarray(decoded)[..., ::-1]
-        height, width = pixels.shape[:2]
-        small = cv2.resize(pixels, (SIDE, SIDE)).astype(np.float32)
-        small = (small / small.max() - np.asarray(MEAN, np.float32)) / np.asarray(STD, np.float32)
-        mask = run({name: np.ascontiguousarray(small.transpose(2, 0, 1)[None])})[0, 0]
-        mask = (mask - mask.min()) / (mask.max() - mask.min())
-        full = cv2.resize((mask * 255).astype(np.uint8), (width, height))
-        return bytes(cv2.imencode(".png", full)[1])
-
-    return work
 
 
 def _labels(run: Run, names: Sequence[str], tokenizer: Tokenizer) -> Work:

@@ -45,10 +45,14 @@ from app.engine.backends.handler import onnx_bytes
 from app.engine.backends.process import NICE
 from app.engine.process.child import Child
 from app.engine.process.environment import Limits
+from app.evidence.comparison.result import columns
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import describe_machine
 
 HERE = Path(__file__).resolve().parent
+
+REQUESTS = {"masks": 4, "cut-outs": 4, "texts": 40}
+"""Requests of one client in each round."""
 
 Busy = Callable[..., float]
 """Keep a contender busy for `seconds`; return pictures or texts per second."""
@@ -72,13 +76,8 @@ class Contender:
     result: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """The same work for all; the first contender is this server."""
-
-    task: str
-    contenders: list[Contender]
-    requests: int
+Contests = dict[str, list[Contender]]
+"""The contenders of each task; the first is this server."""
 
 
 def served(
@@ -194,7 +193,7 @@ def server_of_one(
 @contextlib.contextmanager
 def pictures(
     repository: ModelRepository, scratch: Path, *, threads: int, peers: bool
-) -> Iterator[list[Contest]]:
+) -> Iterator[Contests]:
     """Compare masks, and cut-outs with rembg."""
     files = newest(repository, "u2netp")
     onnx, body = as_onnx(files, scratch), picture()
@@ -237,14 +236,11 @@ def pictures(
             programs.append(("openvino", int8, ", int8"))
         masks = contenders["mask"]
         masks += bare(stack, programs, "picture", body, threads=threads, loads=[*masks[0].busy])
-        yield [
-            Contest(task="masks", contenders=masks, requests=4),
-            Contest(task="cut-outs", contenders=contenders["cutout"], requests=4),
-        ]
+        yield {"masks": masks, "cut-outs": contenders["cutout"]}
 
 
 @contextlib.contextmanager
-def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[list[Contest]]:
+def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[Contests]:
     """Compare single texts from many clients, and lists of 32 texts from few."""
     files = newest(repository, "emotion")
     single, several = text_request(TEXT), text_request([TEXT] * 32)
@@ -257,24 +253,30 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
         name = f"paddlepool /sentiment ({group})"
         contenders = [served(name, server, single, loads, threads_each=threads_each)]
         contenders += bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=[*loads])
-        yield [Contest(task="texts", contenders=contenders, requests=40)]
+        yield {"texts": contenders}
 
 
-def measure(contest: Contest, *, seconds: float, rounds: int) -> None:
-    """Measure latencies of one client, then the rate under each load, in turns; others are idle."""
-    contenders = contest.contenders
+def measure(
+    task: str, contenders: Sequence[Contender], *, seconds: float, rounds: int
+) -> list[dict[str, Any]]:
+    """Measure latencies of one client, then the rate under each load, in turns; others are idle.
+
+    Returns the rows of the table. Ratios are to the first row, medians over rounds; above 1 is
+    more.
+    """
     for each in contenders:
         for _ in range(3):
             each.one()
-    for number in tqdm(range(rounds), desc=contest.task, unit="round", disable=None):
+    for number in tqdm(range(rounds), desc=task, unit="round", disable=None):
         turn = number % len(contenders)
         for each in (*contenders[turn:], *contenders[:turn]):
-            for _ in range(contest.requests):
+            for _ in range(REQUESTS[task]):
                 taken, each.result = each.one()
                 each.seconds.append(taken)
             for load, busy in each.busy.items():
                 each.rates.setdefault(load, []).append(busy(seconds=seconds))
             each.memory_bytes.append(each.memory())
+    return [_row(task, each, contenders[0]) for each in contenders]
 
 
 def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
@@ -296,28 +298,23 @@ def _agreement(task: str, each: Contender, ours: Contender) -> str:
     return f"alpha within {np.abs(found - expected).mean():.2f} of 255 levels"
 
 
-def rows(contest: Contest) -> list[dict[str, Any]]:
-    """Rows of the table. Ratios are to the first row, medians over rounds; above 1 is more."""
-    ours = contest.contenders[0]
-    return [
-        {
-            "name": each.name,
-            "task": contest.task,
-            "threads_each": each.threads_each,
-            "seconds": each.seconds,
-            "rates": each.rates,
-            "p50_seconds": statistics.median(each.seconds),
-            "p95_seconds": float(np.quantile(each.seconds, 0.95)),
-            "latency_ratio": _ratio(each.seconds, ours.seconds),
-            "per_second": {load: statistics.median(rates) for load, rates in each.rates.items()},
-            "throughput_ratio": {
-                load: _ratio(rates, ours.rates[load]) for load, rates in each.rates.items()
-            },
-            "memory_bytes": each.memory_bytes,
-            "agreement": _agreement(contest.task, each, ours),
-        }
-        for each in contest.contenders
-    ]
+def _row(task: str, each: Contender, ours: Contender) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "task": task,
+        "threads_each": each.threads_each,
+        "seconds": each.seconds,
+        "rates": each.rates,
+        "p50_seconds": statistics.median(each.seconds),
+        "p95_seconds": float(np.quantile(each.seconds, 0.95)),
+        "latency_ratio": _ratio(each.seconds, ours.seconds),
+        "per_second": {load: statistics.median(rates) for load, rates in each.rates.items()},
+        "throughput_ratio": {
+            load: _ratio(rates, ours.rates[load]) for load, rates in each.rates.items()
+        },
+        "memory_bytes": each.memory_bytes,
+        "agreement": _agreement(task, each, ours),
+    }
 
 
 def show(table: Sequence[Mapping[str, Any]], *, cores: int) -> None:
@@ -325,18 +322,17 @@ def show(table: Sequence[Mapping[str, Any]], *, cores: int) -> None:
     first = table[0]
     print(f"\n{first['task']} on {cores} cores, one run, in turns; ratios to the first line")
     print(f"{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}")
-    loads = "".join(f"{load + ', 1/s':>20}{'ratio':>7}" for load in first["per_second"])
-    print(f"{'':40}{'threads':>8}{'one client':>12}{'p95':>9}{'ratio':>7}{loads}{'memory':>10}")
+    lines = [["", "threads", "one client", "p95", "ratio"]]
+    for load in first["per_second"]:
+        lines[0] += [f"{load}, 1/s", "ratio"]
+    lines[0] += ["memory", ""]
     for row in table:
-        rates = "".join(
-            f"{rate:20.2f}{row['throughput_ratio'][load]:7.2f}"
-            for load, rate in row["per_second"].items()
-        )
-        print(
-            f"{row['name']:40}{row['threads_each']:8d}{1000 * row['p50_seconds']:10.1f}ms"
-            f"{1000 * row['p95_seconds']:7.1f}ms{row['latency_ratio']:7.2f}{rates}"
-            f"{row['memory_bytes'][-1] / 1e6:8.0f}MB   {row['agreement']}"
-        )
+        times = (f"{1000 * row[name]:.1f} ms" for name in ("p50_seconds", "p95_seconds"))
+        line = [row["name"], str(row["threads_each"]), *times, f"{row['latency_ratio']:.2f}"]
+        for load, rate in row["per_second"].items():
+            line += [f"{rate:.2f}", f"{row['throughput_ratio'][load]:.2f}"]
+        lines.append([*line, f"{row['memory_bytes'][-1] / 1e6:.0f} MB", row["agreement"]])
+    print(columns(lines))
 
 
 def main() -> None:
@@ -359,9 +355,11 @@ def main() -> None:
                 else texts(repository, Path(directory), threads=cores)
             )
             with taking_part as contests:
-                for contest in contests:
-                    measure(contest, seconds=arguments.seconds, rounds=arguments.rounds)
-                    show(rows(contest), cores=cores)
+                for name, contenders in contests.items():
+                    found = measure(
+                        name, contenders, seconds=arguments.seconds, rounds=arguments.rounds
+                    )
+                    show(found, cores=cores)
 
 
 if __name__ == "__main__":
