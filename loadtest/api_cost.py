@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shutil
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import tomlkit
 from cases import TEXT, text_request
 from harness import HOST, ROOT, free_port, is_ready, request, running_program, running_server
 from load_clients import Client, HttpWay, Way
@@ -55,15 +55,12 @@ def int8_repository(directory: Path) -> Path:
     core."""
     shutil.copytree(ROOT / "model_repo" / MODEL, directory / MODEL)
     file = directory / MODEL / "config.toml"
-    text = file.read_text("utf-8")
-    for pattern, replacement in (
-        (r'default_group = "auto".*', f'default_group = "{GROUP}"'),
-        (rf'(name = "{GROUP}"\n(?:.*\n)*?)start = "on_demand"', r'\1count = "cores"'),
-    ):
-        text, times = re.subn(pattern, replacement, text, count=1)
-        if times != 1:
-            raise RuntimeError(f"{file}: nothing matches {pattern!r}")
-    file.write_text(text, "utf-8")
+    config = tomlkit.parse(file.read_text("utf-8")).unwrap()
+    [group] = [each for each in config["instance_group"] if each["name"] == GROUP]
+    del group["start"]
+    group["count"] = "cores"
+    config["default_group"] = GROUP
+    file.write_text(tomlkit.dumps(config), "utf-8")
     return directory
 
 
@@ -89,13 +86,8 @@ def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[s
         version = max((repository / MODEL).glob("[0-9]*"), key=lambda each: int(each.name))
         if probe is not None:
             port, cores = free_port(), max(1, int(available_cores()))
-            command: list[object] = [
-                sys.executable,
-                probe,
-                version / "int8.onnx",
-                version / "tokenizer.json",
-            ]
-            command += ["--port", port, "--predictors", cores]
+            command = [sys.executable, probe, version / "int8.onnx", version / "tokenizer.json"]
+            command += ["--port", str(port), "--predictors", str(cores)]
             process = stack.enter_context(
                 running_program(command, lambda: is_ready(port, "/openapi.json"))
             )

@@ -189,10 +189,8 @@ def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dic
 
 def balanced_replicas() -> int:
     """Maximum number of replicas in the committed configuration of the balancer."""
-    found = re.search(r"server-template \w+ (\d+)", CONFIGURATION.read_text("utf-8"))
-    if found is None:
-        raise RuntimeError(f"no server-template in {CONFIGURATION.name}")
-    return int(found[1])
+    [found] = re.findall(r"server-template \w+ (\d+)", CONFIGURATION.read_text("utf-8"))
+    return int(found)
 
 
 def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:

@@ -99,18 +99,18 @@ class Variant:
         return cast(Predictor, padded) if self.lengths else predictor
 
 
+@dataclass(frozen=True, slots=True)
 class PaddedPredictor:
     """A predictor's runs, each text padded to the smallest of `lengths` that holds it."""
 
-    def __init__(self, predictor: Predictor, lengths: Sequence[int]) -> None:
-        self._predictor = predictor
-        self._lengths = lengths
+    predictor: Predictor
+    lengths: Sequence[int]
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         tokens = next(iter(inputs.values())).shape[1]
-        more = next(length for length in self._lengths if length >= tokens) - tokens
+        more = next(length for length in self.lengths if length >= tokens) - tokens
         padded = {name: np.pad(array, ((0, 0), (0, more))) for name, array in inputs.items()}
-        return self._predictor.run(padded, timeout=timeout)
+        return self.predictor.run(padded, timeout=timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

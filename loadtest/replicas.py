@@ -217,7 +217,7 @@ def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[R
 
 
 @contextlib.contextmanager
-def under_ray(ingress: str, count: int) -> Iterator[tuple[int, Event]]:
+def under_ray(ingress: str, count: int) -> Iterator[tuple[int, Event, list[Replica]]]:
     """Ray Serve with this many replicas; each event kills the server below one actor."""
     number_of = str(count)
     options = ("--cpus", "0.5", "--min-replicas", number_of, "--max-replicas", number_of)
@@ -230,7 +230,7 @@ def under_ray(ingress: str, count: int) -> Iterator[tuple[int, Event]]:
             os.kill(servers[number % len(servers)], signal.SIGKILL)
             return f"server killed, {count} replicas again after {wait_for_replicas(port, count)}"
 
-        yield port, event
+        yield port, event, []
 
 
 def is_server(pid: int) -> bool:
@@ -263,23 +263,16 @@ def main() -> int:
         Asked("mask of 1 MP", mask_request(picture(), predictor="onednn")),
         Asked("one text", text_request("今天天气真好", predictor="onednn")),
     )
-    with contextlib.ExitStack() as stack:
-        parts: dict[str, tuple[bool, Iterator[str]]]
-        if given.where == "ray":
-            port, event = stack.enter_context(under_ray(given.ingress, given.replicas))
-            parts = {"chaos": (False, chaos(event, given.seconds))}
-        else:
-            if given.haproxy is None:
-                arguments.error("haproxy is not on the path: apt-get install haproxy, or --haproxy")
-            place = behind_proxy(given.haproxy, given.replicas)
-            port, event, running = stack.enter_context(place)
-            parts = {
-                "chaos": (True, chaos(event, given.seconds)),
-                "rolling": (True, rolling(running)),
-            }
-        failed = False
-        for name, (retried, part) in parts.items():
-            if given.only not in (None, name):
+    if given.where == "ray":
+        place = under_ray(given.ingress, given.replicas)
+    elif given.haproxy is None:
+        arguments.error("haproxy is not on the path: apt-get install haproxy, or --haproxy")
+    else:
+        place = behind_proxy(given.haproxy, given.replicas)
+    failed = False
+    with place as (port, event, running):
+        for name, part in (("chaos", chaos(event, given.seconds)), ("rolling", rolling(running))):
+            if given.only not in (None, name) or (name == "rolling" and not running):
                 continue
             traffic = Traffic(port, requests)
             with traffic.users(USERS, pause=0.05):
@@ -294,8 +287,8 @@ def main() -> int:
                 f"{name}: {tally.right} right, {len(tally.wrong)} wrong, {lost.total()} not "
                 f"answered{why}: {tally.right / max(1, tally.sent['good']):.3%}"
             )
-            # A killed process may lose its requests, one for each user.
-            allowed = 0 if retried else len(lines) * USERS
+            # The balancer retries; under Ray, a killed process may lose a request of each user.
+            allowed = len(lines) * USERS if given.where == "ray" else 0
             failed |= lost.total() > allowed or bool(tally.wrong)
     return 1 if failed else 0
 

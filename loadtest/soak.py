@@ -60,14 +60,12 @@ class Sample:
 class Kill:
     at: float
     role: str
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """A lost request; `status` is 0 without an answer."""
+    """A request to load a model again; `status` is 0 without an answer."""
 
-    model: str
     began: float
     ended: float
     status: int
@@ -132,14 +130,14 @@ def _kill_one(server: Server, draw: random.Random) -> Iterator[Kill]:
         role = draw.choice(sorted({each.role for each in children}))
         pid = draw.choice([each.pid for each in children if each.role == role])
         os.kill(pid, signal.SIGKILL)
-        yield Kill(time.monotonic(), role, pid)
+        yield Kill(time.monotonic(), role)
 
 
 def _reload(server: Server, model: str, admin_key: str) -> Reload:
     began, status = time.monotonic(), 0
     with contextlib.suppress(OSError):
         status = ask(server.port, load_request(model, key=admin_key), timeout=600).status
-    return Reload(model, began, time.monotonic(), status)
+    return Reload(began, time.monotonic(), status)
 
 
 def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]]:

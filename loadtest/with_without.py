@@ -50,6 +50,7 @@ from load_clients import HttpWay, OverloadedWay, Way, checked, one_client, users
 from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
+from app.evidence.comparison.result import columns
 from app.models.repository.layout import ModelRepository
 
 KEY = "with-and-without"
@@ -59,6 +60,8 @@ PAGE_SECONDS = 2.0
 RAY_SECONDS = 5.0
 """Time for Ray to restart HAProxy when a replica is ready, which closes its connections."""
 
+USERS, PAUSE_SECONDS = 2, 0.1
+"""Of the measure `users`; the pause is an average."""
 MEASURES = ("one client", "users", "busy", "processor", "overloaded", "reloaded")
 QUANTILES: Mapping[str, tuple[float, ...]] = {
     "one client": (0.5,),
@@ -107,7 +110,7 @@ def taken(
         case "one client":
             return one_client(way, seconds=seconds)
         case "users":
-            with users(way, number=given.users, pause=given.pause, seed=seed) as answered:
+            with users(way, number=USERS, pause=PAUSE_SECONDS, seed=seed) as answered:
                 time.sleep(seconds)
             return answered
         case "busy":
@@ -171,7 +174,7 @@ def compared(
 def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
     """Print a line for each figure; return the worst ratio."""
     worst = float("inf")
-    print(f"{'':38}{'without':>12}{'with':>12}{'ratio':>8}")
+    lines = [["", "without", "with", "ratio", "90 % of resamples"]]
     for (name, measure), phases in found.items():
         for quantile in QUANTILES.get(measure, (0.5,)):
             seconds = measure in QUANTILES
@@ -181,10 +184,9 @@ def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
             worst = min(worst, ratio)
             head = f"{name}, {measure}" + (f" p{100 * quantile:.0f}" if seconds else "")
             factor, unit = (1000, "ms") if seconds else (1, "/s")
-            print(
-                f"{head:38}{factor * without:10.2f}{unit}{factor * within:10.2f}{unit}{ratio:8.3f}"
-                f"  ({low:.3f} to {high:.3f})"
-            )
+            sides = (f"{factor * side:.2f} {unit}" for side in (without, within))
+            lines.append([head, *sides, f"{ratio:.3f}", f"{low:.3f} to {high:.3f}"])
+    print(columns(lines))
     return worst
 
 
@@ -449,8 +451,6 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         each.add_argument("--rounds", type=int, default=mode.rounds, help="pairs of phases")
         each.add_argument("--rest", type=float, default=0.0, help="seconds between phases")
         each.add_argument("--measure", nargs="+", choices=MEASURES, default=mode.measures)
-        each.add_argument("--users", type=int, default=2, help="of the measure `users`")
-        each.add_argument("--pause", type=float, default=0.1, help="seconds, on average")
         each.add_argument("--least", type=float, default=mode.least, help="ratio, else exit code 1")
     return parser.parse_args(arguments)
 
