@@ -13,14 +13,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import tomlkit
 from cases import TEXT, text_request
 from harness import HOST, ROOT, free_port, is_ready, request, running_program, running_server
-from load_clients import Client, HttpWay, Way
-from peers import Contender, bare
+from load_clients import HttpWay, Way
+from peers import loops
 from pydantic import BaseModel
 
 from app.contracts.resources import available_cores
@@ -33,21 +32,6 @@ class Text(BaseModel):
     """The text for the bare application and the probe."""
 
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoopWay:
-    """A bare loop that answers one request after another."""
-
-    contender: Contender
-
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
-        yield lambda: self.contender.one()[0]
-
-    def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - it has one client
-        [busy] = self.contender.busy.values()
-        return busy(seconds=seconds)
 
 
 def int8_repository(directory: Path) -> Path:
@@ -100,9 +84,9 @@ def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[s
             kind: HttpWay(alone, sent, pid=process.pid)
             for kind, sent in (("text", text), ("live", live))
         }
-        programs = [("onnxruntime as served", version / "int8.onnx", "")]
-        [loop] = bare(stack, programs, "text", TEXT.encode(), threads=1, loads=("text",))
-        ways["loop"] = {"text": LoopWay(loop)}
+        program, body = version / "int8.onnx", TEXT.encode()
+        loop = loops(stack, "onnxruntime as served", program, "text", body, threads=1)
+        ways["loop"] = {"text": loop}
         yield ways
 
 

@@ -28,8 +28,8 @@ FACTOR = 3.0
 CONNECTIONS = 160
 """More than the queued requests and those being rejected together."""
 
-Client = Callable[[], float]
-"""Send the request once; return the seconds until the reply was read."""
+Client = Callable[[], Reply]
+"""Send the request once, and wait for its reply."""
 
 
 class Way(Protocol):
@@ -56,7 +56,7 @@ class HttpWay:
     def client(self) -> Iterator[Client]:
         """Return a client. Its calls raise RuntimeError for another status."""
         with contextlib.closing(Connection(self.port)) as connection:
-            yield lambda: checked(connection.send(self.request), self.status).seconds
+            yield lambda: checked(connection.send(self.request), self.status)
 
     def rate(self, *, clients: int, seconds: float) -> float:
         """One thread for all clients: more threads would take processor time from the server."""
@@ -92,7 +92,7 @@ def one_client(way: Way, *, seconds: float) -> list[float]:
         ask()
         end = time.perf_counter() + seconds
         while not taken or time.perf_counter() < end:
-            taken.append(ask())
+            taken.append(ask().seconds)
     return taken
 
 
@@ -108,7 +108,7 @@ def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[fl
         draw = random.Random(1000 * seed + user)
         with way.client() as ask:
             while not ending.is_set():
-                answered.append(ask())
+                answered.append(ask().seconds)
                 ending.wait(draw.expovariate(1 / pause))
 
     with meanwhile(*(partial(work, user) for user in range(number))):

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -26,23 +25,23 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from cases import TEXT, newest, picture, text_request, wait_chosen
-from harness import ROOT, Reply, Server, ask, memory_of, request, running_server
-from load_clients import HttpWay, checked
+from harness import ROOT, Reply, Server, memory_of, request, running_server
+from load_clients import Client, HttpWay, Way
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
 from app.engine.backends.handler import onnx_bytes
 from app.engine.backends.process import NICE
+from app.engine.process.answers import Reply as ChildReply
 from app.engine.process.child import Child
 from app.engine.process.environment import Limits
 from app.evidence.comparison.result import columns
@@ -54,57 +53,80 @@ HERE = Path(__file__).resolve().parent
 REQUESTS = {"masks": 4, "cut-outs": 4, "texts": 40}
 """Requests of one client in each round."""
 
-Busy = Callable[..., float]
-"""Keep a contender busy for `seconds`; return pictures or texts per second."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """One contender. `one()` does the work once, `busy` has the loads by name.
+    """One contender: the way of one client, and the clients and their way by the load's name.
 
     `threads_each` threads compute one request.
     """
 
     name: str
     threads_each: int
-    one: Callable[[], tuple[float, bytes]]
-    busy: Mapping[str, Busy]
+    alone: Way
+    loads: Mapping[str, tuple[int, Way]]
     memory: Callable[[], int]
+    read: Callable[[Reply], bytes] = lambda reply: reply.body
     seconds: list[float] = field(default_factory=list)
     rates: dict[str, list[float]] = field(default_factory=dict)
     memory_bytes: list[int] = field(default_factory=list)
     result: bytes = b""
+
+    def one(self) -> Reply:
+        """Do the work once, on a new connection."""
+        with self.alone.client() as ask:
+            return ask()
 
 
 Contests = dict[str, list[Contender]]
 """The contenders of each task; the first is this server."""
 
 
-def served(
-    name: str,
-    server: Server,
-    message: bytes,
-    loads: Mapping[str, tuple[int, bytes, int]],
+@dataclass(frozen=True, slots=True)
+class LoopWay:
+    """Bare loops, each of which does the same work again and again in its own process."""
+
+    children: Sequence[Child]
+    payload: bytes
+
+    def _call(self, child: Child, **limit: float) -> ChildReply:
+        body = {"body": np.frombuffer(self.payload, np.uint8)}
+        return child.call(limit, body, timeout=60 + limit.get("seconds", 0))
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        def once() -> Reply:
+            found = self._call(self.children[0], times=1)
+            return Reply(200, {}, found.arrays["result"].tobytes(), found.meta["durations"][0])
+
+        yield once
+
+    def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - all are always busy
+        with ThreadPoolExecutor(len(self.children)) as pool:
+            found = pool.map(lambda child: self._call(child, seconds=seconds).meta, self.children)
+            return float(sum(each["runs"] / each["seconds"] for each in found))
+
+    def memory(self) -> int:
+        return sum(memory_of(child.pid) for child in self.children)
+
+
+def loops(
+    stack: contextlib.ExitStack,
+    framework: str,
+    model: Path,
+    task: str,
+    payload: bytes,
     *,
-    threads_each: int,
-    read: Callable[[Reply], bytes] = lambda reply: reply.body,
-) -> Contender:
-    """A server; each load has clients, their request, and its number of units."""
-
-    def one() -> tuple[float, bytes]:
-        reply = checked(ask(server.port, message))
-        return reply.seconds, read(reply)
-
-    return Contender(
-        name=name,
-        one=one,
-        busy={
-            label: partial(HttpWay(server.port, asked, units).rate, clients=clients)
-            for label, (clients, asked, units) in loads.items()
-        },
-        memory=server.memory,
-        threads_each=threads_each,
-    )
+    threads: int,
+) -> LoopWay:
+    """Start single-threaded loops, one per thread, which end with the stack."""
+    limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
+    opening = {"framework": framework, "task": task, "model": str(model)}
+    children = []
+    for _ in range(threads):
+        child = Child("peer_loops:open_loop", opening, limits=limits)
+        children.append(stack.enter_context(contextlib.closing(child)))
+    return LoopWay(children, payload)
 
 
 def bare(
@@ -114,41 +136,18 @@ def bare(
     payload: bytes,
     *,
     threads: int,
-    loads: Sequence[str],
+    loads: Iterable[str],
 ) -> Iterator[Contender]:
-    """Start single-threaded loops of each framework, model and note, one per thread.
-
-    They end with the stack. They are always busy, whatever the load.
-    """
-    limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
-    body = {"body": np.frombuffer(payload, np.uint8)}
-    pool = stack.enter_context(ThreadPoolExecutor(threads))
-
-    def contender(framework: str, model: Path, note: str) -> Contender:
-        opening = {"framework": framework, "task": task, "model": str(model)}
-        children = []
-        for _ in range(threads):
-            child = Child("peer_loops:open_loop", opening, limits=limits)
-            children.append(stack.enter_context(contextlib.closing(child)))
-
-        def one() -> tuple[float, bytes]:
-            reply = children[0].call({"times": 1}, body, timeout=60)
-            return reply.meta["durations"][0], reply.arrays["result"].tobytes()
-
-        def busy(seconds: float) -> float:
-            call = {"seconds": seconds}
-            replies = pool.map(lambda c: c.call(call, body, timeout=seconds + 60).meta, children)
-            return float(sum(reply["runs"] / reply["seconds"] for reply in replies))
-
-        return Contender(
+    """Start loops for each framework, model and note. They do the same under every load."""
+    for framework, model, note in programs:
+        way = loops(stack, framework, model, task, payload, threads=threads)
+        yield Contender(
             name=f"bare {framework} loop{note}",
             threads_each=1,
-            one=one,
-            busy=dict.fromkeys(loads, busy),
-            memory=lambda: sum(memory_of(child.pid) for child in children),
+            alone=way,
+            loads=dict.fromkeys(loads, (threads, way)),
+            memory=way.memory,
         )
-
-    return itertools.starmap(contender, programs)
 
 
 def as_onnx(files: ModelFiles, directory: Path) -> Path:
@@ -201,8 +200,12 @@ def pictures(
 
     def enter(name: str, server: Server, asked: Mapping[str, bytes], **options: Any) -> None:
         for output, message in asked.items():
-            loads = {f"{n} clients": (n, message, 1) for n in (threads, 2 * threads)}
-            contenders[output].append(served(name, server, message, loads, **options))
+            way = HttpWay(server.port, message)
+            loads = {f"{n} clients": (n, way) for n in (threads, 2 * threads)}
+            memory = server.memory
+            contenders[output].append(
+                Contender(name=name, alone=way, loads=loads, memory=memory, **options)
+            )
 
     with contextlib.ExitStack() as stack:
         asked = {
@@ -235,7 +238,7 @@ def pictures(
         if int8 := int8_of(files):
             programs.append(("openvino", int8, ", int8"))
         masks = contenders["mask"]
-        masks += bare(stack, programs, "picture", body, threads=threads, loads=[*masks[0].busy])
+        masks += bare(stack, programs, "picture", body, threads=threads, loads=masks[0].loads)
         yield {"masks": masks, "cut-outs": contenders["cutout"]}
 
 
@@ -243,17 +246,22 @@ def pictures(
 def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[Contests]:
     """Compare single texts from many clients, and lists of 32 texts from few."""
     files = newest(repository, "emotion")
-    single, several = text_request(TEXT), text_request([TEXT] * 32)
-    loads = {"32 clients": (32, single, 1), "4 of 32 texts": (4, several, 32)}
     programs = [("onnxruntime", as_onnx(files, scratch), "")]
     if int8 := int8_of(files):
         programs.append(("onnxruntime as served", int8, ", int8"))
     with contextlib.ExitStack() as stack:
         server, group, threads_each = stack.enter_context(server_of_one(files, scratch))
-        name = f"paddlepool /sentiment ({group})"
-        contenders = [served(name, server, single, loads, threads_each=threads_each)]
-        contenders += bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=[*loads])
-        yield {"texts": contenders}
+        single = HttpWay(server.port, text_request(TEXT))
+        several = HttpWay(server.port, text_request([TEXT] * 32), 32)
+        ours = Contender(
+            name=f"paddlepool /sentiment ({group})",
+            threads_each=threads_each,
+            alone=single,
+            loads={"32 clients": (32, single), "4 of 32 texts": (4, several)},
+            memory=server.memory,
+        )
+        others = bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=ours.loads)
+        yield {"texts": [ours, *others]}
 
 
 def measure(
@@ -271,10 +279,12 @@ def measure(
         turn = number % len(contenders)
         for each in (*contenders[turn:], *contenders[:turn]):
             for _ in range(REQUESTS[task]):
-                taken, each.result = each.one()
-                each.seconds.append(taken)
-            for load, busy in each.busy.items():
-                each.rates.setdefault(load, []).append(busy(seconds=seconds))
+                reply = each.one()
+                each.seconds.append(reply.seconds)
+                each.result = each.read(reply)
+            for load, (clients, way) in each.loads.items():
+                rate = way.rate(clients=clients, seconds=seconds)
+                each.rates.setdefault(load, []).append(rate)
             each.memory_bytes.append(each.memory())
     return [_row(task, each, contenders[0]) for each in contenders]
 
