@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class PeerServer:
 
     name: str
     package: str
-    command: Callable[[Path, int], list[str]]
+    command: Callable[[Path, int], Sequence[object]]
     ready: str
     ask: Callable[[bytes], bytes]
     read: Callable[[Reply], bytes] = lambda reply: reply.body
@@ -128,9 +128,7 @@ REMBG = PeerServer(
     name="rembg",
     package="rembg[cpu,cli]==2.0.86",
     also=(),
-    command=lambda bin, port: [
-        *(str(bin / "rembg"), "s", "--host", HOST, "--port", str(port), "--no-ui"),
-    ],
+    command=lambda bin, port: (bin / "rembg", "s", "--host", HOST, "--port", port, "--no-ui"),
     ready="/openapi.json",
     ask=lambda picture: form("/api/remove", "file", picture, model="u2netp", om="true"),
     prepare=_rembg_files,
@@ -141,7 +139,7 @@ PEER_SERVERS = (
         name="LitServe",
         package="litserve==0.2.19",
         also=(*RUNTIME, "python-multipart==0.0.34"),  # an undeclared requirement of forms
-        command=lambda bin, _port: [str(bin / "python"), str(PROGRAMS / "litserve_peer.py")],
+        command=lambda bin, _port: (bin / "python", PROGRAMS / "litserve_peer.py"),
         ready="/health",
         ask=lambda picture: form("/predict", "image", picture),
     ),
@@ -149,8 +147,8 @@ PEER_SERVERS = (
         name="BentoML",
         package="bentoml==1.4.39",
         command=lambda bin, port: [
-            *(str(bin / "bentoml"), "serve", "bentoml_peer:Masks"),
-            *("--host", HOST, "--port", str(port), "--working-dir", str(PROGRAMS)),
+            *(bin / "bentoml", "serve", "bentoml_peer:Masks"),
+            *("--host", HOST, "--port", port, "--working-dir", PROGRAMS),
         ],
         ready="/readyz",
         ask=lambda picture: form("/mask", "image", picture),
@@ -159,7 +157,7 @@ PEER_SERVERS = (
         name="MLServer",
         package="mlserver==1.7.1",
         also=(*RUNTIME, "uvloop==0.21.0"),  # its workers do not start with a newer version
-        command=lambda bin, _port: [str(bin / "mlserver"), "start", "."],
+        command=lambda bin, _port: (bin / "mlserver", "start", "."),
         ready="/v2/models/u2netp/ready",
         ask=_tensor,
         read=lambda reply: base64.b64decode(json.loads(reply.body)["outputs"][0]["data"][0]),
@@ -170,7 +168,7 @@ PEER_SERVERS = (
     PeerServer(
         name="Ray Serve",
         package="ray[serve]==2.60.0",
-        command=lambda bin, _port: [str(bin / "python"), str(PROGRAMS / "ray_peer.py")],
+        command=lambda bin, _port: (bin / "python", PROGRAMS / "ray_peer.py"),
         ready="/",
         ask=lambda picture: request("POST", "/", picture, content_type="image/jpeg"),
         change=_ray_deploy,
@@ -213,7 +211,7 @@ def running(
         **peer.prepare(home, port, workers, model),
     }
     # The same priority as the computing processes of the others.
-    command = ["nice", "-n", str(NICE), *peer.command(bin, port)]
+    command = ["nice", "-n", NICE, *peer.command(bin, port)]
     with running_program(
         command,
         lambda: is_ready(port, peer.ready),

@@ -4,13 +4,11 @@ import hashlib
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import paddle
 
-from app.contracts.tensors import TensorSpec
-from app.making.export.config_text import sentiment_config
-from app.making.export.exporter import Recipe, export_version
+from app.making.export.exporter import bert_recipe, export_version
 from app.making.export.publish import Origin
+from app.making.export.weights import BertDirectory
 from app.making.programs.derive import add_program, derive_int8, missing_packages
 from app.models.networks import build
 from app.models.networks.bert import BertConfig
@@ -39,23 +37,8 @@ def export_random_bert(repository: Path) -> None:
     paddle.seed(SEED)
     state = {name: each.numpy() for name, each in build("bert", options).state_dict().items()}
     digest = hashlib.sha256(b"".join(value.tobytes() for value in state.values())).hexdigest()
-    ids = np.random.default_rng(SEED).integers(0, SHAPE.vocab_size, (2, 16)).astype(np.int64)
-    recipe = Recipe(
-        network="bert",
-        options=options,
-        state=state,
-        inputs=tuple(
-            TensorSpec(each, "int64", (-1, -1)) for each in ("input_ids", "attention_mask")
-        ),
-        outputs=(TensorSpec("logits", "float32", (-1, SHAPE.num_labels)),),
-        feeds={"input_ids": ids, "attention_mask": np.ones((2, 16), np.int64)},
-        config=sentiment_config(
-            labels=[f"label {index}" for index in range(SHAPE.num_labels)],
-            pad_id=0,
-            positions=SHAPE.max_position_embeddings,
-        ),
-        weights_sha256=digest,
-    )
+    labels = tuple(f"label {index}" for index in range(SHAPE.num_labels))
+    recipe = bert_recipe(BertDirectory(options, state, labels, pad_id=0), weights_sha256=digest)
     origin = Origin("random", source=f"drawn with seed {SEED}", licence="none", preview=True)
     directory = export_version(
         recipe, repository=repository, name=NAME, origin=origin, store="float16"

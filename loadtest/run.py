@@ -11,6 +11,7 @@ from pathlib import Path
 from harness import HOST, ROOT, running_server
 
 EXIT_NO_SERVER = 3
+REPORT = ROOT / "runs/load/report.html"
 
 
 def main(arguments: list[str]) -> int:
@@ -19,28 +20,24 @@ def main(arguments: list[str]) -> int:
         description=__doc__, epilog="Everything else goes to locust: see loadtest/locustfile.py."
     )
     parser.add_argument("--host", help="URL of a running server; left out, one is started")
-    parser.add_argument("--locust", default=str(ROOT / ".venv-load/bin/locust"))
-    parser.add_argument("--report", type=Path, default=ROOT / "runs/load/report.html")
     args, rest = parser.parse_known_args(arguments)
-    args.report.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
     if args.host:
-        return run_locust(args.locust, args.host, args.report, rest)
+        return run_locust(args.host, rest)
     try:
-        with running_server(log_file=args.report.with_name("server.log")) as server:
-            host = f"http://{HOST}:{server.port}"
-            return run_locust(args.locust, host, args.report, rest)
+        with running_server(log_file=REPORT.with_name("server.log")) as server:
+            return run_locust(f"http://{HOST}:{server.port}", rest)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return EXIT_NO_SERVER
 
 
-def run_locust(locust: str, host: str, report: Path, rest: list[str]) -> int:
-    command = [locust, "--locustfile", str(ROOT / "loadtest/locustfile.py")]
-    command += ["--headless", "--only-summary", "--stop-timeout", "35"]
-    command += ["--host", host, "--html", str(report), *rest]
-    code = subprocess.run(command, check=False).returncode
-    print(f"report: {os.path.relpath(report)}")
-    return code
+def run_locust(host: str, rest: list[str]) -> int:
+    command: list[str | Path] = [ROOT / ".venv-load/bin/locust", "--host", host, "--html", REPORT]
+    command += ["--locustfile", ROOT / "loadtest/locustfile.py", "--headless", "--only-summary"]
+    code = subprocess.run([*command, "--stop-timeout", "35", *rest], check=False)
+    print(f"report: {os.path.relpath(REPORT)}")
+    return code.returncode
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from app.making.export.publish import (
 from app.making.export.release import Release
 from app.making.export.weights import (
     Arrays,
+    BertDirectory,
     check_state,
     fold_batch_norm,
     mask_state,
@@ -98,7 +99,20 @@ def _u2net(network: str, weights: Path) -> Recipe:
 
 
 def _bert(directory: Path) -> Recipe:
-    bert = read_bert_directory(directory)
+    return bert_recipe(
+        read_bert_directory(directory),
+        weights_sha256=sha256_of(directory / "model.safetensors"),
+        write_extras=lambda target: write_tokenizer(directory, target),
+    )
+
+
+def bert_recipe(
+    bert: BertDirectory,
+    *,
+    weights_sha256: str,
+    write_extras: Callable[[Path], None] | None = None,
+) -> Recipe:
+    """The recipe for a BERT whose weights have been read."""
     random = np.random.default_rng(20)
     ids = random.integers(0, bert.options["vocab_size"], (2, 16))
     mask = np.ones((2, 16), np.int64)
@@ -118,8 +132,8 @@ def _bert(directory: Path) -> Recipe:
             pad_id=bert.pad_id,
             positions=bert.options["max_position_embeddings"],
         ),
-        weights_sha256=sha256_of(directory / "model.safetensors"),
-        write_extras=lambda target: write_tokenizer(directory, target),
+        weights_sha256=weights_sha256,
+        write_extras=write_extras,
     )
 
 
