@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import signal
@@ -58,47 +57,33 @@ class Connection:
     def __init__(self, port: int, *, timeout: float = 60.0) -> None:
         self._port, self._timeout = port, timeout
         self._socket: socket.socket | None = None
-        self._used = math.inf
+        self._used = 0.0
 
     def send(self, request: bytes) -> Reply:
         """Send a request and wait for its reply. Raises one of NO_ANSWER."""
         if time.perf_counter() - self._used > IDLE_SECONDS:
             self.close()
         try:
-            self.write(request)
-            reply = self.read()
+            reply = self._exchange(request)
         except BaseException:
             self.close()
             raise
         if reply.closes:
             self.close()
-        return reply
-
-    def fileno(self) -> int:
-        """For `select`: readable when a reply begins to arrive."""
-        return self._opened().fileno()
-
-    def write(self, request: bytes) -> None:
-        """Send a request, or a part of one; `read` waits for its reply."""
-        opened = self._opened()
-        self._began = time.perf_counter()
-        opened.sendall(request)
-
-    def read(self) -> Reply:
-        """Wait for the reply to the last written request."""
-        received = bytearray()
-        while (reply := complete(received, self._began)) is None:
-            if not (chunk := self._opened().recv(1 << 18)):
-                raise ConnectionError(CLOSED)
-            received += chunk
         self._used = time.perf_counter()
         return reply
 
-    def _opened(self) -> socket.socket:
+    def _exchange(self, request: bytes) -> Reply:
         if self._socket is None:
             self._socket = socket.create_connection((HOST, self._port), timeout=self._timeout)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._socket
+        began, received = time.perf_counter(), bytearray()
+        self._socket.sendall(request)
+        while (reply := complete(received, began)) is None:
+            if not (chunk := self._socket.recv(1 << 18)):
+                raise ConnectionError(CLOSED)
+            received += chunk
+        return reply
 
     def close(self) -> None:
         if self._socket is not None:

@@ -2,9 +2,11 @@
 
 import argparse
 import contextlib
+import http.client
 import json
 import re
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from harness import HOST, Connection, descendants, request
+from harness import HOST, descendants
 from replicas import PYTHON, ray_up
 
 from app.cli.ray import configure, run
@@ -74,31 +76,41 @@ def test_a_replica_answers_and_its_metrics_have_its_name(
     assert len(ready) == 1
 
 
+@contextlib.contextmanager
+def infer_begun(port: int) -> Iterator[http.client.HTTPConnection]:
+    """A request of which all but the last five bytes are sent."""
+    made = http.client.HTTPConnection(HOST, port, timeout=PATIENCE)
+    with contextlib.closing(made) as connection:
+        connection.putrequest("POST", "/v2/models/tiny/infer")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(len(INFER)))
+        connection.endheaders(INFER[:-5])
+        yield connection
+
+
 @needs_ray
 def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
     up: tuple[int, subprocess.Popen[bytes]],
 ) -> None:
     """16 at the replica and 32 before it, as documented; they are answered all the same."""
     port, _ = up
-    asked = request("POST", "/v2/models/tiny/infer", INFER, content_type="application/json")
     with contextlib.ExitStack() as stack:
-        waiting: list[Connection] = []
+        waiting: dict[socket.socket, http.client.HTTPConnection] = {}
         for _ in range(60):
-            waiting.append(stack.enter_context(contextlib.closing(Connection(port))))
-            waiting[-1].write(asked[:-5])
+            begun = stack.enter_context(infer_begun(port))
+            waiting[begun.sock] = begun
             time.sleep(0.02)  # one after the other, so that it is clear who comes too late
-        refused: list[Connection] = []
+        refused: list[http.client.HTTPConnection] = []
         until = time.monotonic() + PATIENCE
         while len(refused) < 12 and time.monotonic() < until:
-            quiet = [each for each in waiting if each not in refused]
-            refused += select.select(quiet, [], [], 1)[0]
-        answers = [each.read() for each in refused]
+            refused += [waiting.pop(each) for each in select.select([*waiting], [], [], 1)[0]]
+        answers = [each.getresponse() for each in refused]
         assert [answer.status for answer in answers] == [503] * 12
-        assert {answer.headers.get("retry-after") for answer in answers} == {"1"}
-        kept = [each for each in waiting if each not in refused]
+        assert {answer.getheader("retry-after") for answer in answers} == {"1"}
+        kept = list(waiting.values())
         for each in kept:
-            each.write(asked[-5:])
-        assert [each.read().status for each in kept] == [200] * 48
+            each.send(INFER[-5:])
+        assert [each.getresponse().status for each in kept] == [200] * 48
 
 
 @needs_ray
@@ -109,13 +121,12 @@ def test_a_request_in_flight_is_answered_before_the_end(
     port, process = up
     below = descendants(process.pid)
     assert len(below) > 5
-    asked = request("POST", "/v2/models/tiny/infer", INFER, content_type="application/json")
-    with contextlib.closing(Connection(port, timeout=PATIENCE)) as connection:
-        connection.write(asked[:-5])
+    with infer_begun(port) as connection:
         time.sleep(1)  # the replica has it
         process.terminate()
         time.sleep(1)
-        assert connection.send(asked[-5:]).status == 200
+        connection.send(INFER[-5:])
+        assert connection.getresponse().status == 200
     assert process.wait(PATIENCE) == 0
     assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
 
