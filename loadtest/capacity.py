@@ -21,7 +21,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,6 @@ USED = 0.7
 """Planned share of a replica's capacity: the rest is for bursts and for replacing a replica."""
 LOADS = (0.5, 0.7, 0.9)
 LINK_BITS = 10e9
-RIGHT = "---:"
-WORDS = {"balancer": "one core of the balancer", "network": "the balancer's link"}
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)
 KEPT = ROOT / "runs"
@@ -199,7 +197,7 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
     balancing = {row["request"]: as_shown(row)["proxy_cpu_seconds"] for row in report["proxy"]}
     cores = max(row["cores"] for row in rows)
     costs = [
-        {**row, "proxy_cpu_seconds": balancing[row["request"]]}
+        costs_of({**row, "proxy_cpu_seconds": balancing[row["request"]]})
         for row in rows
         if (row["cores"], row["precision"]) == (cores, CHOSEN)
     ]
@@ -211,12 +209,11 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
         machine=report["machine"],
         cores=cores,
         rates="\n\n".join([_rates(rows), *_others(report.get("others", {}))]),
-        latency=_latency(costs),
+        loads=LOADS,
         start=report["start"],
         children=", ".join(f"{each:.1f}" for each in report["start"]["child_cpu_seconds"]),
-        costs=_costs(costs),
+        costs=costs,
         link=LINK_BITS / 1e9,
-        ceilings=_ceilings(costs),
         probe=probe["request"],
         probe_milliseconds=1e3 * probe["api_cpu_seconds"],
         probe_ceiling=_number(1 / probe["api_cpu_seconds"]),
@@ -225,8 +222,8 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
         spare=1 - USED,
         memory=memory / 1e9,
         price=price,
-        replicas=_replicas(planned, memory, price),
-        first="\n".join(map(_first, planned)),
+        planned=planned,
+        replicas=[replicas_of(row, each, memory, price) for row in planned for each in WANTED],
         balanced=report["balanced"],
     )
 
@@ -249,12 +246,46 @@ def as_shown(row: Row) -> Row:
     }
 
 
-def ceilings(row: Row) -> dict[str, float]:
-    """Requests per second that each part can handle: API process, one balancer core, the link."""
+def costs_of(row: Row) -> Row:
+    """Add what a request costs, and the requests per second at which each part ends."""
+    rate, api = row["per_second"], 1 / row["api_cpu_seconds"]
+    balancer, network = 1 / row["proxy_cpu_seconds"], LINK_BITS / 8 / row["bytes"]
+    ends = ((balancer, "one core of the balancer"), (network, "the balancer's link"))
+    (first, first_part), (second, second_part) = sorted(ends)
     return {
-        "API process": 1 / row["api_cpu_seconds"],
-        "balancer": 1 / row["proxy_cpu_seconds"],
-        "network": LINK_BITS / 8 / row["bytes"],
+        **row,
+        "milliseconds": [f"{1e3 * p95:.0f}, {1e3 * p99:.0f}" for p95, p99 in row["latency"]],
+        "cpu_milliseconds": 1e3 * row["cpu_seconds"],
+        "api_milliseconds": 1e3 * row["api_cpu_seconds"],
+        "proxy_milliseconds": 1e3 * row["proxy_cpu_seconds"],
+        "kilobytes": _number(row["bytes"] / 1e3),
+        "rate": _number(rate),
+        "api": _number(api),
+        "most_cores": api / (rate / row["cores"]),
+        "balancer": _number(balancer),
+        "network": _number(network),
+        "busy": rate / api,
+        "replicas": _number(first / rate),
+        "first": _number(first),
+        "first_part": first_part,
+        "second": _number(second),
+        "second_part": second_part,
+    }
+
+
+def replicas_of(row: Row, wanted: int, memory: float, price: float) -> Row:
+    """The number of replicas for a number of requests per second, and what they need."""
+    count = math.ceil(wanted / (USED * row["per_second"]))
+    return {
+        **row,
+        "wanted": wanted,
+        "used": USED,
+        "count": count,
+        "all_cores": count * row["cores"],
+        "gigabytes": count * memory / 1e9,
+        "balancer_cores": wanted * row["proxy_cpu_seconds"],
+        "gigabits": wanted * 8 * row["bytes"] / 1e9,
+        "cost": _number(1e6 / 3600 * row["cores"] * price / (USED * row["per_second"])),
     }
 
 
@@ -268,7 +299,7 @@ def _rates(rows: Sequence[Row]) -> str:
     memory = {(row["cores"], row["precision"]): row["memory"] for row in rows}
     lines.append(["memory, GB", *(f"{memory[kind] / 1e9:.2f}" for kind in kinds)])
     heads = (f"{n} core{'s' if n > 1 else ''}, {precision}" for n, precision in kinds)
-    return markdown_table(["", *heads], lines, rule=RIGHT)
+    return markdown_table(["", *heads], lines, rule="---:")
 
 
 def _rate(row: Row) -> str:
@@ -280,75 +311,6 @@ def _others(machines: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     """What other processors answered when this command last ran there."""
     for machine, rows in machines.items():
         yield f"The same measured on\n\n> {machine}\n\n{_rates([as_shown(row) for row in rows])}"
-
-
-def _latency(rows: Iterable[Row]) -> str:
-    lines = [
-        [row["request"], *(f"{1e3 * p95:.0f}, {1e3 * p99:.0f}" for p95, p99 in row["latency"])]
-        for row in rows
-    ]
-    return markdown_table(["", *(f"{load:.0%}" for load in LOADS)], lines, rule=RIGHT)
-
-
-def _costs(rows: Iterable[Row]) -> str:
-    lines = [
-        [
-            row["request"],
-            f"{1e3 * row['cpu_seconds']:.1f}",
-            f"{1e3 * row['api_cpu_seconds']:.2f}",
-            f"{1e3 * row['proxy_cpu_seconds']:.3f}",
-            _number(row["bytes"] / 1e3),
-        ]
-        for row in rows
-    ]
-    heads = ["", "all processes, ms", "API process, ms", "balancer, ms", "kB"]
-    return markdown_table(heads, lines, rule=RIGHT)
-
-
-def _ceilings(rows: Iterable[Row]) -> str:
-    lines = []
-    for row in rows:
-        ends = ceilings(row)
-        largest = ends["API process"] / (row["per_second"] / row["cores"])
-        api = f"{_number(ends['API process'])} ({largest:.0f} cores)"
-        lines.append([row["request"], api, _number(ends["balancer"]), _number(ends["network"])])
-    heads = ["requests a second", "API process", "balancer, one core", "network"]
-    return markdown_table(heads, lines, rule=RIGHT)
-
-
-def _replicas(rows: Iterable[Row], memory: float, price: float) -> str:
-    lines = []
-    for row in rows:
-        for wanted in WANTED:
-            count = math.ceil(wanted / (USED * row["per_second"]))
-            lines.append(
-                [
-                    f"{row['request']}, {wanted:,} a second",
-                    f"{wanted:,} / ({USED} × {_number(row['per_second'])}) = {count:,}",
-                    f"{count * row['cores']:,}",
-                    f"{count * memory / 1e9:,.0f}",
-                    f"{wanted * row['proxy_cpu_seconds']:.2f}",
-                    f"{wanted * 8 * row['bytes'] / 1e9:.3f}",
-                    _number(1e6 / 3600 * row["cores"] * price / (USED * row["per_second"])),
-                ]
-            )
-    shared = ("memory, GB", "balancer, cores", "Gbit/s", "cost of a million")
-    return markdown_table(["", "replicas", "cores", *shared], lines, rule=RIGHT)
-
-
-def _first(row: Row) -> str:
-    """The part that reaches its limit first, given enough replicas."""
-    ends = ceilings(row)
-    load = row["per_second"] / ends["API process"]
-    (first, name), (second, other) = sorted((ends[each], each) for each in WORDS)
-    rate = row["per_second"]
-    return (
-        f"- **{row['request']}**: the predictors of a replica of {row['cores']} cores reach their "
-        f"limit first, at {_number(rate)} a\n  second; its API process is then {load:.0%} busy. "
-        f"With {_number(first / rate)} replicas, {WORDS[name]} reaches its\n  limit, at "
-        f"{_number(first)} a second; the next limit is that of {WORDS[other]}, "
-        f"at {_number(second)}."
-    )
 
 
 def _number(value: float) -> str:
