@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cases import mask_request
-from harness import ROOT, Reply, Server, ask, descendants, resident_bytes, running_server
+from harness import ROOT, Reply, ask, descendants, resident_bytes, running_server
 from inputs import draw_picture
 from soak_traffic import Asked, Traffic
 from tqdm import tqdm
@@ -33,10 +33,6 @@ ENVIRONMENT = {
     "PADDLEPOOL_CODEC_TIMEOUT_SECONDS": "60",
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
-
-
-def post(server: Server, body: bytes) -> Reply:
-    return ask(server.port, mask_request(body), timeout=90)
 
 
 def mutant(body: bytes, chance: random.Random) -> bytes:
@@ -70,17 +66,20 @@ def main() -> int:
     mutants = [mutant(files[number % len(files)], chance) for number in range(given.mutants)]
     faults: list[str] = []
     with running_server(ROOT / "model_repo", environment=ENVIRONMENT) as server:
+
+        def post(body: bytes) -> Reply:
+            return ask(server.port, mask_request(body), timeout=90)
+
         before = set(descendants(server.pid))
         good = Traffic(
             server.port, [Asked("good", mask_request(draw_picture(320, 240, seed=1).data))]
         )
         with good.users(1, pause=0.2), ThreadPoolExecutor(CLIENTS) as clients:
-            list(clients.map(lambda body: post(server, body), files))
+            list(clients.map(post, files))
             settled = resident_bytes(server.pid) / MIB
-            bar = tqdm(total=len(mutants), unit="mutant", disable=None)
             statuses: Counter[int] = Counter()
-            for reply in clients.map(lambda body: post(server, body), mutants):
-                bar.update()
+            replies = clients.map(post, mutants)
+            for reply in tqdm(replies, total=len(mutants), unit="mutant", disable=None):
                 statuses[reply.status] += 1
                 refused = reply.status == 503 and "retry-after" in reply.headers
                 if reply.status >= 500 and not refused:

@@ -87,8 +87,11 @@ def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> It
     draw = random.Random(given.seed)
 
     def reload() -> None:
-        model = MODELS[len(watched.reloads) % len(MODELS)]
-        watched.reloads.append(_reload(server, model, admin_key))
+        asked = load_request(MODELS[len(watched.reloads) % len(MODELS)], key=admin_key)
+        began, status = time.monotonic(), 0
+        with contextlib.suppress(OSError):
+            status = ask(server.port, asked, timeout=600).status
+        watched.reloads.append(Reload(began, time.monotonic(), status))
 
     with (
         repeated(
@@ -131,13 +134,6 @@ def _kill_one(server: Server, draw: random.Random) -> Iterator[Kill]:
         pid = draw.choice([each.pid for each in children if each.role == role])
         os.kill(pid, signal.SIGKILL)
         yield Kill(time.monotonic(), role)
-
-
-def _reload(server: Server, model: str, admin_key: str) -> Reload:
-    began, status = time.monotonic(), 0
-    with contextlib.suppress(OSError):
-        status = ask(server.port, load_request(model, key=admin_key), timeout=600).status
-    return Reload(began, time.monotonic(), status)
 
 
 def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]]:
@@ -195,15 +191,11 @@ def verdict(tally: Tally, watched: Watched, *, began: float) -> Iterator[tuple[b
     roles = Counter(kill.role for kill in watched.kills)
     yield bool(roles), f"killed: {roles[PREDICTOR]} predictors, {roles[CODEC]} codecs"
     failed = [each for each in watched.reloads if each.status != 200]
-    alone = [
-        each
-        for each in failed
-        if not any(each.began <= kill.at <= each.ended for kill in watched.kills)
-    ]
-    yield (
-        not alone,
-        f"{len(watched.reloads)} reloads, {len(failed)} failed, {len(alone)} without a cause",
+    alone = sum(
+        all(not each.began <= kill.at <= each.ended for kill in watched.kills) for each in failed
     )
+    reloads = f"{len(watched.reloads)} reloads, {len(failed)} failed, {alone} without a cause"
+    yield not alone, reloads
     yield from _memory(watched.samples, began + SETTLED_SECONDS)
 
 

@@ -329,15 +329,13 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     """As many clients as keep the predictors busy, and three times the capacity."""
     with running_server(given.repository, environment=PLAIN) as server:
         before = server.memory()
-        pairs, ways = [], {}
-        for case in cases_of(given):
-            if case.name != "1 text":  # the cost of the client would be measured
-                calm = HttpWay(server.port, case.request, case.rows)
-                ways[case.name] = OverloadedWay(calm)
-                pairs.append(
-                    Pair(name=case.name, without=calm, within=ways[case.name], clients=case.clients)
-                )
-        yield pairs
+        # With single texts, the cost of the client would be measured.
+        cases = [case for case in cases_of(given) if case.name != "1 text"]
+        ways = {
+            case.name: OverloadedWay(HttpWay(server.port, case.request, case.rows))
+            for case in cases
+        }
+        yield [replace(each, within=ways[each.name]) for each in http_pairs(server, server, cases)]
         for name, way in ways.items():
             soon, late = np.quantile(way.refusals or [np.nan], (0.5, 0.99))
             print(f"{name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
