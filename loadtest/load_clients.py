@@ -134,8 +134,10 @@ class Exchange(asyncio.Protocol):
         return await self._reply
 
     def data_received(self, data: bytes) -> None:
+        if self._reply is None or self._reply.done():
+            return
         self._received += data
-        if self._reply and (reply := complete(self._received, self._began)) is not None:
+        if (reply := complete(self._received, self._began)) is not None:
             self.used = time.perf_counter()
             self._reply.set_result(reply)
 
