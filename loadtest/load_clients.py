@@ -194,10 +194,7 @@ async def _arrivals(port: int, request: bytes, after: Iterable[float]) -> list[R
             exchange = free.pop() if free else await stack.enter_async_context(connected(port))
             reply = await exchange.send(request)
             # A rejection may arrive before the whole request is sent.
-            if (
-                exchange.transport.get_write_buffer_size()
-                or reply.headers.get("connection") == "close"
-            ):
+            if reply.closes or exchange.transport.get_write_buffer_size():
                 exchange.transport.abort()
             else:
                 free.append(exchange)
