@@ -12,14 +12,7 @@ from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import ConfigError, ExportError
 from app.contracts.tensors import Tensors
 from app.making.export.publish import versions_of
-from app.making.programs.derive import (
-    FILE,
-    INT8,
-    Derived,
-    Differences,
-    named_graph,
-    publish_with,
-)
+from app.making.programs.derive import FILE, INT8, Derived, Differences, named_graph, publish_with
 from app.making.programs.qdq import quantised
 from app.making.programs.search import (
     TOOLS,

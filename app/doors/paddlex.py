@@ -21,12 +21,7 @@ from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import json_object
 from app.settings.server import Settings
-from app.tasks.segment.request import (
-    SegmentRequest,
-    SegmentResult,
-    SegmentSettings,
-    read_options,
-)
+from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
 
 JSON = "application/json"
 PART_LABELS = 256 * 1024

@@ -18,12 +18,7 @@ from app.engine.registry.registry import ModelRegistry
 from app.evidence.live.chooser import Chooser, Choosing, Precision
 from app.evidence.live.prover import Prover, Which
 from app.evidence.live.shadow import Shadow
-from app.evidence.live.shadow_predictor import (
-    Closed,
-    IdleGate,
-    RegistryProxy,
-    ShadowPredictors,
-)
+from app.evidence.live.shadow_predictor import Closed, IdleGate, RegistryProxy, ShadowPredictors
 from app.models.repository.layout import ModelFiles
 from app.observability.metrics import Metrics
 
