@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import itertools
+import math
 import select
 import socket
 import threading
@@ -58,6 +61,43 @@ def calling(name: str, quota: Quota | None = None) -> Iterator[None]:
         yield
     finally:
         CALLER.reset(before)
+
+
+def soon() -> float:
+    """A deadline that nobody misses."""
+    return time.monotonic() + PATIENCE
+
+
+def answer(registry: Any, *, version: int | None = None, group: str | None = None) -> InferResult:
+    """What `double` answers to one request."""
+    with registry.lease("double", version) as model:
+        future = model.submit(row(1), deadline=soon(), group=group)
+        result: InferResult = future.result(timeout=PATIENCE)
+    assert result.outputs["y"].tolist() == [[2]]  # type: ignore[union-attr]
+    return result
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """What ends inside must leave the memory by itself."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def failing(make: Callable[[], Exception], *, times: float = math.inf) -> Behaviour:
+    """So many runs raise what `make` gives, and then each doubles its input."""
+    runs = itertools.count()
+
+    def behaviour(inputs: Tensors) -> Tensors:
+        if next(runs) < times:
+            raise make()
+        return doubled(inputs)
+
+    return behaviour
 
 
 def infer_result(**given: Any) -> InferResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
@@ -32,6 +31,8 @@ from tests.engine.fakes import (
     FakeFactory,
     Gate,
     doubled,
+    failing,
+    no_collections,
     open_registry,
     row,
     wait_until,
@@ -234,27 +235,6 @@ def test_a_request_that_is_given_up_leaves_the_queue(
     gate.open()
 
 
-def test_a_request_without_room_is_refused_before_its_work(
-    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any
-) -> None:
-    """Six places in the queue: the seventh picture is not even opened, and the six are answered."""
-    pipeline.slow = []
-
-    async def seven() -> list[Answer]:
-        waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
-            await ask(dataplane, 7)
-        assert pipeline.slow is not None
-        assert len(pipeline.slow) == 6
-        for proceed in pipeline.slow:
-            proceed.set()
-        return await asyncio.gather(*waiting)
-
-    assert [answer.value for answer in run(seven())] == [[2 * n] for n in range(6)]
-    assert registry.served()[0].statistics().failure.count == 1
-
-
 def test_who_leaves_while_its_work_is_done_gives_its_place_back(
     run: Run, dataplane: DataPlane, pipeline: OneJobEach
 ) -> None:
@@ -296,10 +276,11 @@ class Reading:
         return asked_for(inputs)
 
 
-def test_a_large_body_without_room_is_refused_before_it_is_read(
+def test_what_finds_no_room_is_refused_before_its_work(
     run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any
 ) -> None:
-    """Both front doors share the six places: three pictures, three bodies, and no seventh."""
+    """Both front doors share the six places: three pictures, three bodies, and no seventh of
+    either; the six are answered."""
     read = Reading()
     waiting: list[Any] = []
     pipeline.slow = read.slow = waiting
@@ -309,8 +290,12 @@ def test_a_large_body_without_room_is_refused_before_it_is_read(
         asked += [dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
         tasks = [asyncio.create_task(each) for each in asked]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
-            await dataplane.infer("double", read, place_timeout=PATIENCE)
+        for seventh in (
+            dataplane.infer("double", read, place_timeout=PATIENCE),
+            ask(dataplane, 7),
+        ):
+            with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
+                await seventh
         assert len(waiting) == 6
         for proceed in waiting:
             proceed.set()
@@ -319,6 +304,7 @@ def test_a_large_body_without_room_is_refused_before_it_is_read(
     answers = run(seven())
     assert [answer.value for answer in answers[:3]] == [[0], [2], [4]]
     assert [answer.value["y"].item() for _, answer in answers[3:]] == [6, 6, 6]
+    assert registry.served()[0].statistics().failure.count == 2
 
 
 def test_a_small_body_is_read_before_it_has_a_place(
@@ -405,91 +391,51 @@ class Payload(list[float]):
     """A list that can be watched."""
 
 
+@pytest.mark.parametrize("door", ["task", "tensors"])
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
 def test_nothing_of_a_request_waits_for_the_garbage_collector(
-    run: Run, dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory, ending: str
+    run: Run,
+    dataplane: DataPlane,
+    pipeline: OneJobEach,
+    factory: FakeFactory,
+    registry: Any,
+    ending: str,
+    door: str,
 ) -> None:
     """Pictures and tensors go with their request: the collector comes by when small things have
     piled up, and large ones would by then fill the memory."""
-
-    def refuse(inputs: Tensors) -> Tensors:
-        raise BackendError("unlucky")
-
+    gate, read = Gate(), Reading()
     if ending == "failed":
-        factory.behaviour = refuse
+        factory.behaviour = failing(lambda: BackendError("unlucky"))
     if ending == "left":
-        pipeline.slow = []
-    watched: list[weakref.ref[Payload]] = []
+        pipeline.slow, factory.behaviour = [], gate
+    watched: list[weakref.ref[Any]] = read.watched
 
-    async def one() -> None:
+    def request() -> Coroutine[Any, Any, object]:
+        if door == "tensors":
+            version = 9 if ending == "refused" else None
+            return dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
         payload = Payload([1.0, 2.0] if ending != "refused" else [1.0] * 7)
         watched.append(weakref.ref(payload))
-        asked = asyncio.create_task(dataplane.run("several", payload, timeout=PATIENCE))
-        del payload
-        if ending == "left":
-            await asyncio.sleep(0)
-            asked.cancel()
-        [found] = await asyncio.gather(asked, return_exceptions=True)
-        assert isinstance(found, Answer) == (ending == "answered")
+        return dataplane.run("several", payload, timeout=PATIENCE)
 
-    async def several() -> None:
+    async def three() -> None:
         for _ in range(3):
-            await one()
+            asked = asyncio.create_task(request())
+            if ending == "left":
+                await asyncio.sleep(0)
+                asked.cancel()
+            [found] = await asyncio.gather(asked, return_exceptions=True)
+            assert isinstance(found, BaseException) == (ending != "answered")
 
-    gc.collect()
-    gc.disable()
-    try:
-        run(several())
-        if pipeline.slow:
-            pipeline.slow.clear()
-        wait_until(lambda: [payload() for payload in watched] == [None] * 3)
-    finally:
-        gc.enable()
+    def gone() -> bool:
+        gate.seen.clear()
+        return all(each() is None for each in watched)
 
-
-@pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
-def test_nothing_of_raw_tensors_waits_for_the_garbage_collector(
-    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, ending: str
-) -> None:
-    """The other front door: a body may have 64 MB of them."""
-
-    def refuse(inputs: Tensors) -> Tensors:
-        raise BackendError("unlucky")
-
-    gate = Gate()
-    if ending == "failed":
-        factory.behaviour = refuse
-    if ending == "left":
-        factory.behaviour = gate
-    read = Reading()
-
-    async def one() -> None:
-        version = 9 if ending == "refused" else None
-        asked = asyncio.create_task(
-            dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
-        )
-        if ending == "left":
-            await asyncio.sleep(0)
-            asked.cancel()
-        [found] = await asyncio.gather(asked, return_exceptions=True)
-        assert isinstance(found, BaseException) == (ending != "answered")
-
-    async def several() -> None:
-        for _ in range(3):
-            await one()
-
-    gc.collect()
-    gc.disable()
-    try:
-        run(several())
+    with no_collections():
+        run(three())
+        pipeline.slow = None
         gate.open()
-        assert len(read.watched) == (0 if ending == "refused" else 3)
-
-        def gone() -> bool:
-            gate.seen.clear()
-            return all(inputs() is None for inputs in read.watched)
-
+        assert len(watched) == (0 if (door, ending) == ("tensors", "refused") else 3)
         wait_until(gone)
-    finally:
-        gc.enable()
     assert run(registry.served()[0].drain(0))

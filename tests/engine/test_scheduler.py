@@ -41,6 +41,7 @@ from tests.engine.fakes import (
     RecordingObserver,
     calling,
     doubled,
+    failing,
     row,
     served_double,
     wait_until,
@@ -262,14 +263,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def opening_fails_once(self) -> None:
-        errors = [WorkerCrashed("killed")]
-
-        def selftest(inputs: Tensors) -> Tensors:
-            if errors:
-                raise errors.pop()
-            return doubled(inputs)
-
-        self.factory.selftest = selftest
+        self.factory.selftest = failing(lambda: WorkerCrashed("killed"), times=1)
 
     @rule()
     def close(self) -> None:

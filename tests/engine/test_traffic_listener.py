@@ -14,7 +14,7 @@ from tests.engine.fakes import (
     Crash,
     FakeFactory,
     Gate,
-    doubled,
+    failing,
     row,
     wait_until,
 )
@@ -80,8 +80,7 @@ def test_a_deadline_that_a_starting_group_misses_says_so(
     dataplane: Any, factory: FakeFactory
 ) -> None:
     """The client learns that it may come again."""
-    gate = Gate()
-    factory.selftest = gate
+    factory.selftest = gate = Gate()
     with pytest.raises(DeadlineExceeded, match="50 ms: instance group 'spare' has no predictor"):
         infer(dataplane, group="spare", timeout=0.05)
     gate.open()
@@ -92,17 +91,12 @@ def test_a_deadline_that_a_restarting_group_misses_does_not_call_it_a_start(
     dataplane: Any, registry: Any, factory: FakeFactory
 ) -> None:
     """Its predictor was there and has crashed."""
-    gate = Gate()
-
-    def crash(_: Tensors) -> Tensors:
-        raise Crash("gone")
-
-    factory.selftest, factory.behaviour = gate, crash
+    factory.selftest = gate = Gate()
+    factory.behaviour = failing(lambda: Crash("gone"), times=1)
     with pytest.raises(WorkerCrashed):
         infer(dataplane)
     [served] = registry.served()
     wait_until(lambda: not served.ready())
-    factory.behaviour = doubled
     with pytest.raises(DeadlineExceeded, match="'main' has no predictor running"):
         infer(dataplane, timeout=0.05)
     gate.open()
@@ -113,8 +107,7 @@ def test_a_deadline_that_a_running_group_misses_is_just_that(
     dataplane: Any, factory: FakeFactory
 ) -> None:
     """Nothing is said of the group."""
-    gate = Gate()
-    factory.behaviour = gate
+    factory.behaviour = gate = Gate()
     with pytest.raises(DeadlineExceeded) as raised:
         infer(dataplane, timeout=0.05)
     gate.open()

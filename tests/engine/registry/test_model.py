@@ -32,8 +32,10 @@ from tests.engine.fakes import (
     Gate,
     RecordingObserver,
     doubled,
+    failing,
     row,
     served_double,
+    soon,
     wait_until,
     write_double,
 )
@@ -62,10 +64,6 @@ def serve(
     factory.let_go()
     for model in served:
         model.close()
-
-
-def soon() -> float:
-    return time.monotonic() + PATIENCE
 
 
 def answered(model: Any, *values: float, group: str | None = None) -> list[float]:
@@ -210,7 +208,7 @@ def test_a_run_past_its_deadline_ends_the_predictor(
     """The run is given until two seconds after the deadline; then the predictor is replaced."""
     late = DeadlineExceeded("too slow")
     late.kills = "timeout"  # type: ignore[attr-defined]
-    factory.behaviour = refused_once(late)
+    factory.behaviour = failing(lambda: late, times=1)
     model = serve(batch=1)
     began = time.monotonic()
     future = model.submit(row(1), deadline=began + 5.0)
@@ -344,18 +342,6 @@ def test_a_group_on_demand_starts_with_its_first_job(serve: Serve, factory: Fake
     assert factory.opened[1].suspension is None, "it was never settled"
 
 
-def refused_once(error: Exception) -> Callable[[Tensors], Tensors]:
-    """A behaviour that raises in the first run and doubles its input in every other."""
-    errors = [error]
-
-    def behave(inputs: Tensors) -> Tensors:
-        if errors:
-            raise errors.pop()
-        return doubled(inputs)
-
-    return behave
-
-
 @pytest.mark.parametrize("group", ["main", "spare"])
 @pytest.mark.parametrize(
     "error", [Crash("killed"), BlockingIOError(errno.EAGAIN, "no process left")], ids=str
@@ -366,7 +352,7 @@ def test_what_passes_closes_no_group(
     """A process that was killed in its first run, or that the system could not start, is opened
     again; whoever waits is served by the next."""
     model = serve(start=group == "spare")
-    factory.selftest = refused_once(error)
+    factory.selftest = failing(lambda: error, times=1)
     if group == "main":
         model.start()
     assert answered(model, 1, group=group) == [2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from app.contracts.errors import ModelNotFound, ModelNotReady, PaddlepoolError
 from tests.engine.driving import Loop
-from tests.engine.fakes import PATIENCE, FakeFactory, open_registry, open_watcher, row, write_double
+from tests.engine.fakes import FakeFactory, answer, open_registry, open_watcher, write_double
 from tests.engine.permissions import mode
 from tests.model_files import write_version
 
@@ -76,12 +75,6 @@ def served(registry: Any) -> list[int]:
     return [model.version for model in registry.served()]
 
 
-def answers(registry: Any, version: int | None = None) -> int:
-    with registry.lease("double", version) as model:
-        future = model.submit(row(1), deadline=time.monotonic() + PATIENCE)
-        return future.result(timeout=PATIENCE).version
-
-
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -100,9 +93,9 @@ def test_a_policy_chooses_versions(
     prepare(tmp_path, policy, 1, 3, 10)
     registry.load("double")
     assert served(registry) == expected
-    assert answers(registry) == expected[0]
+    assert answer(registry).version == expected[0]
     for version in expected:
-        assert answers(registry, version) == version
+        assert answer(registry, version=version).version == version
     for version in {1, 3, 10} - set(expected):
         with pytest.raises(ModelNotFound), registry.lease("double", version):
             pass
@@ -155,7 +148,7 @@ def test_a_version_that_lost_its_predictors_gives_way(
     registry.load("double")
     with registry.lease("double", 2) as newest:
         newest.close()
-    assert answers(registry) == 1
+    assert answer(registry).version == 1
     assert registry.ready("double")
 
 
@@ -205,7 +198,7 @@ def test_a_configuration_that_cannot_be_read_leaves_every_version_serving(
     refusal = load()
     assert refusal is None or refusal.startswith("double/config.toml")
     assert served(registry) == before == [2, 1]
-    assert [answers(registry, version) for version in (1, 2, None)] == [1, 2, 2]
+    assert [answer(registry, version=version).version for version in (1, 2, None)] == [1, 2, 2]
     assert len(factory.opened) == 2
     assert registry.ready()
     found = index(registry)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.errors import BackendError, WorkerCrashed
+from app.contracts.errors import BackendError
 from app.contracts.ports import PredictorSpec, Ran, Suspended
 from app.contracts.tensors import Tensors
 from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
 from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.driving import Loop
-from tests.engine.fakes import PATIENCE, Behaviour, FakeFactory, FakePredictor, doubled
+from tests.engine.fakes import PATIENCE, FakeFactory, FakePredictor
 
 
 class GateWithoutDelay(IdleGate):
@@ -66,19 +66,6 @@ class Live:
 def nudged(inputs: Tensors) -> Tensors:
     """2 x + 0.25: passes no self-test, so it is only for the runs after it."""
     return {"y": 2 * inputs["x"] + 0.25}  # type: ignore[operator]
-
-
-def dying(times: int) -> Behaviour:
-    """2 x, but for the first runs: each of these costs its process."""
-    left = [None] * times
-
-    def behaviour(inputs: Tensors) -> Tensors:
-        if left:
-            left.pop()
-            raise WorkerCrashed("killed")
-        return doubled(inputs)
-
-    return behaviour
 
 
 class PacedPredictor(FakePredictor):

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +10,23 @@ from typing import Any
 
 import pytest
 
+from app.contracts.errors import WorkerCrashed
 from app.contracts.ports import PredictorSpec
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
 from app.evidence.live.shadow_predictor import RegistryProxy
 from tests.engine.fakes import (
-    PATIENCE,
     Crash,
     FakePredictor,
     ManualClock,
+    answer,
     doubled,
+    failing,
     open_registry,
-    row,
     wait_until,
 )
-from tests.evidence.live.fakes import Live, PacedFactory, dying
+from tests.evidence.live.fakes import Live, PacedFactory
 from tests.model_files import write_config, write_version
 
 NOW = 1_795_000_000.0
@@ -107,9 +107,7 @@ class Bench:
 
     def ask(self, group: str | None = None) -> str:
         """The group that answers."""
-        with self.registry.lease("double") as model:
-            future = model.submit(row(1), deadline=time.monotonic() + PATIENCE, group=group)
-            return future.result(PATIENCE).group
+        return answer(self.registry, group=group).group
 
 
 def begun(bench: Bench, groups: str) -> Chooser:
@@ -275,7 +273,8 @@ def test_a_process_that_dies_once_decides_nothing(
 ) -> None:
     """The system may have ended it for want of memory; one that dies again is its group's doing."""
     bench.load(FAST)
-    setattr(bench.tried, where, dying(deaths))
+    dying = failing(lambda: WorkerCrashed("killed"), times=deaths)
+    setattr(bench.tried, where, dying)
     chooser = bench.chooser()
     settle(chooser)
     assert (bench.served().choice.by, bench.candidate("fast")) == ("start", reason)
@@ -385,11 +384,7 @@ def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
     chooser = bench.chooser()
     settle(chooser)
     assert bench.ask() == "fast"
-
-    def crash(inputs: Any) -> Any:
-        raise Crash("an instruction that this processor lacks")
-
-    bench.factory.behaviour = crash
+    bench.factory.behaviour = failing(lambda: Crash("an instruction that this processor lacks"))
     wait_until(lambda: _crash_one(bench))
     bench.factory.behaviour = doubled
     assert chooser.choose_one()

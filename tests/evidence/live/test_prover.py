@@ -1,17 +1,16 @@
 """Groups are proven against their base, or say why not."""
 
-import time
 from typing import Any
 
 import pytest
 
-from app.contracts.errors import BackendError
+from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.status import UNKNOWN_EFFECT, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.live.prover import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
-from tests.engine.fakes import PATIENCE, ManualClock, doubled, row
-from tests.evidence.live.fakes import Live, dying, nudged
+from tests.engine.fakes import ManualClock, answer, doubled, failing
+from tests.evidence.live.fakes import Live, nudged
 
 
 def effect(served: ServedModel, group: str = "spare") -> Effect:
@@ -77,7 +76,8 @@ def test_a_process_that_dies_once_is_opened_again_later(
     live: Live, deaths: int, reason: str
 ) -> None:
     """The system may have ended it for want of memory; one that dies again is refused for good."""
-    live.beside.selftest, live.beside.seconds = dying(deaths), 1.0
+    live.beside.selftest = failing(lambda: WorkerCrashed("killed"), times=deaths)
+    live.beside.seconds = 1.0
     clock = ManualClock()
     _, prover = prove_all(live, clock=clock)
     assert effect(live.served) == Effect(None, "cannot start: killed")
@@ -92,9 +92,7 @@ def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
     """Nothing is opened for a group that nobody uses, unless all are to be proven."""
     count, prover = prove_all(live, "started")
     assert count == 1  # main
-    with live.registry.lease("double") as served:
-        job = served.submit(row(1), deadline=time.monotonic() + PATIENCE, group="spare")
-        job.result(PATIENCE)
+    answer(live.registry, group="spare")
     assert prover.prove_one()
     assert effect(live.served) != UNKNOWN_EFFECT
     assert not prover.prove_one()
@@ -102,11 +100,7 @@ def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
 
 def test_runs_that_fail_are_tried_again_later(live: Live) -> None:
     """Not at once and not never."""
-
-    def refuse(inputs: Tensors) -> Tensors:
-        raise BackendError("out of memory")
-
-    live.beside.behaviour = refuse
+    live.beside.behaviour = failing(lambda: BackendError("out of memory"))
     clock = ManualClock()
     _, prover = prove_all(live, clock=clock)
     assert effect(live.served) == Effect(None, "its runs failed: out of memory")

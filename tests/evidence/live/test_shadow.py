@@ -12,8 +12,8 @@ from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
 from app.evidence.live.shadow import Shadow, warn_of_unknown_groups
 from app.models.repository.config import InstanceGroup, ModelConfig
-from tests.engine.fakes import FakeFactory, doubled, open_registry, row, write_double
-from tests.evidence.live.fakes import Live, dying, nudged
+from tests.engine.fakes import FakeFactory, doubled, failing, open_registry, row, write_double
+from tests.evidence.live.fakes import Live, nudged
 
 Build = Callable[..., Shadow]
 
@@ -101,7 +101,7 @@ def test_a_process_that_dies_once_while_it_is_opened_is_no_refusal(
     live: Live, build: Build, deaths: int, outcomes: list[str]
 ) -> None:
     """The system may have ended it for want of memory; one that dies again is its group's doing."""
-    live.beside.selftest = dying(deaths)
+    live.beside.selftest = failing(lambda: WorkerCrashed("killed"), times=deaths)
     shadow = build()
     for _ in outcomes:
         replay(shadow, live.served)
@@ -109,14 +109,10 @@ def test_a_process_that_dies_once_while_it_is_opened_is_no_refusal(
 
 
 def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
-    def crash(inputs):  # type: ignore[no-untyped-def]
-        raise WorkerCrashed("gone")
-
-    live.beside.behaviour = crash
+    live.beside.behaviour = failing(lambda: WorkerCrashed("gone"), times=1)
     shadow = build()
     replay(shadow, live.served)
     assert live.beside.opened[0].closed.is_set()
-    live.beside.behaviour = doubled
     replay(shadow, live.served)
     assert live.observer.outcomes == ["failed", "replayed"]
 

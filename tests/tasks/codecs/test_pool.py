@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import signal
 import sys
@@ -38,7 +37,7 @@ from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
 from tests.descriptors import open_descriptors
 from tests.engine.driving import Loop
-from tests.engine.fakes import Sleeper, wait_until
+from tests.engine.fakes import Sleeper, no_collections, wait_until
 from tests.engine.process.kernel import live_pids
 from tests.ran import ran
 from tests.tasks.codecs.heic_samples import PLAIN
@@ -252,15 +251,11 @@ def test_what_a_call_was_given_goes_with_it(one: Pool, function: str) -> None:
     """It does not wait for the garbage collector, also where the call failed."""
     array = np.ones((64, 64), np.float32)
     watched = weakref.ref(array)
-    gc.collect()
-    gc.disable()
-    try:
+    with no_collections():
         future = one.call(function, arrays={"x": array})
         assert (future.exception(timeout=60) is None) == (function == "echo")
         del array, future
         wait_until(lambda: watched() is None)
-    finally:
-        gc.enable()
 
 
 def test_a_crash_of_our_own_work_is_a_server_error(one: Pool) -> None:

@@ -14,7 +14,7 @@ import pytest
 from app.contracts.errors import RunRefused
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
-from tests.engine.fakes import FakeFactory, calling, write_double
+from tests.engine.fakes import FakeFactory, calling, failing, write_double
 from tests.service.api.fakes import Client, RecordingExecutor, make_app
 
 INFER = "/v2/models/double/infer"
@@ -50,11 +50,7 @@ def test_what_the_framework_refuses_is_the_clients_to_mend(
     client: Client, factory: FakeFactory
 ) -> None:
     """Shapes that do not go together, an index out of range: 400 with the shapes, not 500."""
-
-    def refuse(inputs: Any) -> Any:
-        raise RunRefused("the framework cannot run the model on these tensors")
-
-    factory.behaviour = refuse
+    factory.behaviour = failing(lambda: RunRefused("the framework cannot run the model"))
     assert "x [1, 2]" in refused(client.post(INFER, json=document()))
 
 
