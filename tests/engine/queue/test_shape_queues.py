@@ -96,18 +96,6 @@ def test_who_waited_out_a_rest_has_saved_nothing() -> None:
     assert order(queues)[:4] == [late[0], first[4], late[1], first[5]]
 
 
-def test_who_gives_a_job_up_is_not_charged_for_it() -> None:
-    """However often: its turn is where it was."""
-    flood = [job(caller="flood") for _ in range(5)]
-    queues = filled(*flood)
-    for _ in range(20):
-        queues.add(given_up := job(caller="quiet", rows=4))
-        queues.remove(given_up)
-    single = job(caller="quiet")
-    queues.add(single)
-    assert order(queues)[:2] == [flood[0], single]
-
-
 def test_callers_who_come_and_go_are_forgotten() -> None:
     """Although the queue is never empty; those who wait keep the turns they have used up."""
     queues = filled(*(job(caller="flood") for _ in range(3)))
@@ -149,12 +137,6 @@ def test_a_lane_waits_its_delay_for_company() -> None:
     assert queues.next_batch(10.5)[0] == [waiting]
 
 
-def test_a_full_batch_waits_for_nobody() -> None:
-    """Four rows go at once although the delay has not passed."""
-    jobs = [job(enqueued=10.0) for _ in range(4)]
-    assert filled(*jobs, max_delay=0.5).next_batch(10.0)[0] == jobs
-
-
 def test_a_full_lane_does_not_wait_behind_an_older_one() -> None:
     """A queue that is full runs while the older head of another one still waits its delay."""
     older = job(width=2, enqueued=9.9)
@@ -169,12 +151,6 @@ def test_low_priority_waits_while_a_normal_job_waits_its_delay() -> None:
     assert queues.next_batch(10.0) == ([], 10.5)
     queues.remove(normal)
     assert queues.next_batch(10.0)[0] == [low]
-
-
-def test_low_priority_never_fills_a_normal_batch() -> None:
-    """A batch of normal jobs is not made longer by one of low priority, equal shape or not."""
-    normal, low = job(priority=0), job(priority=1)
-    assert filled(low, normal).next_batch(0.0)[0] == [normal]
 
 
 def test_the_youngest_of_the_least_urgent_is_shed_first() -> None:

@@ -73,22 +73,11 @@ def answered(model: Any, *values: float, group: str | None = None) -> list[float
     return answer
 
 
-def test_a_job_gets_its_result(serve: Serve, observer: RecordingObserver) -> None:
-    """The result names model, version and group, and the batch is reported once."""
-    model = serve()
-    result = model.submit(row(1, 2, 3), deadline=soon()).result(timeout=PATIENCE)
-    assert result.outputs["y"].tolist() == [[2, 4, 6]]
-    assert (result.model, result.version, result.group, result.batch_rows) == (
-        "double",
-        1,
-        "main",
-        1,
-    )
-    assert [batch["rows"] for batch in observer.batches] == [1]
-
-
-def test_each_job_of_a_batch_gets_its_own_rows(serve: Serve, factory: FakeFactory) -> None:
-    """Three jobs of 1, 2 and 1 rows run together and are told apart again."""
+def test_each_job_of_a_batch_gets_its_own_rows(
+    serve: Serve, factory: FakeFactory, observer: RecordingObserver
+) -> None:
+    """Three jobs of 1, 2 and 1 rows run together and are told apart again; each batch is reported
+    once."""
     factory.behaviour = gate = Gate()
     model = serve(batch=4)
     first = model.submit(row(0), deadline=soon())
@@ -98,8 +87,11 @@ def test_each_job_of_a_batch_gets_its_own_rows(serve: Serve, factory: FakeFactor
     gate.open()
     results = [future.result(timeout=PATIENCE) for future in futures]
     assert [result.outputs["y"].ravel().tolist() for result in results] == [[2], [4, 4], [6]]
-    assert {result.batch_rows for result in results} == {4}
+    assert {(each.model, each.group, each.batch_rows) for each in results} == {
+        ("double", "main", 4)
+    }
     assert first.result(timeout=PATIENCE).batch_rows == 1
+    assert [batch["rows"] for batch in observer.batches] == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -266,16 +258,6 @@ def test_a_system_without_threads_left_costs_no_instance(
         assert answered(model, value) == [2 * value]
     assert refused.is_set()
     assert len(factory.opened) == 1
-
-
-def test_a_predictor_that_died_while_idle_costs_no_request(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
-    """It is replaced before any job, or at the latest when the next job arrives."""
-    model = serve()
-    factory.opened[0].die()
-    assert answered(model, 1) == [2]
-    assert observer.restarts == ["killed"]
 
 
 @pytest.mark.slow
