@@ -76,3 +76,10 @@ def write_manifest(
 def write_config(model: Path, text: str) -> None:
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.toml").write_text(text, "utf-8")
+
+
+def write_model(model: Path, text: str) -> Path:
+    """Write a model with this configuration and a version 1; returns its directory."""
+    write_config(model, text)
+    write_version(model / "1")
+    return model

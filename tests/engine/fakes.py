@@ -418,17 +418,18 @@ start = "on_demand"
 def write_double(
     root: Path,
     *versions: int,
+    name: str = "double",
     batch: int = 4,
     delay: float = 0,
     queue: int = 16,
     count: int = 1,
 ) -> Path:
-    """Model `double` (y = 2 x) with groups `main` and `spare`; returns its directory."""
+    """A model (y = 2 x) with groups `main` and `spare`; returns its directory."""
     config = DOUBLE.format(batch=batch, delay=delay, queue=queue, count=count)
-    write_config(root / "double", config)
+    write_config(root / name, config)
     for version in versions or (1,):
-        write_version(root / "double" / str(version))
-    return root / "double"
+        write_version(root / name / str(version))
+    return root / name
 
 
 def served_double(

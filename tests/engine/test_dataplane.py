@@ -37,7 +37,7 @@ from tests.engine.fakes import (
     row,
     wait_until,
 )
-from tests.model_files import write_config, write_version
+from tests.model_files import write_model
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -92,8 +92,7 @@ def registry(
         return pipeline
 
     options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
-    write_config(tmp_path / "double", 'pipeline = "several"\n' + options)
-    write_version(tmp_path / "double" / "1")
+    write_model(tmp_path / "double", 'pipeline = "several"\n' + options)
     registry = open_registry(loop, tmp_path, factory, build_pipeline=build)
     registry.load_all()
     yield registry

@@ -42,17 +42,21 @@ from tests.engine.fakes import (
     wait_until,
     write_double,
 )
-from tests.model_files import write_config, write_version
+from tests.model_files import write_config, write_model, write_version
 
 Open = Callable[..., Any]
 
 
 @pytest.fixture
 def open_one(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
+    """Opens a registry, on these versions of `double`: they are written and loaded, if any."""
     opened: list[Any] = []
 
-    def build(**options: Any) -> Any:
+    def build(*versions: int, **options: Any) -> Any:
         opened.append(open_registry(loop, tmp_path, factory, **options))
+        if versions:
+            write_double(tmp_path, *versions)
+            opened[-1].load("double")
         return opened[-1]
 
     yield build
@@ -89,9 +93,7 @@ def test_the_key_of_a_removed_mechanism_loads(
 
 def test_a_request_keeps_its_version_through_a_reload(tmp_path: Path, open_one: Open) -> None:
     """A lease taken before the swap answers with the old version, one taken after with the new."""
-    write_double(tmp_path, 1)
-    registry = open_one()
-    registry.load("double")
+    registry = open_one(1)
     with ThreadPoolExecutor(1) as thread, registry.lease("double") as held:
         write_version(tmp_path / "double" / "2")
         loading = thread.submit(registry.load, "double")
@@ -136,9 +138,7 @@ def test_a_failing_new_version_leaves_the_old_one_serving(
     tmp_path: Path, open_one: Open, factory: FakeFactory
 ) -> None:
     """Version 2 does not pass its self-test: version 1 answers, the index says why."""
-    write_double(tmp_path, 1)
-    registry = open_one()
-    registry.load("double")
+    registry = open_one(1)
     write_version(tmp_path / "double" / "2")
     refuse_version(factory, 2)
     with pytest.raises(BackendError):
@@ -155,8 +155,7 @@ def test_a_failing_new_version_leaves_the_old_one_serving(
 def test_a_bad_model_does_not_keep_the_others_from_loading(tmp_path: Path, open_one: Open) -> None:
     """load_all() never raises for one model; the server is not ready until it is mended."""
     write_double(tmp_path)
-    write_config(tmp_path / "broken", "nonsense = 1")
-    write_version(tmp_path / "broken" / "1")
+    write_model(tmp_path / "broken", "nonsense = 1")
     write_config(tmp_path / "empty", "")
     registry = open_one()
     registry.load_all()
@@ -191,10 +190,8 @@ def test_a_repository_that_is_not_there_is_a_configuration_error(
 
 def test_unload_drains(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
     """A request that holds the model is answered; new ones hear that it is not there."""
-    write_double(tmp_path)
     factory.behaviour = gate = Gate()
-    registry = open_one()
-    registry.load("double")
+    registry = open_one(1)
     with ThreadPoolExecutor(2) as threads:
         request = threads.submit(answer, registry)
         gate.wait_entered()
@@ -218,9 +215,7 @@ def test_a_version_that_ends_leaves_the_memory_at_once(
     tmp_path: Path, open_one: Open, change: str
 ) -> None:
     """Not when the collector next looks at what is old: its arrays are megabytes."""
-    write_double(tmp_path)
-    registry = open_one()
-    registry.load("double")
+    registry = open_one(1)
     with registry.lease("double") as served:
         gone = weakref.ref(served.selftest.inputs["x"])
     del served
@@ -258,8 +253,7 @@ def test_a_model_that_failed_and_is_removed_is_forgotten(
     registry = open_one()
     registry.load_all()
     watcher = open_watcher(loop, tmp_path, registry)
-    write_config(tmp_path / "more", "nonsense = 1")
-    write_version(tmp_path / "more" / "1")
+    write_model(tmp_path / "more", "nonsense = 1")
 
     def look() -> None:
         if polled:
@@ -283,8 +277,7 @@ def test_a_model_that_failed_and_is_removed_is_forgotten(
 
 def test_a_model_that_failed_can_be_unloaded(tmp_path: Path, open_one: Open) -> None:
     """It is not served, but whoever wants it no longer need not hear of it again."""
-    write_config(tmp_path / "more", "nonsense = 1")
-    write_version(tmp_path / "more" / "1")
+    write_model(tmp_path / "more", "nonsense = 1")
     registry = open_one()
     with pytest.raises(ConfigError):
         registry.load("more")
@@ -457,9 +450,7 @@ def test_a_damaged_version_is_never_served(
     tmp_path: Path, open_one: Open, factory: FakeFactory, damage: Callable[[Path], object]
 ) -> None:
     """The old version goes on; the damaged one never reaches a predictor, and the index has why."""
-    write_double(tmp_path, 1)
-    registry = open_one()
-    registry.load("double")
+    registry = open_one(1)
     damage(write_version(tmp_path / "double" / "2"))
     with pytest.raises(ManifestError):
         registry.load("double")
@@ -473,10 +464,8 @@ def test_a_damaged_version_is_never_served(
 @pytest.mark.parametrize("name", ["007", "abc", "0", "-3", "2.0", "２", ".staging-x", "3\n"])
 def test_only_plain_integers_are_versions(tmp_path: Path, open_one: Open, name: str) -> None:
     """A directory with another name is not seen, however complete it is."""
-    write_double(tmp_path, 1)
     write_version(tmp_path / "double" / name)
-    registry = open_one()
-    registry.load("double")
+    registry = open_one(1)
     assert states(registry) == {("double", 1): ("READY", "")}
 
 
@@ -526,8 +515,7 @@ def test_a_start_is_gentle_to_nobody(loop: Loop, tmp_path: Path, factory: FakeFa
             return super().versions(name)
 
     for name in ("first", "second"):
-        write_config(tmp_path / name, DOUBLE.format(batch=4, delay=0, queue=16, count=1))
-        write_version(tmp_path / name / "1")
+        write_model(tmp_path / name, DOUBLE.format(batch=4, delay=0, queue=16, count=1))
     registry = open_registry(loop, tmp_path, factory, repository=Staggered(tmp_path))
     registry.load_all()
     assert [model.name for model in registry.served()] == ["first", "second"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,24 +21,33 @@ from tests.engine.fakes import (
     open_registry,
     open_watcher,
     wait_until,
+    write_double,
 )
 from tests.engine.permissions import mode
-from tests.model_files import write_config, write_version
+from tests.model_files import write_model, write_version
+
+
+@dataclass
+class Bench:
+    """A registry that serves `double`, and what looks for changes in its repository."""
+
+    root: Path
+    registry: Any
+    watcher: Any
+    factory: FakeFactory
+
+    def served(self) -> list[tuple[str, int]]:
+        return [(model.name, model.version) for model in self.registry.served()]
+
+    def look(self) -> None:
+        """A change counts once two polls have seen it."""
+        self.watcher.poll()
+        self.watcher.poll()
 
 
 @pytest.fixture
-def watcher(loop: Loop, tmp_path: Path, registry: Any) -> Any:
-    return open_watcher(loop, tmp_path, registry)
-
-
-def served(registry: Any) -> list[tuple[str, int]]:
-    return [(model.name, model.version) for model in registry.served()]
-
-
-def look(watcher: Any) -> None:
-    """A change counts once two polls have seen it."""
-    watcher.poll()
-    watcher.poll()
+def bench(loop: Loop, tmp_path: Path, registry: Any, factory: FakeFactory) -> Bench:
+    return Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
 
 
 def touch_config(tmp_path: Path, tail: str) -> None:
@@ -45,111 +55,89 @@ def touch_config(tmp_path: Path, tail: str) -> None:
     config.write_text(config.read_text("utf-8") + tail, "utf-8")
 
 
-def test_a_new_version_is_served_and_the_old_one_retired(
-    tmp_path: Path, registry: Any, watcher: Any, factory: FakeFactory
-) -> None:
-    """Once: a second look changes nothing."""
-    write_version(tmp_path / "double" / "2")
-    look(watcher)
-    assert served(registry) == [("double", 2)]
-    assert factory.opened[0].closed.is_set()
-    look(watcher)
-    assert len(factory.opened) == 2
+def test_a_new_version_is_served_and_the_old_one_retired(bench: Bench) -> None:
+    """Once: a second look changes nothing. When it is removed the one before is served again."""
+    write_version(bench.root / "double" / "2")
+    bench.look()
+    assert bench.served() == [("double", 2)]
+    assert bench.factory.opened[0].closed.is_set()
+    bench.look()
+    assert len(bench.factory.opened) == 2
+    shutil.rmtree(bench.root / "double" / "2")
+    bench.look()
+    assert bench.served() == [("double", 1)]
 
 
-def test_a_configuration_that_is_being_written_counts_for_nothing(
-    tmp_path: Path, registry: Any, watcher: Any, factory: FakeFactory
-) -> None:
+def test_a_configuration_that_is_being_written_counts_for_nothing(bench: Bench) -> None:
     """A poll may come between its truncation and its text; an empty file means the defaults."""
-    write_version(tmp_path / "double" / "2")
-    touch_config(tmp_path, '[version_policy]\nkind = "all"\n')
-    look(watcher)
-    config = tmp_path / "double" / "config.toml"
+    write_version(bench.root / "double" / "2")
+    touch_config(bench.root, '[version_policy]\nkind = "all"\n')
+    bench.look()
+    config = bench.root / "double" / "config.toml"
     text = config.read_text("utf-8")
     for change in ("# one\n", "# two\n"):
         config.write_text("", "utf-8")
-        watcher.poll()
+        bench.watcher.poll()
         config.write_text(text + change, "utf-8")
-        watcher.poll()
-    assert served(registry) == [("double", 2), ("double", 1)]
-    opened = len(factory.opened)
-    look(watcher)
-    assert len(factory.opened) == opened + 2
+        bench.watcher.poll()
+    assert bench.served() == [("double", 2), ("double", 1)]
+    opened = len(bench.factory.opened)
+    bench.look()
+    assert len(bench.factory.opened) == opened + 2
 
 
-def test_a_version_that_fails_is_tried_again_only_when_it_changes(
-    tmp_path: Path, registry: Any, watcher: Any
-) -> None:
+def test_a_version_that_fails_is_tried_again_only_when_it_changes(bench: Bench) -> None:
     """The old one serves on, and the index says why the new one does not."""
-    bad = write_version(tmp_path / "double" / "2")
+    bad = write_version(bench.root / "double" / "2")
     params = (bad / "inference.pdiparams").read_bytes()
     (bad / "inference.pdiparams").write_bytes(params[:-1])
-    look(watcher)
-    assert served(registry) == [("double", 1)]
-    assert "inference.pdiparams" in registry.index()[0].reason
+    bench.look()
+    assert bench.served() == [("double", 1)]
+    assert "inference.pdiparams" in bench.registry.index()[0].reason
     (bad / "inference.pdiparams").write_bytes(params)
-    look(watcher)  # the manifest, which is written last, has not changed
-    assert served(registry) == [("double", 1)]
+    bench.look()  # the manifest, which is written last, has not changed
+    assert bench.served() == [("double", 1)]
     (bad / "manifest.json").write_text((bad / "manifest.json").read_text("utf-8") + "\n", "utf-8")
-    look(watcher)
-    assert served(registry) == [("double", 2)]
+    bench.look()
+    assert bench.served() == [("double", 2)]
 
 
-def test_a_removed_version_makes_way_for_the_one_before(
-    tmp_path: Path, registry: Any, watcher: Any
-) -> None:
-    """The newest that is left."""
-    write_version(tmp_path / "double" / "2")
-    look(watcher)
-    shutil.rmtree(tmp_path / "double" / "2")
-    look(watcher)
-    assert served(registry) == [("double", 1)]
-
-
-def test_a_new_model_appears_and_a_removed_one_goes(
-    tmp_path: Path, registry: Any, watcher: Any
-) -> None:
+def test_a_new_model_appears_and_a_removed_one_goes(bench: Bench) -> None:
     """A model that is new and unfit does not make the server unready: nobody could use it yet."""
-    write_config(tmp_path / "more", (tmp_path / "double" / "config.toml").read_text("utf-8"))
-    write_version(tmp_path / "more" / "1")
-    write_config(tmp_path / "unfit", "nonsense = 1")
-    write_version(tmp_path / "unfit" / "1")
-    look(watcher)
-    assert served(registry) == [("double", 1), ("more", 1)]
-    assert registry.ready()
-    shutil.rmtree(tmp_path / "double")
-    look(watcher)
-    assert served(registry) == [("more", 1)]
-    assert registry.ready()
+    write_double(bench.root, name="more")
+    write_model(bench.root / "unfit", "nonsense = 1")
+    bench.look()
+    assert bench.served() == [("double", 1), ("more", 1)]
+    assert bench.registry.ready()
+    shutil.rmtree(bench.root / "double")
+    bench.look()
+    assert bench.served() == [("more", 1)]
+    assert bench.registry.ready()
 
 
-def test_a_changed_policy_opens_only_what_is_missing(
-    tmp_path: Path, registry: Any, watcher: Any, factory: FakeFactory
-) -> None:
+def test_a_changed_policy_opens_only_what_is_missing(bench: Bench) -> None:
     """A version that is added later leaves its neighbours as they are."""
-    write_version(tmp_path / "double" / "2")
-    touch_config(tmp_path, '[version_policy]\nkind = "all"\n')
-    look(watcher)
-    assert served(registry) == [("double", 2), ("double", 1)]
-    before = len(factory.opened)
-    write_version(tmp_path / "double" / "3")
-    look(watcher)
-    assert served(registry) == [("double", 3), ("double", 2), ("double", 1)]
-    assert len(factory.opened) == before + 1
+    write_version(bench.root / "double" / "2")
+    touch_config(bench.root, '[version_policy]\nkind = "all"\n')
+    bench.look()
+    assert bench.served() == [("double", 2), ("double", 1)]
+    before = len(bench.factory.opened)
+    write_version(bench.root / "double" / "3")
+    bench.look()
+    assert bench.served() == [("double", 3), ("double", 2), ("double", 1)]
+    assert len(bench.factory.opened) == before + 1
 
 
-def test_a_repository_that_cannot_be_read_retires_nothing(
-    tmp_path: Path, registry: Any, watcher: Any
-) -> None:
+def test_a_repository_that_cannot_be_read_retires_nothing(bench: Bench) -> None:
     """A disk that is away for a moment must not unload everything."""
-    away = tmp_path.with_name(tmp_path.name + "-away")
-    tmp_path.rename(away)
+    away = bench.root.with_name(bench.root.name + "-away")
+    bench.root.rename(away)
     with pytest.raises(ConfigError):
-        look(watcher)
-    assert served(registry) == [("double", 1)]
-    away.rename(tmp_path)
-    look(watcher)
-    assert served(registry) == [("double", 1)]
+        bench.look()
+    assert bench.served() == [("double", 1)]
+    away.rename(bench.root)
+    bench.look()
+    assert bench.served() == [("double", 1)]
 
 
 @pytest.mark.parametrize(
@@ -158,45 +146,33 @@ def test_a_repository_that_cannot_be_read_retires_nothing(
     ids=["model", "version"],
 )
 def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
-    tmp_path: Path,
-    loop: Loop,
-    registry: Any,
-    watcher: Any,
-    factory: FakeFactory,
-    where: Callable[[Path], Path],
+    bench: Bench, loop: Loop, where: Callable[[Path], Path]
 ) -> None:
     """The others are looked at all the same, and it is not loaded again when it can be read."""
-    write_config(tmp_path / "more", (tmp_path / "double" / "config.toml").read_text("utf-8"))
-    write_version(tmp_path / "more" / "1")
-    with loop(mode, where(tmp_path), 0):
-        look(watcher)
-        assert served(registry) == [("double", 1), ("more", 1)]
-        assert ("more", 1) in [(status.name, status.version) for status in registry.index()]
-    look(watcher)
-    assert served(registry) == [("double", 1), ("more", 1)]
-    assert len(factory.opened) == 2
+    write_double(bench.root, name="more")
+    with loop(mode, where(bench.root), 0):
+        bench.look()
+        assert bench.served() == [("double", 1), ("more", 1)]
+        assert ("more", 1) in [(status.name, status.version) for status in bench.registry.index()]
+    bench.look()
+    assert bench.served() == [("double", 1), ("more", 1)]
+    assert len(bench.factory.opened) == 2
 
 
 def test_a_load_that_cannot_read_is_tried_again(
-    loop: Loop,
-    tmp_path: Path,
-    registry: Any,
-    watcher: Any,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And does not keep the models after it from being loaded."""
-    config = (tmp_path / "double" / "config.toml").read_text("utf-8")
     for name in ("a", "more"):
-        write_config(tmp_path / name, config)
-        write_version(tmp_path / name / "1")
-    with loop(mode, tmp_path / "a" / "config.toml", 0):
-        look(watcher)
-        assert served(registry) == [("double", 1), ("more", 1)]
+        write_double(bench.root, name=name)
+    with loop(mode, bench.root / "a" / "config.toml", 0):
+        bench.look()
+        assert bench.served() == [("double", 1), ("more", 1)]
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("a stays unchanged for now: ")
     assert "config.toml" in warning
-    look(watcher)
-    assert served(registry) == [("a", 1), ("double", 1), ("more", 1)]
+    bench.look()
+    assert bench.served() == [("a", 1), ("double", 1), ("more", 1)]
 
 
 def test_a_fault_of_ours_costs_one_model(
@@ -209,12 +185,11 @@ def test_a_fault_of_ours_costs_one_model(
             raise RuntimeError("a bug")
 
     registry = open_registry(loop, tmp_path, factory, build_pipeline=build)
-    watcher = open_watcher(loop, tmp_path, registry)
+    bench = Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
     for name in ("a", "more"):
-        write_config(tmp_path / name, '[[instance_group]]\nname = "onednn"\nbackend = "fake"\n')
-        write_version(tmp_path / name / "1")
-    look(watcher)
-    assert served(registry) == [("more", 1)]
+        write_double(tmp_path, name=name)
+    bench.look()
+    assert bench.served() == [("more", 1)]
     assert "RuntimeError: a bug" in caplog.text
     registry.close()
 
@@ -234,22 +209,20 @@ def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
         ModelRepository(tmp_path).names()
 
 
-def test_it_polls_until_it_is_cancelled(
-    loop: Loop, tmp_path: Path, registry: Any, watcher: Any
-) -> None:
+def test_it_polls_until_it_is_cancelled(bench: Bench, loop: Loop) -> None:
     """As the server runs it: what it brings in before a look is found by that look, and a poll
     that fails is not the last."""
-    staged = write_version(tmp_path / "double" / ".staging")
+    staged = write_version(bench.root / "double" / ".staging")
     failures = [ConfigError("the source is away")]
 
     def refresh() -> None:
         if failures:
             raise failures.pop()
         if staged.exists():
-            staged.rename(tmp_path / "double" / "2")
+            staged.rename(bench.root / "double" / "2")
 
-    run = partial(watcher.it.run, every=0.005, refresh=refresh)
+    run = partial(bench.watcher.it.run, every=0.005, refresh=refresh)
     running = loop.start(lambda: loop.loop.create_task(run())).result(PATIENCE)
-    wait_until(lambda: served(registry) == [("double", 2)])
+    wait_until(lambda: bench.served() == [("double", 2)])
     loop(running.cancel)
     wait_until(running.cancelled)

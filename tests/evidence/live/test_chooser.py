@@ -27,7 +27,7 @@ from tests.engine.fakes import (
     wait_until,
 )
 from tests.evidence.live.fakes import Live, PacedFactory
-from tests.model_files import write_config, write_version
+from tests.model_files import write_model
 
 NOW = 1_795_000_000.0
 
@@ -76,8 +76,7 @@ class Bench:
         self.registry = open_registry(self.loop, self.root, self.factory)
 
     def load(self, groups: str, *, first: str = AUTO) -> None:
-        write_config(self.root / "double", first + groups)
-        write_version(self.root / "double" / "1")
+        write_model(self.root / "double", first + groups)
         self.registry.load_all()
 
     def chooser(self, precision: Choosing = "auto") -> Chooser:

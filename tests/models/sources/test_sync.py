@@ -18,15 +18,14 @@ from app.models.repository.layout import ModelRepository
 from app.models.sources.remote import Source
 from app.models.sources.sync import Changes, first_refresh, refresh, sync
 from tests.e2e.process import wait_until
-from tests.model_files import write_config, write_manifest, write_version
+from tests.model_files import write_config, write_manifest, write_model, write_version
 
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Path:
     """A source with the model `double` in version 1."""
     directory = tmp_path / "origin"
-    write_config(directory / "double", "")
-    write_version(directory / "double" / "1")
+    write_model(directory / "double", "")
     return directory
 
 
@@ -145,8 +144,7 @@ def test_a_version_that_the_source_dropped_goes_once_another_is_there(
     shutil.rmtree(newer)
     write_version(newer)
     assert synced(origin, local).removed == ["double/1"]
-    write_config(origin / "other", "")
-    write_version(origin / "other" / "1")
+    write_model(origin / "other", "")
     shutil.rmtree(origin / "double")
     assert synced(origin, local).removed == []
     assert served(local) == {"double": (2,), "other": (1,)}
@@ -209,8 +207,7 @@ def test_a_file_that_cannot_be_read_holds_up_nothing_else(
 ) -> None:
     """One that is too large, here; the rest of its model and the models after it are copied."""
     synced(origin, local)
-    write_config(origin / "other", "")
-    write_version(origin / "other" / "1")
+    write_model(origin / "other", "")
     (origin / "double" / file).write_bytes(b"#" * (5 << 20))
     changes = synced(origin, local)
     assert list(changes.refused) == [f"double/{file.removesuffix('/manifest.json')}"]
