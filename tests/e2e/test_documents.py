@@ -17,19 +17,34 @@ from tests.ran import ran
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
 
 LANGUAGES = ("sh", "console", "python", "javascript")
-EACH_TIME = ("README.md",)
-"""The page that `make test` runs; `make test-all` runs all."""
-HERE = (*EACH_TIME, "docs/segment.md", "docs/client.md", "docs/sentiment.md")
+EACH_TIME = ("README.md", "docs/protocol.md")
+"""The pages that `make test` runs; `make test-all` runs all."""
+CLIENT = "clients/python/README.md"
+OF_TASKS = ("docs/segment.md", "docs/client.md", "docs/sentiment.md", "docs/coming-from.md")
+HERE = (*EACH_TIME, *OF_TASKS, CLIENT)
+WORDS = {
+    "docs/protocol.md": (
+        '"id":"seven"',
+        '"name":"logits"',
+        '"data":["iVBORw0KGgo',
+        '"READY"',
+        "happy",
+    ),
+    "docs/coming-from.md": ("happy", '"errorCode":0'),
+    CLIENT: ("happy",),
+}
+"""What is among the answers of a page."""
 TUTORIAL = "docs/first-model.md"
 ELSEWHERE = {
     "docs/first-model.zh.md": "its blocks are those of the English page",
-    "docs/coming-from.md": "tests/e2e/test_doors.py",
-    "docs/protocol.md": "tests/e2e/test_protocol_page.py",
     "docs/new-task.md": "tests/test_new_task.py has what they are parts of",
 }
 NOT_RUN = {
     "make run": "it is how these tests came here, and serves until it is stopped",
     "pip install ./clients/python": "installs",
+    "pip install './clients/python[test]'": "installs",
+    ".venv/bin/python -m pip install -e '.[grpc]'": "installs, and serves until it is stopped",
+    "perf_analyzer -m": "needs Triton's perf_analyzer",
     "pip wheel --no-deps": "installs; tests/deploy/test_deploy_wheel.py does it",
     "paddlepool/bin/pip install --no-deps": "installs",
     "source .venv/bin/activate": "the tests have an environment",
@@ -90,7 +105,8 @@ def runnable(page: str) -> list[tuple[str, str]]:
 
 def test_every_block_is_run_or_has_a_reason() -> None:
     """A new one in whatever page is found here; a reason without a block is out of date."""
-    pages = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    docs = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
+    pages = ["README.md", CLIENT, *docs]
     starts = [text for page in pages if page not in ELSEWHERE for _, text in blocks(page)]
     for page in pages:
         if page not in (*HERE, TUTORIAL, *ELSEWHERE):
@@ -102,9 +118,9 @@ def test_every_block_is_run_or_has_a_reason() -> None:
 class Desk:
     """A directory as a reader has it: the documents, some pictures, a table, and the commands."""
 
-    def __init__(self, root: Path, url: str = "") -> None:
+    def __init__(self, root: Path, url: str = "", grpc: str = "") -> None:
         self.root = root
-        self._url = url
+        self._url, self._grpc = url, grpc
         (root / "bin").mkdir()
         command = root / "bin" / "paddlepool"
         ours = f'"{sys.executable}" -W ignore -m app.cli "$@"'
@@ -121,7 +137,10 @@ class Desk:
         self._url = url
 
     def run(self, language: str, text: str) -> str:
-        text = text.replace("http://127.0.0.1:8000", self._url)
+        text = text.replace("localhost:8000", "127.0.0.1:8000").replace(
+            "127.0.0.1:8001", self._grpc
+        )
+        text = text.replace("127.0.0.1:8000", self._url.removeprefix("http://"))
         programs = {
             "python": [sys.executable, "-W", "ignore", "-c", text],
             "javascript": ["node", "--input-type=module", "-e", text],
@@ -130,7 +149,8 @@ class Desk:
             programs.get(language, ["bash", "-c", FAST_SHELL + text]),
             cwd=self.root,
             env=os.environ
-            | {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+            | {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+            | {"KEY": "admin"},
         )
         assert "Assertion failed" not in done.stderr, text
         return done.stdout + done.stderr
@@ -138,7 +158,8 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def desk(full_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"), full_server.url)
+    grpc = full_server.wait_logged(event="listening for gRPC")["address"]
+    return Desk(tmp_path_factory.mktemp("desk"), full_server.url, grpc)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +171,16 @@ def test_the_commands_of_a_page_do_what_they_say(desk: Desk, page: str) -> None:
         pytest.skip(f"NOT TESTED: the commands of {page}, for want of curl on this machine")
     if page != "README.md":
         assert len(runnable(page)) >= 1
+    heard = ""
     for language, text in runnable(page):
         if language == "javascript" and shutil.which("node") is None:
             continue
         said = desk.run(language, text)
-        assert "/docs/errors#" not in said, text
+        assert not re.search(r'/docs/errors#|"errors?":', said), text
+        heard += said
         for name in re.findall(r"(?:-o |> )([\w-]+\.(?:png|jpg))\b", text):
             assert (desk.root / name).read_bytes()[:4] in (b"\x89PNG", b"\xff\xd8\xff\xe0"), text
+    assert [word for word in WORDS.get(page, ()) if word not in heard] == []
     if page == "docs/client.md":
         assert (desk.root / "photo.cutout.png").exists()
         assert "happy" in (desk.root / "comments.emotion.csv").read_text("utf-8")

@@ -1,7 +1,6 @@
 """Clients of other servers against a real server, unchanged but for the address and the key."""
 
 import io
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,18 +112,3 @@ def test_the_removebg_client(keyed_server: Server, client: httpx.Client, tmp_pat
         assert (picture.mode, picture.width) == ("RGB", 500)
         corner = np.asarray(picture)[8, 490].astype(int)
     assert np.abs(corner - (0x81, 0xD4, 0xFA)).max() <= 12
-
-
-@pytest.mark.nightly
-def test_the_lines_of_the_page_run_as_they_stand(keyed_server: Server) -> None:
-    """docs/coming-from.md, but for the port and the key."""
-    page = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
-    lines = re.findall(r"```sh\n(.+?)```", page, re.S)
-    assert len(lines) == 4
-    if shutil.which("curl") is None:
-        pytest.skip("SKIPPED THE PAGE'S LINES: there is no curl")
-    for line in lines:
-        command = line.replace("http://localhost:8000", keyed_server.url).replace("KEY", KEY)
-        command = re.sub(r"\bcurl\b", f"curl -f -H 'X-Api-Key: {KEY}'", command)
-        command = re.sub(r"-o \S+", "-o /dev/null", command)
-        ran(["bash", "-o", "pipefail", "-c", command])

@@ -1,9 +1,6 @@
-"""The Python client against a real server: both kinds, what it knows of it, and its README."""
+"""The Python client against a real server: what it knows of it."""
 
 import io
-import re
-import sys
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -11,13 +8,10 @@ from PIL import Image
 from paddlepool_client import Client
 from tests.e2e.conftest import KEY
 from tests.e2e.process import ROOT, Server
-from tests.ran import ran
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
-README = (ROOT / "clients" / "python" / "README.md").read_text("utf-8")
-EXAMPLES = re.findall(r"```python\n(.+?)```", README, re.S)
 
 
 def mode(encoded: bytes) -> str:
@@ -39,13 +33,3 @@ def test_a_cutout_and_an_emotion_blocking(keyed_server: Server) -> None:
     assert cutout.request_id
     assert (emotion.label, emotion.label_zh) == ("happy", "快乐")
     assert sum(each.score for each in (emotion, *others)) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=[f"{n}" for n in range(len(EXAMPLES))])
-@pytest.mark.nightly
-def test_the_examples_of_the_readme_run(keyed_server: Server, example: str, tmp_path: Path) -> None:
-    here = f'Client("{keyed_server.url}", api_key="{KEY}")'
-    program = example.replace('Client("http://127.0.0.1:8000")', here)
-    assert program.count(here) == 1
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
-    ran([sys.executable, "-W", "error", "-c", program], cwd=tmp_path)

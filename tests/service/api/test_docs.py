@@ -11,6 +11,7 @@ from app.application import DOORS
 from app.service.api.errors import error_codes
 from app.service.api.pages import STATIC
 from app.service.api.problems import ANY_STATUSES, TASK_STATUSES
+from tests.ran import ROOT
 from tests.service.api.fakes import Client, product_client
 
 
@@ -153,3 +154,23 @@ def test_what_needs_another_parameter_has_no_default_to_send(schema: dict[str, A
     of_segment = schema["paths"]["/segment"]["post"]["parameters"]
     sent = {each["name"] for each in of_segment if {"default", "example"} & each["schema"].keys()}
     assert sent == {"output", "size", "crop", "colours", "scale", "shadow"}
+
+
+def test_the_page_of_the_protocol_names_every_endpoint(schema: dict[str, Any]) -> None:
+    """The table names what /openapi.json has, and nothing else under /v2 but what is refused."""
+    page = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+    served = {p.replace("{model}", "{m}").replace("{version}", "{v}") for p in schema["paths"]}
+    rows = re.findall(r"^\| `(?:GET|POST) (.*?) \| ", page, re.M)
+    named: set[str] = set()
+    for row in rows:
+        for path in re.findall(r"[/…][^`, ]*", row):
+            if path.startswith("…"):
+                named.add("/v2/repository/models/{m}" + path[1:])
+                continue
+            named |= {
+                path.replace("[/versions/{v}]", ""),
+                path.replace("[/versions/{v}]", "/versions/{v}"),
+            }
+    refused = {path for path in named if "sharedmemory" in path}
+    assert len(refused) == 2
+    assert named - refused == {path for path in served if path == "/v2" or path.startswith("/v2/")}
