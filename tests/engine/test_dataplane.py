@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,6 @@ from tests.engine.fakes import (
     wait_until,
 )
 from tests.model_files import write_model
-
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class OneJobEach:
@@ -79,44 +77,47 @@ class OneJobEach:
         self.released += 1
 
 
-@pytest.fixture
-def pipeline() -> OneJobEach:
-    return OneJobEach()
+class Bench:
+    """A data plane over model `double`, whose task is `several`."""
+
+    def __init__(self, loop: Loop, root: Path) -> None:
+        self._loop = loop
+        self.pipeline, self.factory = OneJobEach(), FakeFactory()
+        options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
+        write_model(root / "double", 'pipeline = "several"\n' + options)
+        self.registry = open_registry(loop, root, self.factory, build_pipeline=self._build)
+        self.registry.load_all()
+        self.dataplane = DataPlane(self.registry.it, default_models={"several": "double"})
+
+    async def _build(self, info: ServedModelInfo) -> OneJobEach:
+        return self.pipeline
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """On the event loop of the registry."""
+        return self._loop(lambda: coroutine)
+
+    def served(self) -> Any:
+        [model] = self.registry.served()
+        return model
+
+    def waiting(self) -> int:
+        """How many jobs are in the queue of the default group."""
+        [depth] = [each.queue_depth for each in self.served().groups() if each.name == "main"]
+        return int(depth)
 
 
 @pytest.fixture
-def registry(
-    loop: Loop, tmp_path: Path, factory: FakeFactory, pipeline: OneJobEach
-) -> Iterator[Any]:
-    async def build(info: ServedModelInfo) -> OneJobEach:
-        return pipeline
-
-    options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
-    write_model(tmp_path / "double", 'pipeline = "several"\n' + options)
-    registry = open_registry(loop, tmp_path, factory, build_pipeline=build)
-    registry.load_all()
-    yield registry
-    registry.close()
-
-
-@pytest.fixture
-def dataplane(registry: Any) -> DataPlane:
-    return DataPlane(registry.it, default_models={"several": "double"})
-
-
-@pytest.fixture
-def run(loop: Loop) -> Run:
-    """Runs a coroutine on the event loop of the registry."""
-    return lambda coroutine: loop(lambda: coroutine)
+def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(loop, tmp_path)
+    yield bench
+    bench.registry.close()
 
 
 async def ask(dataplane: DataPlane, *numbers: float) -> Answer:
     return await dataplane.run("several", numbers, timeout=PATIENCE)
 
 
-def test_the_answers_stand_in_the_order_of_the_jobs(
-    run: Run, dataplane: DataPlane, factory: FakeFactory
-) -> None:
+def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
     """Six jobs fill one batch of four and one of two: an idle predictor is not handed the first
     alone."""
     sizes = []
@@ -125,15 +126,13 @@ def test_the_answers_stand_in_the_order_of_the_jobs(
         sizes.append(len(inputs["x"]))
         return doubled(inputs)
 
-    factory.behaviour = count
-    answer = run(ask(dataplane, 1, 2, 3, 4, 5, 6))
+    bench.factory.behaviour = count
+    answer = bench.run(ask(bench.dataplane, 1, 2, 3, 4, 5, 6))
     assert answer.value == [2, 4, 6, 8, 10, 12]
     assert sizes == [4, 2]
 
 
-def test_a_payload_is_read_when_a_place_is_held(
-    run: Run, dataplane: DataPlane, pipeline: OneJobEach, factory: FakeFactory
-) -> None:
+def test_a_payload_is_read_when_a_place_is_held(bench: Bench) -> None:
     """Where there is none it is never asked for; what it raises reaches the caller, and its place
     goes to the next."""
     calls = []
@@ -148,29 +147,29 @@ def test_a_payload_is_read_when_a_place_is_held(
     async def scenario() -> None:
         for _ in range(20):
             with pytest.raises(InvalidParameter, match="not JSON"):
-                await dataplane.run("several", refuse, timeout=PATIENCE)
-        answer = await dataplane.run("several", read, timeout=PATIENCE)
+                await bench.dataplane.run("several", refuse, timeout=PATIENCE)
+        answer = await bench.dataplane.run("several", read, timeout=PATIENCE)
         assert (answer.value, len(calls)) == ([6.0], 1)
-        pipeline.slow = []
-        held = [asyncio.create_task(ask(dataplane, 1)) for _ in range(20)]
+        bench.pipeline.slow = []
+        held = [asyncio.create_task(ask(bench.dataplane, 1)) for _ in range(20)]
         await asyncio.sleep(0)  # each holds a place now, or was refused one
-        assert 0 < len(pipeline.slow) < len(held)
+        assert 0 < len(bench.pipeline.slow) < len(held)
         with pytest.raises(Overloaded):
-            await dataplane.run("several", read, timeout=PATIENCE)
+            await bench.dataplane.run("several", read, timeout=PATIENCE)
         assert len(calls) == 1
-        for event in pipeline.slow:
+        for event in bench.pipeline.slow:
             event.set()
         await asyncio.gather(*held, return_exceptions=True)
 
-    run(scenario())
+    bench.run(scenario())
 
 
-def test_who_may_start_no_group_uses_those_that_run(run: Run, dataplane: DataPlane) -> None:
+def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
     """By both front doors; the default group and one that somebody else has started are running."""
 
     async def choose(group: str, *, may_start: bool) -> None:
         CALLER.set(Caller(name="somebody", may_start=may_start))
-        await dataplane.run("several", [1.0], group=group, timeout=PATIENCE)
+        await bench.dataplane.run("several", [1.0], group=group, timeout=PATIENCE)
 
     async def choose_raw(group: str) -> None:
         CALLER.set(Caller(name="somebody", may_start=False))
@@ -178,22 +177,20 @@ def test_who_may_start_no_group_uses_those_that_run(run: Run, dataplane: DataPla
         async def read(served: ServedModel) -> TensorRequest:
             return asked_for(row(3), group=group)
 
-        await dataplane.infer("double", read)
+        await bench.dataplane.infer("double", read)
 
-    run(choose("main", may_start=False))
+    bench.run(choose("main", may_start=False))
     for refused in (choose("spare", may_start=False), choose_raw("spare")):
         with pytest.raises(GroupNotRunning, match="'spare' is not running"):
-            run(refused)
+            bench.run(refused)
     with pytest.raises(InvalidParameter):
-        run(choose("unknown", may_start=False))
-    run(choose("spare", may_start=True))
-    run(choose("spare", may_start=False))
-    run(choose_raw("spare"))
+        bench.run(choose("unknown", may_start=False))
+    bench.run(choose("spare", may_start=True))
+    bench.run(choose("spare", may_start=False))
+    bench.run(choose_raw("spare"))
 
 
-def test_one_job_that_fails_fails_the_request_at_once(
-    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, pipeline: OneJobEach
-) -> None:
+def test_one_job_that_fails_fails_the_request_at_once(bench: Bench) -> None:
     """While another batch of the same request still runs; what is queued is taken back."""
     gate = Gate()
 
@@ -202,55 +199,49 @@ def test_one_job_that_fails_fails_the_request_at_once(
             raise BackendError("unlucky")
         return gate(inputs)
 
-    factory.behaviour = behave
+    bench.factory.behaviour = behave
     # The batch of four fails whole, and again for its guilty job: that one comes first, so that
     # the gate then holds a job of a request that has its answer already.
     with pytest.raises(BackendError, match="unlucky"):
-        run(ask(dataplane, 13, 1, 2, 3, 4, 5))
+        bench.run(ask(bench.dataplane, 13, 1, 2, 3, 4, 5))
     gate.wait_entered()
-    [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
-    assert group.queue_depth == 0
-    assert pipeline.released == 1
+    assert bench.waiting() == 0
+    assert bench.pipeline.released == 1
     gate.open()
 
 
-def test_a_request_that_is_given_up_leaves_the_queue(
-    run: Run, dataplane: DataPlane, factory: FakeFactory, registry: Any, pipeline: OneJobEach
-) -> None:
+def test_a_request_that_is_given_up_leaves_the_queue(bench: Bench) -> None:
     """Cancelling the task takes what has not started out of the queue."""
-    factory.behaviour = gate = Gate()
+    bench.factory.behaviour = gate = Gate()
 
     async def give_up() -> None:
-        task = asyncio.create_task(ask(dataplane, 1, 2, 3, 4, 5, 6))
+        task = asyncio.create_task(ask(bench.dataplane, 1, 2, 3, 4, 5, 6))
         await asyncio.to_thread(gate.wait_entered)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    run(give_up())
-    [group] = [each for each in registry.served()[0].groups() if each.name == "main"]
-    assert group.queue_depth == 0
-    assert pipeline.released == 1
+    bench.run(give_up())
+    assert bench.waiting() == 0
+    assert bench.pipeline.released == 1
     gate.open()
 
 
-def test_who_leaves_while_its_work_is_done_gives_its_place_back(
-    run: Run, dataplane: DataPlane, pipeline: OneJobEach
-) -> None:
+def test_who_leaves_while_its_work_is_done_gives_its_place_back(bench: Bench) -> None:
     """And so does one whose picture turns out to be none."""
-    pipeline.slow = []
+    bench.pipeline.slow = []
 
     async def leave() -> Answer:
         for _ in range(3):
-            waiting = [asyncio.create_task(ask(dataplane, number)) for number in range(6)]
+            waiting = [asyncio.create_task(ask(bench.dataplane, number)) for number in range(6)]
             await asyncio.sleep(0)
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-        pipeline.slow = None
-        return await ask(dataplane, 1, 2, 3, 4, 5, 6)
+        bench.pipeline.slow = None
+        return await ask(bench.dataplane, 1, 2, 3, 4, 5, 6)
 
-    assert run(leave()).value == [2, 4, 6, 8, 10, 12]
+    assert bench.run(leave()).value == [2, 4, 6, 8, 10, 12]
 
 
 def asked_for(
@@ -275,23 +266,23 @@ class Reading:
         return asked_for(inputs)
 
 
-def test_what_finds_no_room_is_refused_before_its_work(
-    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any
-) -> None:
+def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
     """Both front doors share the six places: three pictures, three bodies, and no seventh of
     either; the six are answered."""
     read = Reading()
     waiting: list[Any] = []
-    pipeline.slow = read.slow = waiting
+    bench.pipeline.slow = read.slow = waiting
 
     async def seven() -> list[Any]:
-        asked: list[Coroutine[Any, Any, Any]] = [ask(dataplane, number) for number in range(3)]
-        asked += [dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
+        asked: list[Coroutine[Any, Any, Any]] = [
+            ask(bench.dataplane, number) for number in range(3)
+        ]
+        asked += [bench.dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
         tasks = [asyncio.create_task(each) for each in asked]
         await asyncio.sleep(0)
         for seventh in (
-            dataplane.infer("double", read, place_timeout=PATIENCE),
-            ask(dataplane, 7),
+            bench.dataplane.infer("double", read, place_timeout=PATIENCE),
+            ask(bench.dataplane, 7),
         ):
             with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
                 await seventh
@@ -300,15 +291,13 @@ def test_what_finds_no_room_is_refused_before_its_work(
             proceed.set()
         return await asyncio.gather(*tasks)
 
-    answers = run(seven())
+    answers = bench.run(seven())
     assert [answer.value for answer in answers[:3]] == [[0], [2], [4]]
     assert [answer.value["y"].item() for _, answer in answers[3:]] == [6, 6, 6]
-    assert registry.served()[0].statistics().failure.count == 2
+    assert bench.served().statistics().failure.count == 2
 
 
-def test_a_small_body_is_read_before_it_has_a_place(
-    run: Run, dataplane: DataPlane, registry: Any
-) -> None:
+def test_a_small_body_is_read_before_it_has_a_place(bench: Bench) -> None:
     """Reading it costs less than asking for a place twice; its group may be another one."""
 
     async def infer() -> tuple[TensorRequest, Answer]:
@@ -318,18 +307,16 @@ def test_a_small_body_is_read_before_it_has_a_place(
                 places.close()
                 return asked_for(row(3), group="spare")
 
-            served = places.enter_context(registry.it.lease("double"))
+            served = places.enter_context(bench.registry.it.lease("double"))
             for _ in range(6):
                 places.enter_context(served.reserve(deadline=float("inf")))
-            return await dataplane.infer("double", read)
+            return await bench.dataplane.infer("double", read)
 
-    _, answer = run(infer())
+    _, answer = bench.run(infer())
     assert answer.group == "spare"
 
 
-def test_a_body_that_cannot_be_read_gives_everything_back(
-    run: Run, dataplane: DataPlane, registry: Any
-) -> None:
+def test_a_body_that_cannot_be_read_gives_everything_back(bench: Bench) -> None:
     """The place in the queue and the hold on the model version."""
 
     async def unfit(served: ServedModel) -> TensorRequest:
@@ -337,39 +324,35 @@ def test_a_body_that_cannot_be_read_gives_everything_back(
 
     for _ in range(7):
         with pytest.raises(InvalidTensor):
-            run(dataplane.infer("double", unfit, place_timeout=PATIENCE))
-    assert run(ask(dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
-    assert run(registry.served()[0].drain(0))
+            bench.run(bench.dataplane.infer("double", unfit, place_timeout=PATIENCE))
+    assert bench.run(ask(bench.dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
+    assert bench.run(bench.served().drain(0))
 
 
-def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(
-    run: Run, registry: Any
-) -> None:
+def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(bench: Bench) -> None:
     """Reading is a part of what the client waits for."""
     now = [100.0]
-    dataplane = DataPlane(registry.it, default_models={}, clock=lambda: now[0])
+    dataplane = DataPlane(bench.registry.it, default_models={}, clock=lambda: now[0])
 
     async def read(served: ServedModel) -> TensorRequest:
         now[0] += 7
         return asked_for(row(3), timeout=6)
 
     with pytest.raises(DeadlineExceeded, match="within the deadline of 6000 ms") as late:
-        run(dataplane.infer("double", read))
+        bench.run(dataplane.infer("double", read))
     assert late.value.limit == 6000
 
 
 @pytest.mark.parametrize("ending", ["left", "deadline", "failed"])
-def test_a_request_that_ends_in_finish_is_released_once(
-    run: Run, dataplane: DataPlane, pipeline: OneJobEach, registry: Any, ending: str
-) -> None:
+def test_a_request_that_ends_in_finish_is_released_once(bench: Bench, ending: str) -> None:
     """Whether its client leaves, its time is over or finish() raises."""
 
     async def end() -> BaseException:
-        pipeline.finishing = asyncio.Event()
-        pipeline.failure = BackendError("unlucky") if ending == "failed" else None
+        bench.pipeline.finishing = asyncio.Event()
+        bench.pipeline.failure = BackendError("unlucky") if ending == "failed" else None
         timeout = 0.05 if ending == "deadline" else PATIENCE
-        task = asyncio.create_task(dataplane.run("several", [1.0], timeout=timeout))
-        await pipeline.finishing.wait()
+        task = asyncio.create_task(bench.dataplane.run("several", [1.0], timeout=timeout))
+        await bench.pipeline.finishing.wait()
         if ending == "left":
             task.cancel()
         [found] = await asyncio.gather(task, return_exceptions=True)
@@ -381,9 +364,9 @@ def test_a_request_that_ends_in_finish_is_released_once(
         "deadline": DeadlineExceeded,
         "failed": BackendError,
     }
-    assert isinstance(run(end()), expected[ending])
-    assert pipeline.released == 1
-    assert run(registry.served()[0].drain(0))
+    assert isinstance(bench.run(end()), expected[ending])
+    assert bench.pipeline.released == 1
+    assert bench.run(bench.served().drain(0))
 
 
 class Payload(list[float]):
@@ -393,30 +376,24 @@ class Payload(list[float]):
 @pytest.mark.parametrize("door", ["task", "tensors"])
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
 def test_nothing_of_a_request_waits_for_the_garbage_collector(
-    run: Run,
-    dataplane: DataPlane,
-    pipeline: OneJobEach,
-    factory: FakeFactory,
-    registry: Any,
-    ending: str,
-    door: str,
+    bench: Bench, ending: str, door: str
 ) -> None:
     """Pictures and tensors go with their request: the collector comes by when small things have
     piled up, and large ones would by then fill the memory."""
     gate, read = Gate(), Reading()
     if ending == "failed":
-        factory.behaviour = failing(lambda: BackendError("unlucky"))
+        bench.factory.behaviour = failing(lambda: BackendError("unlucky"))
     if ending == "left":
-        pipeline.slow, factory.behaviour = [], gate
+        bench.pipeline.slow, bench.factory.behaviour = [], gate
     watched: list[weakref.ref[Any]] = read.watched
 
     def request() -> Coroutine[Any, Any, object]:
         if door == "tensors":
             version = 9 if ending == "refused" else None
-            return dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
+            return bench.dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
         payload = Payload([1.0, 2.0] if ending != "refused" else [1.0] * 7)
         watched.append(weakref.ref(payload))
-        return dataplane.run("several", payload, timeout=PATIENCE)
+        return bench.dataplane.run("several", payload, timeout=PATIENCE)
 
     async def three() -> None:
         for _ in range(3):
@@ -432,9 +409,9 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
         return all(each() is None for each in watched)
 
     with no_collections():
-        run(three())
-        pipeline.slow = None
+        bench.run(three())
+        bench.pipeline.slow = None
         gate.open()
         assert len(watched) == (0 if (door, ending) == ("tensors", "refused") else 3)
         wait_until(gone)
-    assert run(registry.served()[0].drain(0))
+    assert bench.run(bench.served().drain(0))

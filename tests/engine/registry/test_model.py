@@ -7,7 +7,7 @@ import errno
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +41,38 @@ from tests.engine.fakes import (
 )
 from tests.model_files import write_version
 
-Serve = Callable[..., Any]
+
+class Bench:
+    """Models `double` on fake predictors."""
+
+    def __init__(self, loop: Loop, root: Path) -> None:
+        self.root, self._loop = root, loop
+        self.factory, self.observer = FakeFactory(), RecordingObserver()
+        self._opened: list[Any] = []
+
+    def open(self, **options: Any) -> Any:
+        """What was written, not started."""
+        model = served_double(self._loop, self.root, self.factory, self.observer, **options)
+        self._opened.append(model)
+        return model
+
+    def serve(self, *, max_resident_bytes: int = 1 << 30, start: bool = True, **config: Any) -> Any:
+        write_double(self.root, **config)
+        model = self.open(max_resident_bytes=max_resident_bytes)
+        if start:
+            model.start()
+        return model
+
+    def close(self) -> None:
+        self.factory.let_go()
+        for model in self._opened:
+            model.close()
 
 
 @pytest.fixture
-def serve(
-    loop: Loop, tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
-) -> Iterator[Serve]:
-    """Builds and starts model `double` on fake predictors; closes it after the test."""
-    served: list[Any] = []
-
-    def build(*, max_resident_bytes: int = 1 << 30, start: bool = True, **config: int) -> Any:
-        write_double(tmp_path, **config)
-        served.append(
-            served_double(loop, tmp_path, factory, observer, max_resident_bytes=max_resident_bytes)
-        )
-        if start:
-            served[-1].start()
-        return served[-1]
-
-    yield build
-    factory.let_go()
-    for model in served:
-        model.close()
+def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
+    with contextlib.closing(Bench(loop, tmp_path)) as bench:
+        yield bench
 
 
 def answered(model: Any, *values: float, group: str | None = None) -> list[float]:
@@ -73,13 +82,11 @@ def answered(model: Any, *values: float, group: str | None = None) -> list[float
     return answer
 
 
-def test_each_job_of_a_batch_gets_its_own_rows(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
+def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
     """Three jobs of 1, 2 and 1 rows run together and are told apart again; each batch is reported
     once."""
-    factory.behaviour = gate = Gate()
-    model = serve(batch=4)
+    bench.factory.behaviour = gate = Gate()
+    model = bench.serve(batch=4)
     first = model.submit(row(0), deadline=soon())
     gate.wait_entered()
     jobs = [np.full((rows, 1), value, np.float32) for rows, value in ((1, 1), (2, 2), (1, 3))]
@@ -91,7 +98,7 @@ def test_each_job_of_a_batch_gets_its_own_rows(
         ("double", "main", 4)
     }
     assert first.result(timeout=PATIENCE).batch_rows == 1
-    assert [batch["rows"] for batch in observer.batches] == [1, 4]
+    assert [batch["rows"] for batch in bench.observer.batches] == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -108,68 +115,62 @@ def test_each_job_of_a_batch_gets_its_own_rows(
     ],
 )  # fmt: skip
 def test_unfit_tensors_are_refused_before_the_queue(
-    serve: Serve, factory: FakeFactory, inputs: Tensors, message: str
+    bench: Bench, inputs: Tensors, message: str
 ) -> None:
     """The message says what was expected and received, and no predictor sees the tensors."""
-    model = serve()
-    factory.behaviour = gate = Gate()
+    model = bench.serve()
+    bench.factory.behaviour = gate = Gate()
     with pytest.raises(InvalidTensor, match=message):
         model.submit(inputs, deadline=soon())
     assert gate.seen == []
 
 
-def test_axes_that_must_agree_are_compared_before_the_queue(
-    loop: Loop, tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
-) -> None:
+def test_axes_that_must_agree_are_compared_before_the_queue(bench: Bench) -> None:
     """As a text and its mask: no engine sees tensors that it might read beyond their end."""
     inputs = (TensorSpec("x", "float32", (-1, -1)), TensorSpec("mask", "float32", (-1, -1)))
     ones = {name: np.ones((1, 3), np.float32) for name in ("x", "mask")}
-    directory = write_double(tmp_path)
+    directory = write_double(bench.root)
     shutil.rmtree(directory / "1")
     specs = (inputs, (TensorSpec("y", "float32", (-1, -1)),))
     write_version(directory / "1", specs=specs, inputs=ones, outputs={"y": 2 * ones["x"]})
     config = directory / "config.toml"
     config.write_text('equal_axes = [["x.1", "mask.1"]]\n' + config.read_text("utf-8"), "utf-8")
-    model = served_double(loop, tmp_path, factory, observer)
-    with contextlib.closing(model):
-        model.start()
-        factory.behaviour = gate = Gate()
-        shorter = ones | {"mask": np.ones((1, 2), np.float32)}
-        with pytest.raises(InvalidTensor, match="do not go together: axis 1 of 'x' has 3"):
-            model.submit(shorter, deadline=soon())
-        assert gate.seen == []
-        factory.behaviour = doubled
-        found = model.submit(ones, deadline=soon()).result(timeout=PATIENCE)
-        assert found.outputs["y"].tolist() == [[2, 2, 2]]
+    model = bench.open()
+    model.start()
+    bench.factory.behaviour = gate = Gate()
+    shorter = ones | {"mask": np.ones((1, 2), np.float32)}
+    with pytest.raises(InvalidTensor, match="do not go together: axis 1 of 'x' has 3"):
+        model.submit(shorter, deadline=soon())
+    assert gate.seen == []
+    bench.factory.behaviour = doubled
+    found = model.submit(ones, deadline=soon()).result(timeout=PATIENCE)
+    assert found.outputs["y"].tolist() == [[2, 2, 2]]
 
 
-def test_a_fixed_first_axis_is_not_a_batch(loop: Loop, tmp_path: Path) -> None:
+def test_a_fixed_first_axis_is_not_a_batch(bench: Bench) -> None:
     """A model whose first axis is fixed at 2 takes whole tensors of 2, each in a run of its own."""
     specs = (TensorSpec("x", "float32", (2, 1)),), (TensorSpec("y", "float32", (2, 1)),)
     x = np.ones((2, 1), np.float32)
-    write_double(tmp_path)
-    write_version(tmp_path / "double" / "2", specs=specs, inputs={"x": x}, outputs={"y": 2 * x})
-    model = served_double(loop, tmp_path, FakeFactory(), RecordingObserver(), version=2)
+    write_double(bench.root)
+    write_version(bench.root / "double" / "2", specs=specs, inputs={"x": x}, outputs={"y": 2 * x})
+    model = bench.open(version=2)
     model.start()
     futures = [model.submit({"x": x * k}, deadline=soon()) for k in range(5)]
     assert {future.result(timeout=PATIENCE).batch_rows for future in futures} == {1}
     with pytest.raises(InvalidTensor, match=r"must be float32 of shape \[2, 1\]"):
         model.submit({"x": np.ones((1, 1), np.float32)}, deadline=soon())
-    model.close()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
-def test_a_value_that_is_no_number_fails_its_job_alone(
-    serve: Serve, factory: FakeFactory, value: float
-) -> None:
+def test_a_value_that_is_no_number_fails_its_job_alone(bench: Bench, value: float) -> None:
     """NaN and infinity never reach a reply; the other rows of the batch do."""
 
     def spoil(inputs: Tensors) -> Tensors:
         x = inputs["x"]
         return {"y": np.where(x == 13, np.float32(value), 2 * x)}  # type: ignore[operator]
 
-    factory.behaviour = gate = Gate(spoil)
-    model = serve(batch=4)
+    bench.factory.behaviour = gate = Gate(spoil)
+    model = bench.serve(batch=4)
     model.submit(row(0), deadline=soon())
     gate.wait_entered()
     good, bad = model.submit(row(1), deadline=soon()), model.submit(row(13), deadline=soon())
@@ -178,12 +179,12 @@ def test_a_value_that_is_no_number_fails_its_job_alone(
     assert isinstance(bad.exception(timeout=PATIENCE), ModelOutputInvalid)
 
 
-def test_outputs_that_do_not_fit_the_batch_are_an_error(serve: Serve, factory: FakeFactory) -> None:
+def test_outputs_that_do_not_fit_the_batch_are_an_error(bench: Bench) -> None:
     """A model that loses rows cannot be split; no job gets another one's numbers."""
-    factory.behaviour = gate = Gate(
+    bench.factory.behaviour = gate = Gate(
         lambda inputs: {"y": inputs["x"][: max(1, len(inputs["x"]) - 1)]}
     )
-    model = serve(batch=4)
+    model = bench.serve(batch=4)
     model.submit(row(0), deadline=soon())
     gate.wait_entered()
     futures = [model.submit(row(value), deadline=soon()) for value in (5, 7)]
@@ -194,55 +195,51 @@ def test_outputs_that_do_not_fit_the_batch_are_an_error(serve: Serve, factory: F
     ]
 
 
-def test_a_run_past_its_deadline_ends_the_predictor(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
+def test_a_run_past_its_deadline_ends_the_predictor(bench: Bench) -> None:
     """The run is given until two seconds after the deadline; then the predictor is replaced."""
     late = DeadlineExceeded("too slow")
     late.kills = "timeout"  # type: ignore[attr-defined]
-    factory.behaviour = failing(lambda: late, times=1)
-    model = serve(batch=1)
+    bench.factory.behaviour = failing(lambda: late, times=1)
+    model = bench.serve(batch=1)
     began = time.monotonic()
     future = model.submit(row(1), deadline=began + 5.0)
     assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
     took = time.monotonic() - began
-    assert 7.0 - took <= factory.opened[0].timeouts[0] <= 7.0
-    observer.wait_for(lambda: observer.restarts == ["timeout"])
+    assert 7.0 - took <= bench.factory.opened[0].timeouts[0] <= 7.0
+    bench.observer.wait_for(lambda: bench.observer.restarts == ["timeout"])
 
 
 @pytest.mark.slow
-def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
+def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(bench: Bench) -> None:
     """Its client heard of the deadline: the run counts as one, the request not as answered."""
-    model = serve()
-    factory.behaviour = gate = Gate()
+    model = bench.serve()
+    bench.factory.behaviour = gate = Gate()
     late = model.submit(row(1), deadline=time.monotonic() + 1.0)
     gate.wait_entered()
     assert isinstance(late.exception(timeout=PATIENCE), DeadlineExceeded)
     gate.open()
-    observer.wait_for(lambda: len(observer.batches) == 1)
+    bench.observer.wait_for(lambda: len(bench.observer.batches) == 1)
     assert answered(model, 2) == [4]
     found = model.statistics()
     assert (found.executions, found.success.count, found.failure.count) == (2, 1, 1)
 
 
 def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked twice; in between somebody may have continued it."""
-    model = serve()
+    model = bench.serve()
     answers = iter(["stopped"])
-    monkeypatch.setattr(factory.opened[0], "failure", lambda: next(answers, None))
-    observer.wait_for(lambda: observer.restarts == ["stopped"])
+    monkeypatch.setattr(bench.factory.opened[0], "failure", lambda: next(answers, None))
+    bench.observer.wait_for(lambda: bench.observer.restarts == ["stopped"])
     assert answered(model, 2) == [4]
 
 
 def test_a_system_without_threads_left_costs_no_instance(
-    serve: Serve, factory: FakeFactory, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A predictor above its memory cap serves on where its successor cannot be opened."""
-    model = serve()
+    model = bench.serve()
     start = threading.Thread.start
     refused = threading.Event()
 
@@ -253,25 +250,25 @@ def test_a_system_without_threads_left_costs_no_instance(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    factory.opened[0].resident = 1 << 40
+    bench.factory.opened[0].resident = 1 << 40
     for value in range(3):
         assert answered(model, value) == [2 * value]
     assert refused.is_set()
-    assert len(factory.opened) == 1
+    assert len(bench.factory.opened) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver, count: int
+    bench: Bench, count: int
 ) -> None:
     """After the sixth loss within a minute the model is not ready and refuses jobs; a predictor
     that lives is no part of the loop."""
-    model = serve(count=count)
-    factory.refuse = BackendError("no more")
-    factory.opened[0].die(Restart.CRASHED)
-    observer.wait_for(lambda: len(observer.restarts) == 6)
-    assert observer.restarts == ["crashed", *["failed"] * 5]
+    model = bench.serve(count=count)
+    bench.factory.refuse = BackendError("no more")
+    bench.factory.opened[0].die(Restart.CRASHED)
+    bench.observer.wait_for(lambda: len(bench.observer.restarts) == 6)
+    assert bench.observer.restarts == ["crashed", *["failed"] * 5]
     if count == 2:
         assert (model.groups()[0].live, model.ready()) == (1, True)
         assert answered(model, 1) == [2]
@@ -282,99 +279,90 @@ def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
         model.submit(row(1), deadline=soon())
 
 
-def test_a_large_predictor_is_replaced_without_losing_a_request(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
+def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) -> None:
     """The successor is opened while the old predictor serves on, and takes over between runs."""
-    model = serve(max_resident_bytes=100 << 20)
+    model = bench.serve(max_resident_bytes=100 << 20)
     opening = threading.Event()
-    factory.selftest = lambda inputs: opening.wait(PATIENCE) and doubled(inputs)  # type: ignore[assignment, return-value]
-    factory.opened[0].resident = 200 << 20
+    bench.factory.selftest = lambda inputs: opening.wait(PATIENCE) and doubled(inputs)  # type: ignore[assignment, return-value]
+    bench.factory.opened[0].resident = 200 << 20
     for _ in range(20):
         assert answered(model, 1) == [2]
-    factory.wait_attempts(2)
+    bench.factory.wait_attempts(2)
     assert answered(model, 1) == [2]
-    assert observer.restarts == []
+    assert bench.observer.restarts == []
     opening.set()
-    while not observer.restarts:
+    while not bench.observer.restarts:
         assert answered(model, 1) == [2]
-    assert observer.restarts == ["memory"]
-    assert factory.opened[0].closed.wait(PATIENCE)
-    assert len(factory.opened) == 2
+    assert bench.observer.restarts == ["memory"]
+    assert bench.factory.opened[0].closed.wait(PATIENCE)
+    assert len(bench.factory.opened) == 2
 
 
-def test_a_predictor_that_is_large_from_the_start_is_not_replaced_for_ever(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver
-) -> None:
+def test_a_predictor_that_is_large_from_the_start_is_not_replaced_for_ever(bench: Bench) -> None:
     """A cap below the model's own size counts as half as much again as that size."""
-    model = serve(max_resident_bytes=1)
+    model = bench.serve(max_resident_bytes=1)
     for _ in range(5):
         assert answered(model, 1) == [2]
-    assert (len(factory.opened), observer.restarts) == (1, [])
+    assert (len(bench.factory.opened), bench.observer.restarts) == (1, [])
 
 
-def test_a_group_on_demand_starts_with_its_first_job(serve: Serve, factory: FakeFactory) -> None:
+def test_a_group_on_demand_starts_with_its_first_job(bench: Bench) -> None:
     """Until then it has no predictor; the first job waits for it. It opens gently, as a reload
     does: others are served meanwhile. What always runs was opened at full speed."""
-    model = serve()
+    model = bench.serve()
     assert [group.started for group in model.groups()] == [True, False]
     assert answered(model, 1, group="spare") == [2]
     assert [group.ready for group in model.groups()] == [True, True]
-    assert [suspension is not None for suspension in factory.pauses] == [False, True]
-    assert factory.opened[1].suspension is None, "it was never settled"
+    assert [suspension is not None for suspension in bench.factory.pauses] == [False, True]
+    assert bench.factory.opened[1].suspension is None, "it was never settled"
 
 
 @pytest.mark.parametrize("group", ["main", "spare"])
 @pytest.mark.parametrize(
     "error", [Crash("killed"), BlockingIOError(errno.EAGAIN, "no process left")], ids=str
 )
-def test_what_passes_closes_no_group(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver, group: str, error: Exception
-) -> None:
+def test_what_passes_closes_no_group(bench: Bench, group: str, error: Exception) -> None:
     """A process that was killed in its first run, or that the system could not start, is opened
     again; whoever waits is served by the next."""
-    model = serve(start=group == "spare")
-    factory.selftest = failing(lambda: error, times=1)
+    model = bench.serve(start=group == "spare")
+    bench.factory.selftest = failing(lambda: error, times=1)
     if group == "main":
         model.start()
     assert answered(model, 1, group=group) == [2]
-    assert observer.restarts == ["lacking" if isinstance(error, OSError) else "failed"]
+    assert bench.observer.restarts == ["lacking" if isinstance(error, OSError) else "failed"]
 
 
 def test_what_the_system_lacks_closes_no_group_however_long(
-    serve: Serve,
-    factory: FakeFactory,
-    observer: RecordingObserver,
-    monkeypatch: pytest.MonkeyPatch,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty attempts without a descriptor are no crashes; once there is one the model serves."""
     monkeypatch.setattr(restart_backoff, "LACKING_SECONDS", 0.0)
-    model = serve()
-    factory.refuse = OSError(errno.EMFILE, "too many open files")
-    factory.opened[0].die()
-    observer.wait_for(lambda: len(observer.restarts) > 20)
-    assert set(observer.restarts[1:]) == {"lacking"}
+    model = bench.serve()
+    bench.factory.refuse = OSError(errno.EMFILE, "too many open files")
+    bench.factory.opened[0].die()
+    bench.observer.wait_for(lambda: len(bench.observer.restarts) > 20)
+    assert set(bench.observer.restarts[1:]) == {"lacking"}
     assert model.groups()[0].reason == "restarting"
-    factory.refuse = None
+    bench.factory.refuse = None
     assert answered(model, 1) == [2]
 
 
 def test_a_model_that_kills_every_process_is_refused(
-    serve: Serve, factory: FakeFactory, observer: RecordingObserver, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a crash loop nobody waits any longer: a reload goes on with the old version."""
     monkeypatch.setattr(restart_backoff, "DELAYS", (0.0,) * 9)
 
-    factory.refuse = Crash("killed")
+    bench.factory.refuse = Crash("killed")
     with pytest.raises(BackendError, match="keep crashing"):
-        serve(start=False).start()
-    assert len(observer.restarts) >= 6
+        bench.serve(start=False).start()
+    assert len(bench.observer.restarts) >= 6
 
 
-def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFactory) -> None:
+def test_a_group_that_cannot_start_fails_its_jobs(bench: Bench) -> None:
     """The waiting job and every later one hear that the group is not ready; the others serve on."""
-    model = serve()
-    factory.refuse = BackendError("no")
+    model = bench.serve()
+    bench.factory.refuse = BackendError("no")
     waiting = model.submit(row(1), deadline=soon(), group="spare")
     assert isinstance(waiting.exception(timeout=PATIENCE), ModelNotReady)
     with pytest.raises(ModelNotReady, match="cannot start"):
@@ -382,38 +370,32 @@ def test_a_group_that_cannot_start_fails_its_jobs(serve: Serve, factory: FakeFac
     assert answered(model, 1) == [2]
 
 
-def test_a_wrong_self_test_keeps_a_model_from_starting(serve: Serve, factory: FakeFactory) -> None:
+def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> None:
     """Loaded is not proven: a predictor with other numbers is refused and closed."""
-    factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[operator]
-    model = serve(start=False)
+    bench.factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[operator]
+    model = bench.serve(start=False)
     with pytest.raises(BackendError, match=r"'y' differs by 0\.01 from the expected values"):
         model.start()
-    assert factory.opened[0].closed.wait(PATIENCE)
+    assert bench.factory.opened[0].closed.wait(PATIENCE)
 
 
-def test_a_group_without_its_program_is_listed_and_not_fatal(
-    loop: Loop, tmp_path: Path, factory: FakeFactory, observer: RecordingObserver
-) -> None:
+def test_a_group_without_its_program_is_listed_and_not_fatal(bench: Bench) -> None:
     """Even one that always runs; only the default group's absence makes the version unfit."""
-    model = write_double(tmp_path)
+    model = write_double(bench.root)
     text = (model / "config.toml").read_text("utf-8")
     fast = '\n[[instance_group]]\nname = "fast"\nbackend = "onnxruntime"\nprogram = "int8"\n'
     (model / "config.toml").write_text(text + fast, "utf-8")
-    served = served_double(loop, tmp_path, factory, observer)
-    try:
-        served.start()
-        assert served.ready()
-        [status] = [group for group in served.groups() if group.name == "fast"]
-        assert (status.program, status.ready) == ("int8", False)
-        assert status.reason == "cannot start: this version has no program 'int8'"
-        with pytest.raises(ModelNotReady, match="'fast': cannot start"):
-            served.submit(row(1), deadline=soon(), group="fast")
-    finally:
-        served.close()
+    served = bench.open()
+    served.start()
+    assert served.ready()
+    [status] = [group for group in served.groups() if group.name == "fast"]
+    assert (status.program, status.ready) == ("int8", False)
+    assert status.reason == "cannot start: this version has no program 'int8'"
+    with pytest.raises(ModelNotReady, match="'fast': cannot start"):
+        served.submit(row(1), deadline=soon(), group="fast")
     (model / "config.toml").write_text(
         text.replace('default_group = "main"', 'default_group = "fast"') + fast, "utf-8"
     )
-    unfit = served_double(loop, tmp_path, factory, observer)
+    unfit = bench.open()
     with pytest.raises(BackendError, match="has no program 'int8'"):
         unfit.start()
-    unfit.close()
