@@ -28,7 +28,6 @@ from app.contracts.tensors import Tensors
 from app.models.repository.layout import ModelRepository
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
-    DOUBLE,
     PATIENCE,
     FakeFactory,
     Gate,
@@ -44,23 +43,29 @@ from tests.engine.fakes import (
 )
 from tests.model_files import write_config, write_model, write_version
 
-Open = Callable[..., Any]
+
+class Bench:
+    """Registries on one repository, and what opens their predictors."""
+
+    def __init__(self, loop: Loop, root: Path) -> None:
+        self.root, self.loop = root, loop
+        self.factory = FakeFactory()
+        self.opened: list[Any] = []
+
+    def open(self, *versions: int, **options: Any) -> Any:
+        """On these versions of `double`: they are written and loaded, if any."""
+        self.opened.append(open_registry(self.loop, self.root, self.factory, **options))
+        if versions:
+            write_double(self.root, *versions)
+            self.opened[-1].load("double")
+        return self.opened[-1]
 
 
 @pytest.fixture
-def open_one(loop: Loop, tmp_path: Path, factory: FakeFactory) -> Iterator[Open]:
-    """Opens a registry, on these versions of `double`: they are written and loaded, if any."""
-    opened: list[Any] = []
-
-    def build(*versions: int, **options: Any) -> Any:
-        opened.append(open_registry(loop, tmp_path, factory, **options))
-        if versions:
-            write_double(tmp_path, *versions)
-            opened[-1].load("double")
-        return opened[-1]
-
-    yield build
-    for registry in opened:
+def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(loop, tmp_path)
+    yield bench
+    for registry in bench.opened:
         registry.close()
 
 
@@ -79,23 +84,23 @@ def refuse_version(factory: FakeFactory, version: int) -> None:
 
 
 def test_the_key_of_a_removed_mechanism_loads(
-    tmp_path: Path, open_one: Open, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Files that set express_instance stay valid; the log says once that it has no effect."""
     section = "[dynamic_batching]\n"
-    config = write_double(tmp_path) / "config.toml"
+    config = write_double(bench.root) / "config.toml"
     config.write_text(config.read_text().replace(section, section + "express_instance = true\n"))
-    registry = open_one()
+    registry = bench.open()
     registry.load("double")
     assert answer(registry).version == 1
     assert caplog.text.count("express_instance") == 1
 
 
-def test_a_request_keeps_its_version_through_a_reload(tmp_path: Path, open_one: Open) -> None:
+def test_a_request_keeps_its_version_through_a_reload(bench: Bench) -> None:
     """A lease taken before the swap answers with the old version, one taken after with the new."""
-    registry = open_one(1)
+    registry = bench.open(1)
     with ThreadPoolExecutor(1) as thread, registry.lease("double") as held:
-        write_version(tmp_path / "double" / "2")
+        write_version(bench.root / "double" / "2")
         loading = thread.submit(registry.load, "double")
         while answer(registry).version == 1:
             pass
@@ -106,11 +111,11 @@ def test_a_request_keeps_its_version_through_a_reload(tmp_path: Path, open_one: 
 
 
 @pytest.mark.parametrize("reloads", [6, pytest.param(30, marks=pytest.mark.nightly)])
-def test_no_request_is_lost_across_reloads(tmp_path: Path, open_one: Open, reloads: int) -> None:
+def test_no_request_is_lost_across_reloads(bench: Bench, reloads: int) -> None:
     """100 requests by 8 clients while the model is reloaded back to back: all answered."""
-    config = write_double(tmp_path, 1, 2, count=2, queue=64) / "config.toml"
+    config = write_double(bench.root, 1, 2, count=2, queue=64) / "config.toml"
     text = config.read_text("utf-8")
-    registry = open_one()
+    registry = bench.open()
     registry.load("double")
     reloaded = threading.Event()
     answers: list[int] = []
@@ -134,13 +139,11 @@ def test_no_request_is_lost_across_reloads(tmp_path: Path, open_one: Open, reloa
     assert set(answers) == {1, 2}
 
 
-def test_a_failing_new_version_leaves_the_old_one_serving(
-    tmp_path: Path, open_one: Open, factory: FakeFactory
-) -> None:
+def test_a_failing_new_version_leaves_the_old_one_serving(bench: Bench) -> None:
     """Version 2 does not pass its self-test: version 1 answers, the index says why."""
-    registry = open_one(1)
-    write_version(tmp_path / "double" / "2")
-    refuse_version(factory, 2)
+    registry = bench.open(1)
+    write_version(bench.root / "double" / "2")
+    refuse_version(bench.factory, 2)
     with pytest.raises(BackendError):
         registry.load("double")
     assert answer(registry).version == 1
@@ -149,15 +152,15 @@ def test_a_failing_new_version_leaves_the_old_one_serving(
     assert found["double", 1] == ("READY", "")
     assert found["double", 2][0] == "UNAVAILABLE"
     assert "self-test" in found["double", 2][1]
-    assert factory.opened[1].closed.wait(PATIENCE)
+    assert bench.factory.opened[1].closed.wait(PATIENCE)
 
 
-def test_a_bad_model_does_not_keep_the_others_from_loading(tmp_path: Path, open_one: Open) -> None:
+def test_a_bad_model_does_not_keep_the_others_from_loading(bench: Bench) -> None:
     """load_all() never raises for one model; the server is not ready until it is mended."""
-    write_double(tmp_path)
-    write_model(tmp_path / "broken", "nonsense = 1")
-    write_config(tmp_path / "empty", "")
-    registry = open_one()
+    write_double(bench.root)
+    write_model(bench.root / "broken", "nonsense = 1")
+    write_config(bench.root / "empty", "")
+    registry = bench.open()
     registry.load_all()
     assert answer(registry).version == 1
     found = states(registry)
@@ -173,25 +176,23 @@ def test_a_bad_model_does_not_keep_the_others_from_loading(tmp_path: Path, open_
     )
 
 
-def test_nothing_loaded_is_not_ready(open_one: Open) -> None:
+def test_nothing_loaded_is_not_ready(bench: Bench) -> None:
     """An empty repository must not look healthy."""
-    registry = open_one()
+    registry = bench.open()
     registry.load_all()
     assert not registry.ready()
 
 
-def test_a_repository_that_is_not_there_is_a_configuration_error(
-    loop: Loop, tmp_path: Path, factory: FakeFactory
-) -> None:
+def test_a_repository_that_is_not_there_is_a_configuration_error(bench: Bench) -> None:
     """Start fails fast instead of serving nothing."""
     with pytest.raises(ConfigError, match="cannot be read"):
-        open_registry(loop, tmp_path / "absent", factory).load_all()
+        open_registry(bench.loop, bench.root / "absent", bench.factory).load_all()
 
 
-def test_unload_drains(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
+def test_unload_drains(bench: Bench) -> None:
     """A request that holds the model is answered; new ones hear that it is not there."""
-    factory.behaviour = gate = Gate()
-    registry = open_one(1)
+    bench.factory.behaviour = gate = Gate()
+    registry = bench.open(1)
     with ThreadPoolExecutor(2) as threads:
         request = threads.submit(answer, registry)
         gate.wait_entered()
@@ -204,18 +205,16 @@ def test_unload_drains(tmp_path: Path, open_one: Open, factory: FakeFactory) -> 
         gate.open()
         assert request.result(timeout=PATIENCE).version == 1
         unloading.result(timeout=PATIENCE)
-    assert factory.opened[0].closed.is_set()
+    assert bench.factory.opened[0].closed.is_set()
     assert states(registry) == {("double", 1): ("UNAVAILABLE", "not loaded")}
     with pytest.raises(ModelNotFound):
         registry.unload("double")
 
 
 @pytest.mark.parametrize("change", ["replaced", "unloaded"])
-def test_a_version_that_ends_leaves_the_memory_at_once(
-    tmp_path: Path, open_one: Open, change: str
-) -> None:
+def test_a_version_that_ends_leaves_the_memory_at_once(bench: Bench, change: str) -> None:
     """Not when the collector next looks at what is old: its arrays are megabytes."""
-    registry = open_one(1)
+    registry = bench.open(1)
     with registry.lease("double") as served:
         gone = weakref.ref(served.selftest.inputs["x"])
     del served
@@ -224,14 +223,12 @@ def test_a_version_that_ends_leaves_the_memory_at_once(
         assert gone() is None
 
 
-def test_a_model_that_loads_is_not_ready_yet(
-    tmp_path: Path, open_one: Open, factory: FakeFactory
-) -> None:
+def test_a_model_that_loads_is_not_ready_yet(bench: Bench) -> None:
     """While its self-test runs it is LOADING, and a lease says so."""
-    write_double(tmp_path)
+    write_double(bench.root)
     gate = Gate()
-    factory.selftest = gate
-    registry = open_one()
+    bench.factory.selftest = gate
+    registry = bench.open()
     with ThreadPoolExecutor(1) as thread:
         loading = thread.submit(registry.load, "double")
         gate.wait_entered()
@@ -245,15 +242,13 @@ def test_a_model_that_loads_is_not_ready_yet(
 
 
 @pytest.mark.parametrize("polled", [False, True], ids=["request", "poll"])
-def test_a_model_that_failed_and_is_removed_is_forgotten(
-    loop: Loop, tmp_path: Path, open_one: Open, polled: bool
-) -> None:
+def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench, polled: bool) -> None:
     """By the next load of it, or look through the repository; nothing of it served."""
-    write_double(tmp_path)
-    registry = open_one()
+    write_double(bench.root)
+    registry = bench.open()
     registry.load_all()
-    watcher = open_watcher(loop, tmp_path, registry)
-    write_model(tmp_path / "more", "nonsense = 1")
+    watcher = open_watcher(bench.loop, bench.root, registry)
+    write_model(bench.root / "more", "nonsense = 1")
 
     def look() -> None:
         if polled:
@@ -267,7 +262,7 @@ def test_a_model_that_failed_and_is_removed_is_forgotten(
     assert states(registry)["more", 1][0] == "UNAVAILABLE"
     with pytest.raises(ModelNotReady), registry.lease("more"):
         pass
-    shutil.rmtree(tmp_path / "more")
+    shutil.rmtree(bench.root / "more")
     look()
     assert states(registry) == {("double", 1): ("READY", "")}
     with pytest.raises(ModelNotFound), registry.lease("more"):
@@ -275,10 +270,10 @@ def test_a_model_that_failed_and_is_removed_is_forgotten(
     assert registry.ready()
 
 
-def test_a_model_that_failed_can_be_unloaded(tmp_path: Path, open_one: Open) -> None:
+def test_a_model_that_failed_can_be_unloaded(bench: Bench) -> None:
     """It is not served, but whoever wants it no longer need not hear of it again."""
-    write_model(tmp_path / "more", "nonsense = 1")
-    registry = open_one()
+    write_model(bench.root / "more", "nonsense = 1")
+    registry = bench.open()
     with pytest.raises(ConfigError):
         registry.load("more")
     registry.unload("more")
@@ -287,12 +282,10 @@ def test_a_model_that_failed_can_be_unloaded(tmp_path: Path, open_one: Open) -> 
         registry.unload("more")
 
 
-def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(
-    tmp_path: Path, open_one: Open
-) -> None:
+def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(bench: Bench) -> None:
     """A load that finds no version changes nothing; the index has one row, with the reason."""
-    model = write_double(tmp_path)
-    registry = open_one()
+    model = write_double(bench.root)
+    registry = bench.open()
     registry.load("double")
     shutil.rmtree(model / "1")
     with pytest.raises(ManifestError):
@@ -304,10 +297,10 @@ def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(
 
 
 @pytest.mark.parametrize("name", ["absent", "../double", "", "double\n", "DOUBLE", "double/1", "."])
-def test_an_unknown_name_is_not_found(tmp_path: Path, open_one: Open, name: str) -> None:
+def test_an_unknown_name_is_not_found(bench: Bench, name: str) -> None:
     """Names are compared with what is loaded and never joined to a path unchecked."""
-    write_double(tmp_path)
-    registry = open_one()
+    write_double(bench.root)
+    registry = bench.open()
     registry.load_all()
     with pytest.raises(ModelNotFound), registry.lease(name):
         pass
@@ -317,42 +310,36 @@ def test_an_unknown_name_is_not_found(tmp_path: Path, open_one: Open, name: str)
     assert set(states(registry)) == {("double", 1)}
 
 
-def test_a_pipeline_that_refuses_keeps_the_model_out(
-    tmp_path: Path, open_one: Open, factory: FakeFactory
-) -> None:
+def test_a_pipeline_that_refuses_keeps_the_model_out(bench: Bench) -> None:
     """Its ConfigError is the reason, and no process was started for it."""
 
     async def refuse(info: ServedModelInfo) -> None:
         raise ConfigError(f"{info.name}: labels are missing")
 
-    write_double(tmp_path)
-    registry = open_one(build_pipeline=refuse)
+    write_double(bench.root)
+    registry = bench.open(build_pipeline=refuse)
     with pytest.raises(ConfigError):
         registry.load("double")
     assert states(registry) == {("double", 1): ("UNAVAILABLE", "double: labels are missing")}
-    assert factory.opened == []
+    assert bench.factory.opened == []
 
 
-def test_an_absurd_number_of_threads_is_refused(
-    tmp_path: Path, open_one: Open, factory: FakeFactory
-) -> None:
+def test_an_absurd_number_of_threads_is_refused(bench: Bench) -> None:
     """65 single-thread instances would need 65 processes on two cores: that is a mistake."""
-    write_double(tmp_path, count=64)
-    config = tmp_path / "double" / "config.toml"
+    write_double(bench.root, count=64)
+    config = bench.root / "double" / "config.toml"
     config.write_text(config.read_text("utf-8").replace("count = 64", "count = 33\nthreads = 2"))
-    registry = open_one(cores=2.0)
+    registry = bench.open(cores=2.0)
     with pytest.raises(ConfigError, match="66 threads on 2 cores, limit 64"):
         registry.load("double")
-    assert factory.opened == []
+    assert bench.factory.opened == []
 
 
-def test_nothing_is_left_behind_by_a_load_that_close_overtakes(
-    tmp_path: Path, open_one: Open, factory: FakeFactory
-) -> None:
+def test_nothing_is_left_behind_by_a_load_that_close_overtakes(bench: Bench) -> None:
     """A model that becomes ready after close() is closed again and not served."""
-    write_double(tmp_path)
-    factory.selftest = gate = Gate()
-    registry = open_one()
+    write_double(bench.root)
+    bench.factory.selftest = gate = Gate()
+    registry = bench.open()
     with ThreadPoolExecutor(1) as thread:
         loading = thread.submit(registry.load, "double")
         gate.wait_entered()
@@ -360,7 +347,7 @@ def test_nothing_is_left_behind_by_a_load_that_close_overtakes(
         gate.open()
         assert isinstance(loading.exception(timeout=PATIENCE), ModelNotReady)
     assert registry.served() == ()
-    assert factory.opened[0].closed.is_set()
+    assert bench.factory.opened[0].closed.is_set()
 
 
 def _flip(path: Path, position: int) -> None:
@@ -446,66 +433,63 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_version_is_never_served(
-    tmp_path: Path, open_one: Open, factory: FakeFactory, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_version_is_never_served(bench: Bench, damage: Callable[[Path], object]) -> None:
     """The old version goes on; the damaged one never reaches a predictor, and the index has why."""
-    registry = open_one(1)
-    damage(write_version(tmp_path / "double" / "2"))
+    registry = bench.open(1)
+    damage(write_version(bench.root / "double" / "2"))
     with pytest.raises(ManifestError):
         registry.load("double")
     assert answer(registry).version == 1
     state, reason = states(registry)["double", 2]
     assert state == "UNAVAILABLE"
     assert reason.startswith("double/2")
-    assert [spec.directory.name for spec in factory.specs] == ["1"]
+    assert [spec.directory.name for spec in bench.factory.specs] == ["1"]
 
 
 @pytest.mark.parametrize("name", ["007", "abc", "0", "-3", "2.0", "２", ".staging-x", "3\n"])
-def test_only_plain_integers_are_versions(tmp_path: Path, open_one: Open, name: str) -> None:
+def test_only_plain_integers_are_versions(bench: Bench, name: str) -> None:
     """A directory with another name is not seen, however complete it is."""
-    write_version(tmp_path / "double" / name)
-    registry = open_one(1)
+    write_version(bench.root / "double" / name)
+    registry = bench.open(1)
     assert states(registry) == {("double", 1): ("READY", "")}
 
 
-def test_links_are_no_models_and_no_versions(loop: Loop, tmp_path: Path) -> None:
+def test_links_are_no_models_and_no_versions(bench: Bench) -> None:
     """Nothing outside the repository is reached through a link."""
-    outside = tmp_path / "outside"
-    write_double(outside)
-    repository = tmp_path / "repository"
-    write_double(repository)
-    (repository / "linked").symlink_to(outside / "double")
-    (repository / "double" / "2").symlink_to(outside / "double" / "1")
-    registry = open_registry(loop, repository, FakeFactory())
+    outside = write_double(bench.root.with_name("outside"))
+    registry = bench.open(1)
+    (bench.root / "linked").symlink_to(outside)
+    (bench.root / "double" / "2").symlink_to(outside / "1")
     registry.load_all()
     assert set(states(registry)) == {("double", 1)}
-    registry.close()
 
 
-def test_only_a_reload_is_gentle(tmp_path: Path, open_one: Open, factory: FakeFactory) -> None:
+def test_only_a_reload_is_gentle(bench: Bench) -> None:
     """At start nobody is served whom it could disturb; later, instances open one after another,
     and stand still while others need the cores until they are warm."""
-    write_double(tmp_path, count=2)
-    registry = open_one()
+    write_double(bench.root, count=2)
+    registry = bench.open()
     registry.load("double")
     opening = threading.Lock()
 
     def alone(inputs: Tensors) -> Tensors:
-        assert factory.opened[-1].suspension is not None, "it was settled before it was tested"
+        assert bench.factory.opened[-1].suspension is not None, (
+            "it was settled before it was tested"
+        )
         assert opening.acquire(blocking=False), "two instances were opened at the same time"
         time.sleep(0.01)
         opening.release()
         return doubled(inputs)
 
-    factory.selftest = alone
+    bench.factory.selftest = alone
     registry.load("double")
-    assert [suspension is not None for suspension in factory.pauses] == [False, False, True, True]
-    assert len(set(factory.pauses)) == 2, "one suspension for everything that is opened"
-    assert all(predictor.suspension is None for predictor in factory.opened)
+    pauses = bench.factory.pauses
+    assert [pause is not None for pause in pauses] == [False, False, True, True]
+    assert len(set(pauses)) == 2, "one suspension for everything that is opened"
+    assert all(predictor.suspension is None for predictor in bench.factory.opened)
 
 
-def test_a_start_is_gentle_to_nobody(loop: Loop, tmp_path: Path, factory: FakeFactory) -> None:
+def test_a_start_is_gentle_to_nobody(bench: Bench) -> None:
     """Although the models that it has loaded already answer: they all are waited for."""
 
     class Staggered(ModelRepository):
@@ -515,45 +499,40 @@ def test_a_start_is_gentle_to_nobody(loop: Loop, tmp_path: Path, factory: FakeFa
             return super().versions(name)
 
     for name in ("first", "second"):
-        write_model(tmp_path / name, DOUBLE.format(batch=4, delay=0, queue=16, count=1))
-    registry = open_registry(loop, tmp_path, factory, repository=Staggered(tmp_path))
+        write_double(bench.root, name=name)
+    registry = bench.open(repository=Staggered(bench.root))
     registry.load_all()
     assert [model.name for model in registry.served()] == ["first", "second"]
-    assert factory.pauses == [None, None]
-    registry.close()
+    assert bench.factory.pauses == [None, None]
 
 
-def test_only_a_start_times_its_first_runs(
-    tmp_path: Path, open_one: Open, factory: FakeFactory
-) -> None:
+def test_only_a_start_times_its_first_runs(bench: Bench) -> None:
     """Runs that stood still in between would have admission refuse what could be answered."""
-    model = write_double(tmp_path)
+    model = write_double(bench.root)
     config = (model / "config.toml").read_text("utf-8")
     (model / "config.toml").write_text(config + "[[warmup]]\nshapes = { x = [1, 5] }\n", "utf-8")
-    registry = open_one()
+    registry = bench.open()
     registry.load("double")
     registry.load("double")
-    assert [len(predictor.timeouts) for predictor in factory.opened] == [2, 1]
+    assert [len(predictor.timeouts) for predictor in bench.factory.opened] == [2, 1]
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_a_group_that_this_machine_lacks_leaves_its_place(
-    tmp_path: Path, open_one: Open, factory: FakeFactory, pinned: bool
-) -> None:
+def test_a_group_that_this_machine_lacks_leaves_its_place(bench: Bench, pinned: bool) -> None:
     """As on ARM, where Paddle has no oneDNN; not where config.toml names the group."""
-    directory = write_double(tmp_path, 1, count=2)
+    directory = write_double(bench.root, 1, count=2)
     config = (directory / "config.toml").read_text("utf-8")
     if not pinned:
         config = config.replace('default_group = "main"', 'default_group = "auto"')
     write_config(directory, config + "options = { here = true }\n")
 
     def lacking(inputs: Tensors) -> Tensors:
-        if not factory.specs[-1].options:
+        if not bench.factory.specs[-1].options:
             raise BackendUnavailable("onednn: this build of Paddle has no oneDNN")
         return doubled(inputs)
 
-    factory.selftest = lacking
-    registry = open_one()
+    bench.factory.selftest = lacking
+    registry = bench.open()
     if pinned:
         with pytest.raises(BackendUnavailable, match="no oneDNN"):
             registry.load("double")
