@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.process import ROOT, Server, running
+from tests.e2e.process import ROOT, Server, running, slow_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -44,11 +44,7 @@ SHORT = {
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without models, with short deadlines and the task of `slow_task`."""
     directory = tmp_path_factory.mktemp("strict_server")
-    (directory / "models").mkdir()
-    with running(
-        directory / "models", directory, settings=SHORT, module="tests.e2e.altered_server"
-    ) as server:
-        server.wait_loaded()
+    with slow_server(directory, **SHORT) as server:
         yield server
 
 

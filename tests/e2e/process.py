@@ -92,6 +92,15 @@ class Server:
         return self.process.wait(PATIENCE)
 
 
+def alive(pid: int) -> bool:
+    """Whether this process has not ended, or become a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
 def wait_until(condition: Callable[[], bool], *, patience: float = PATIENCE) -> None:
     """Until it is so; fails after `patience` seconds."""
     deadline = time.monotonic() + patience
@@ -138,6 +147,17 @@ def running(
     finally:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def slow_server(directory: Path, **settings: object) -> Iterator[Server]:
+    """A server without models, with the task of `slow_task`."""
+    (directory / "models").mkdir()
+    with running(
+        directory / "models", directory, settings=settings, module="tests.e2e.altered_server"
+    ) as server:
+        server.wait_loaded()
+        yield server
 
 
 def read_all(connection: socket.socket) -> bytes:

@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -24,24 +23,16 @@ from tests.e2e.process import (
     PATIENCE,
     ROOT,
     Server,
+    alive,
     read_all,
     running,
+    slow_server,
     status_of,
     wait_until,
 )
 from tests.ran import ran
 
 pytestmark = pytest.mark.e2e
-
-
-@contextlib.contextmanager
-def slow_server(directory: Path, **settings: object) -> Iterator[Server]:
-    (directory / "models").mkdir()
-    with running(
-        directory / "models", directory, settings=settings, module="tests.e2e.altered_server"
-    ) as server:
-        server.wait_loaded()
-        yield server
 
 
 class Clients:
@@ -128,7 +119,7 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
         for pid in (*children, server.process.pid):
             os.kill(pid, signal.SIGTERM)
         clients.all_were_answered()
-        wait_until(lambda: not any(map(_alive, children)))
+        wait_until(lambda: not any(map(alive, children)))
 
 
 def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
@@ -193,15 +184,7 @@ def test_no_child_outlives_a_server_that_is_killed(
         children = server.children()
         assert len(children) >= 3
         server.stop(signal.SIGKILL)
-        wait_until(lambda: not any(map(_alive, children)))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+        wait_until(lambda: not any(map(alive, children)))
 
 
 @pytest.mark.paddle

@@ -72,17 +72,6 @@ def test_a_system_without_a_thread_to_give_is_told_like_one_without_a_process(
     assert raised.value.errno == errno.EAGAIN
 
 
-def test_all_results_come_in_the_order_of_their_futures() -> None:
-    async def main() -> list[int]:
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[int]] = [loop.create_future() for _ in range(5)]
-        for number in (3, 0, 4, 1, 2):
-            loop.call_soon(futures[number].set_result, number)
-        return await results_of(futures)
-
-    assert asyncio.run(main()) == [0, 1, 2, 3, 4]
-
-
 def test_the_first_failure_ends_the_wait_and_cancels_the_others() -> None:
     """Also where it is not the first of the list."""
 

@@ -13,6 +13,7 @@ import pytest
 from app.contracts.errors import WorkerCrashed
 from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.engine.process.suspension import Suspension
+from tests.e2e.process import alive
 from tests.engine.backends.targets import HANG, SPIN
 from tests.engine.backends.test_process import BACKENDS, spec
 from tests.engine.fakes import PATIENCE, row, wait_until
@@ -113,14 +114,6 @@ def test_a_stopped_process_ends_with_its_parent() -> None:
     ) as server:
         assert server.stdout is not None
         pid = int(server.stdout.readline())
-        assert _alive(pid)
+        assert alive(pid)
         server.communicate("\n", timeout=PATIENCE)
-    wait_until(lambda: not _alive(pid))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+    wait_until(lambda: not alive(pid))

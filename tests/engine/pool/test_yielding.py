@@ -7,25 +7,19 @@ import pytest
 from app.engine.pool.context import Yielding
 
 
-@pytest.mark.parametrize("cores", [0.5, 1, 2])
-def test_on_few_cores_every_run_holds_what_is_opened(cores: float) -> None:
-    """One core is left at most, and the rest of the server needs that."""
+@pytest.mark.parametrize(
+    ("cores", "busy", "one_more"), [(0.5, 0, 1), (1, 0, 1), (2, 0, 1), (4, 2, 1), (4, 0, 3)]
+)
+def test_what_is_opened_stands_still_while_all_cores_but_one_are_busy(
+    cores: float, busy: int, one_more: int
+) -> None:
+    """On few cores each run holds it. Threads count, not runs: a run may have several."""
     yielding = Yielding(cores)
+    yielding.serving(busy)
     assert not yielding.suspension.held
-    yielding.serving(+1)
+    yielding.serving(one_more)
     assert yielding.suspension.held
-    yielding.serving(-1)
-    assert not yielding.suspension.held
-
-
-def test_on_many_cores_it_waits_until_all_but_one_are_busy() -> None:
-    """Threads count, not runs: a run may have several."""
-    yielding = Yielding(4)
-    yielding.serving(+2)
-    assert not yielding.suspension.held
-    yielding.serving(+1)
-    assert yielding.suspension.held
-    yielding.serving(-1)
+    yielding.serving(-one_more)
     assert not yielding.suspension.held
 
 
