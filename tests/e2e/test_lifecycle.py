@@ -199,6 +199,7 @@ def test_the_socket_answers_while_models_load(repository: Path, tmp_path: Path) 
         assert client.get("/v2/health/live").status_code == 200
         assert client.get("/v2/health/ready").status_code == 503
         assert client.get("/v2/models/tiny/ready").status_code == 503
+        assert client.get("/v2/models/tiny").status_code == 503
         gate.touch()
         server.wait_loaded()
         assert client.get("/v2/health/ready").status_code == 200

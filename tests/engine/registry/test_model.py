@@ -195,20 +195,6 @@ def test_outputs_that_do_not_fit_the_batch_are_an_error(bench: Bench) -> None:
     ]
 
 
-def test_a_run_past_its_deadline_ends_the_predictor(bench: Bench) -> None:
-    """The run is given until two seconds after the deadline; then the predictor is replaced."""
-    late = DeadlineExceeded("too slow")
-    late.kills = "timeout"  # type: ignore[attr-defined]
-    bench.factory.behaviour = failing(lambda: late, times=1)
-    model = bench.serve(batch=1)
-    began = time.monotonic()
-    future = model.submit(row(1), deadline=began + 5.0)
-    assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
-    took = time.monotonic() - began
-    assert 7.0 - took <= bench.factory.opened[0].timeouts[0] <= 7.0
-    bench.observer.wait_for(lambda: bench.observer.restarts == ["timeout"])
-
-
 @pytest.mark.slow
 def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(bench: Bench) -> None:
     """Its client heard of the deadline: the run counts as one, the request not as answered."""

@@ -35,7 +35,6 @@ from tests.engine.fakes import (
     doubled,
     no_collections,
     open_registry,
-    open_watcher,
     row,
     soon,
     wait_until,
@@ -223,47 +222,18 @@ def test_a_version_that_ends_leaves_the_memory_at_once(bench: Bench, change: str
         assert gone() is None
 
 
-def test_a_model_that_loads_is_not_ready_yet(bench: Bench) -> None:
-    """While its self-test runs it is LOADING, and a lease says so."""
-    write_double(bench.root)
-    gate = Gate()
-    bench.factory.selftest = gate
-    registry = bench.open()
-    with ThreadPoolExecutor(1) as thread:
-        loading = thread.submit(registry.load, "double")
-        gate.wait_entered()
-        assert states(registry) == {("double", 1): ("LOADING", "")}
-        assert not registry.ready()
-        with pytest.raises(ModelNotReady), registry.lease("double"):
-            pass
-        gate.open()
-        loading.result(timeout=PATIENCE)
-    assert answer(registry).version == 1
-
-
-@pytest.mark.parametrize("polled", [False, True], ids=["request", "poll"])
-def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench, polled: bool) -> None:
-    """By the next load of it, or look through the repository; nothing of it served."""
-    write_double(bench.root)
-    registry = bench.open()
-    registry.load_all()
-    watcher = open_watcher(bench.loop, bench.root, registry)
+def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench) -> None:
+    """By the next load of it; nothing of it served."""
+    registry = bench.open(1)
     write_model(bench.root / "more", "nonsense = 1")
-
-    def look() -> None:
-        if polled:
-            watcher.poll()
-            watcher.poll()  # a change counts once two polls have seen it
-            return
-        with pytest.raises(PaddlepoolError):
-            registry.load("more")
-
-    look()
+    with pytest.raises(PaddlepoolError):
+        registry.load("more")
     assert states(registry)["more", 1][0] == "UNAVAILABLE"
     with pytest.raises(ModelNotReady), registry.lease("more"):
         pass
     shutil.rmtree(bench.root / "more")
-    look()
+    with pytest.raises(PaddlepoolError):
+        registry.load("more")
     assert states(registry) == {("double", 1): ("READY", "")}
     with pytest.raises(ModelNotFound), registry.lease("more"):
         pass

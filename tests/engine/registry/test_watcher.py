@@ -109,9 +109,12 @@ def test_a_new_model_appears_and_a_removed_one_goes(bench: Bench) -> None:
     bench.look()
     assert bench.served() == [("double", 1), ("more", 1)]
     assert bench.registry.ready()
+    assert "unfit" in {status.name for status in bench.registry.index()}
     shutil.rmtree(bench.root / "double")
+    shutil.rmtree(bench.root / "unfit")
     bench.look()
     assert bench.served() == [("more", 1)]
+    assert {status.name for status in bench.registry.index()} == {"more"}
     assert bench.registry.ready()
 
 

@@ -155,9 +155,3 @@ def test_an_answer_that_comes_much_sooner_may_cost_some_throughput(
     processes = candidate("processes", 3.0, 200, seconds=0.3)
     threads = candidate("threads", gain, 400, seconds=seconds)
     assert chosen_of(processes, threads, candidate("small", gain, 10)) == chosen
-
-
-def test_the_best_of_several() -> None:
-    unfit = candidate("c", 9, 1, fit=False)
-    assert chosen_of(candidate("a", 2.0, 100), candidate("b", 3.0, 900), unfit) == "b"
-    assert chosen_of(unfit) is None

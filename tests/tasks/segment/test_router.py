@@ -58,12 +58,7 @@ def test_parameters_stand_in_the_query_or_in_the_form(server: Doors, where: str)
         "crop": "true",
         "refine": "none",
         "threshold": "0.5",
-        "bg_blur": "2%",
-        "crop_margin": "10px 5%",
-        "scale": "80%",
-        "position": "50% 100%",
         "shadow": "drop",
-        "shadow_opacity": "40",
         "model": "u2netp@3",
         "predictor": "native",
         "timeout_ms": "2500",
@@ -84,13 +79,7 @@ def test_parameters_stand_in_the_query_or_in_the_form(server: Doors, where: str)
         crop=True,
         refine="none",
         threshold=0.5,
-        scene=Scene(
-            bg_blur=2.0,
-            margins=((10, "px"), (5, "%"), (10, "px"), (5, "%")),
-            scale=80.0,
-            position=(50.0, 100.0),
-            shadow=0.4,
-        ),
+        scene=Scene(shadow=0.5),
     )
     routing = {"model": "u2netp", "version": 3, "group": "native", "timeout": 2.5}
     assert server.plane.options == [routing]
