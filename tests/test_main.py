@@ -18,12 +18,8 @@ from app.observability.metrics import Metrics
 from app.settings.server import Settings
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
+from tests.model_files import write_config
 from tests.service.api.fakes import Client, FakeRegistry, make_settings
-
-
-def write_model(repository: Path, name: str, text: str) -> None:
-    (repository / name).mkdir(parents=True)
-    (repository / name / "config.toml").write_text(text)
 
 
 def test_grpc_without_its_extra_is_refused_before_anything_starts(
@@ -117,8 +113,8 @@ def test_codec_processes_are_in_the_metrics() -> None:
 
 
 def test_settings_win_over_the_repository_s_default(tmp_path: Path) -> None:
-    write_model(tmp_path, "a", 'pipeline = "segment"')
-    write_model(tmp_path, "b", 'pipeline = "segment"')
+    for name in "ab":
+        write_config(tmp_path / name, 'pipeline = "segment"')
     for chosen, expected in (({}, "a"), ({"segment": "b"}, "b")):
         settings = make_settings(model_repository=tmp_path, default_models=chosen)
         assert Client(app_of(settings)).get("/info").json()["default_models"]["segment"] == expected

@@ -24,6 +24,9 @@ from tests.http_stub import Answer, http_stub
 from tests.ran import ROOT, ran
 
 START_SECONDS = 60.0
+Script = Callable[[str], ModuleType]
+"""What the fixture `script` is."""
+Stub = Callable[[Answer], str]
 LISTENING = re.compile(r'"Listening on" address=(127\.0\.0\.1:\d+)')
 
 
@@ -44,7 +47,7 @@ def load_script(path: str) -> ModuleType:
 
 
 @pytest.fixture
-def script() -> Iterator[Callable[[str], ModuleType]]:
+def script() -> Iterator[Script]:
     """`load_script`, whose modules are forgotten after the test."""
     before = set(sys.modules)
     yield load_script
@@ -55,7 +58,7 @@ def script() -> Iterator[Callable[[str], ModuleType]]:
 
 
 @pytest.fixture
-def stub() -> Iterator[Callable[[Answer], str]]:
+def stub() -> Iterator[Stub]:
     with ExitStack() as stack:
         yield lambda answer: stack.enter_context(http_stub(answer))
 

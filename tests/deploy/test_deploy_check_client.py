@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType
@@ -14,13 +13,14 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from paddlepool_client import __version__
+from tests.deploy.conftest import Script
 from tests.ran import ROOT, ran
 
 CLIENT = ROOT / "clients" / "python"
 
 
 @pytest.fixture
-def check(script: Callable[[str], ModuleType]) -> ModuleType:
+def check(script: Script) -> ModuleType:
     return script("deploy/check_client.py")
 
 
@@ -76,7 +76,7 @@ print([(each.name, each.load().__name__) for each in there.entry_points])
 
 @pytest.mark.slow
 def test_the_client_works_where_neither_the_server_nor_paddle_is(
-    script: Callable[[str], ModuleType], tmp_path: Path
+    script: Script, tmp_path: Path
 ) -> None:
     """It is imported from what was installed, types and all; its metadata name httpx alone."""
     unwanted = shutil.ignore_patterns("*.egg-info", "build", "__pycache__")

@@ -8,13 +8,12 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.deploy.conftest import prometheus_scraping
+from tests.deploy.conftest import Script, Stub, prometheus_scraping
 from tests.http_stub import Answer, Reply, as_json
 
 DASHBOARD = {
@@ -42,9 +41,7 @@ def prometheus(values: dict[str, list[str]]) -> Answer:
 
 
 @pytest.fixture
-def check(
-    script: Callable[[str], ModuleType], stub: Callable[[Answer], str], tmp_path: Path
-) -> Check:
+def check(script: Script, stub: Stub, tmp_path: Path) -> Check:
     """Run the script on the small dashboard against such a Prometheus; its exit code."""
     file = tmp_path / "dashboard.json"
     file.write_text(json.dumps(DASHBOARD))
@@ -97,7 +94,7 @@ def post(url: str, body: bytes, content_type: str) -> None:
 
 @pytest.mark.nightly
 def test_no_panel_is_empty_when_both_models_are_used(
-    script: Callable[[str], ModuleType],
+    script: Script,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -7,16 +7,15 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from tests.deploy.conftest import Script
 from tests.ran import ROOT, ran
 
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
@@ -91,9 +90,7 @@ def locked(name: str) -> dict[str, str]:
     return found
 
 
-def test_what_serves_is_a_part_of_the_complete_lock(
-    script: Callable[[str], ModuleType],
-) -> None:
+def test_what_serves_is_a_part_of_the_complete_lock(script: Script) -> None:
     """The same versions and hashes, enough for what the server declares, and no tool of tests."""
     serving, complete = locked("requirements.serve.lock"), locked("requirements.lock")
     assert serving.items() < complete.items()
@@ -117,9 +114,7 @@ def test_ray_is_installed_beside_what_the_complete_lock_has() -> None:
     assert {name: beside[name] for name in shared} == {name: complete[name] for name in shared}
 
 
-def test_the_image_has_what_a_plain_installation_has(
-    script: Callable[[str], ModuleType],
-) -> None:
+def test_the_image_has_what_a_plain_installation_has(script: Script) -> None:
     """Every format and engine that `make run` serves, the image serves, too."""
     kept = re.findall(r"keep\.py '(paddlepool\S+)'", (ROOT / "Dockerfile").read_text("utf-8"))
     needed = script("deploy/container/keep.py").needed

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.deploy.conftest import Script
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -44,9 +45,7 @@ def documented() -> set[str]:
     return found
 
 
-def test_the_dashboard_is_what_the_generator_writes(
-    script: Callable[[str], ModuleType],
-) -> None:
+def test_the_dashboard_is_what_the_generator_writes(script: Script) -> None:
     """`python deploy/grafana/generate.py` changes nothing."""
     written = (GRAFANA / "dashboards" / "paddlepool.json").read_text("utf-8")
     assert script("deploy/grafana/generate.py").text() == written

@@ -7,13 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from app.settings.server import Settings
+from tests.deploy.conftest import Script
 from tests.ran import ROOT, ran
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
@@ -99,9 +98,7 @@ def test_whatever_is_copied_travels_to_the_builder() -> None:
         assert any(source == each or source.startswith(f"{each}/") for source in copied), each
 
 
-def test_the_image_keeps_what_the_server_imports_and_no_tools(
-    script: Callable[[str], ModuleType],
-) -> None:
+def test_the_image_keeps_what_the_server_imports_and_no_tools(script: Script) -> None:
     """Dependencies of dependencies stay, extras that were not asked for go. An unknown package is
     refused: otherwise everything would look unneeded and the image would be empty."""
     needed = script("deploy/container/keep.py").needed

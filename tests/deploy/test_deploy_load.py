@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from itertools import count
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
 
+from tests.deploy.conftest import Script, Stub
 from tests.http_stub import Answer, Reply, as_json
 from tests.ran import ROOT, ran
 
@@ -23,9 +22,7 @@ LABELS = ("angry", "happy", "neutral", "surprise", "sad", "fear")
 @pytest.mark.parametrize(
     ("plan", "expected"), [("step", [2, 4, 6, 8, 10]), ("spike", [2, 2, 10, 2, 2])]
 )
-def test_plans_have_five_parts_and_an_end(
-    script: Callable[[str], ModuleType], plan: str, expected: list[int]
-) -> None:
+def test_plans_have_five_parts_and_an_end(script: Script, plan: str, expected: list[int]) -> None:
     """Users at the start of each fifth of the time; never without one before the end."""
     users_at = script("loadtest/plans.py").users_at
     found = [users_at(second, plan=plan, duration=50, peak=10) for second in (0, 10, 20, 30, 40)]
@@ -35,9 +32,7 @@ def test_plans_have_five_parts_and_an_end(
 
 
 @pytest.mark.slow
-def test_pictures_are_jpegs_from_a_third_to_four_megapixels(
-    script: Callable[[str], ModuleType],
-) -> None:
+def test_pictures_are_jpegs_from_a_third_to_four_megapixels(script: Script) -> None:
     """Of the size that they say, the same on every run."""
     inputs = script("loadtest/inputs.py")
     pictures = inputs.draw_pictures()
@@ -93,7 +88,7 @@ def run_locust(url: str, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("plan", ["step", "arrivals"])
-def test_a_good_server_passes_every_plan(stub: Callable[[Answer], str], plan: str) -> None:
+def test_a_good_server_passes_every_plan(stub: Stub, plan: str) -> None:
     """With both endpoints asked."""
     code, printed = run_locust(stub(good), "--plan", plan, "--rate", "40")
     assert code == 0, printed
@@ -101,7 +96,7 @@ def test_a_good_server_passes_every_plan(stub: Callable[[Answer], str], plan: st
 
 
 @pytest.mark.e2e
-def test_shed_load_is_no_failure(stub: Callable[[Answer], str]) -> None:
+def test_shed_load_is_no_failure(stub: Stub) -> None:
     """503 is counted in a row of its own."""
     code, printed = run_locust(stub(every_other(503)), "--plan", "arrivals", "--rate", "40")
     assert code == 0, printed
@@ -121,7 +116,7 @@ def test_shed_load_is_no_failure(stub: Callable[[Answer], str]) -> None:
     ids=["errors", "wrong picture", "only refusals", "too slow"],
 )
 def test_trouble_ends_with_exit_code_1(
-    stub: Callable[[Answer], str], answer: Any, arguments: tuple[str, ...], fault: str
+    stub: Stub, answer: Any, arguments: tuple[str, ...], fault: str
 ) -> None:
     """The fault is named."""
     code, printed = run_locust(stub(answer), "--plan", "arrivals", "--rate", "40", *arguments)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from app import __version__
+from tests.deploy.conftest import Script, Stub
 from tests.http_stub import Answer, Reply, as_json
 from tests.ran import ROOT, ran
 
@@ -100,7 +101,7 @@ def test_every_script_of_a_release_is_used_and_can_be_run() -> None:
 
 class TestVersion:
     @pytest.fixture
-    def version(self, script: Callable[[str], ModuleType]) -> ModuleType:
+    def version(self, script: Script) -> ModuleType:
         return script("deploy/release/version.py")
 
     @pytest.fixture
@@ -165,7 +166,7 @@ Tree = Mapping[str, tuple[str, int]]
 
 class TestLayers:
     @pytest.fixture
-    def layers(self, script: Callable[[str], ModuleType]) -> ModuleType:
+    def layers(self, script: Script) -> ModuleType:
         return script("deploy/release/layers.py")
 
     @staticmethod
@@ -306,36 +307,8 @@ class TestImage:
         assert len(installing) == 3
         assert all("\nARG SOURCE_DATE_EPOCH\n" in stage for stage in installing)
 
-    @pytest.mark.nightly
-    def test_an_installation_is_the_same_whenever_it_is_made(self, tmp_path: Path) -> None:
-        """The client's, with the bytecode that pip makes."""
-        source = shutil.copytree(ROOT / "clients" / "python", tmp_path / "source")
-        pip: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index"]
-        trees = []
-        target = tmp_path / "target"
-        for _ in range(2):
-            shutil.rmtree(target, ignore_errors=True)
-            options = ["--no-deps", "--no-build-isolation", "--compile", "--ignore-installed"]
-            done = run(
-                [*pip, *options, "--prefix", target, source], {"SOURCE_DATE_EPOCH": "1700000000"}
-            )
-            assert done.returncode == 0, done.stderr
-            trees.append(
-                {
-                    str(file.relative_to(target)): file.read_bytes()
-                    for file in target.rglob("*")
-                    if file.is_file()
-                }
-            )
-            for file in source.rglob("*.py"):
-                os.utime(file, (1, 1))  # the source's time differs
-        compiled = [name for name in trees[0] if name.endswith(".pyc")]
-        assert any("paddlepool_client/__pycache__/client." in name for name in compiled)
-        assert [name for name in trees[0] if trees[0][name] != trees[1].get(name)] == []
-        assert trees[0].keys() == trees[1].keys()
-
     def test_an_image_is_tried_as_it_is_meant_to_run(
-        self, tools: Tools, tmp_path: Path, stub: Callable[[Answer], str]
+        self, tools: Tools, tmp_path: Path, stub: Stub
     ) -> None:
         """Read-only, as any user; the container is removed, whatever it answered."""
         host = stub(server()).removeprefix("http://")
@@ -375,7 +348,7 @@ def server(*, ready: bool = True, emotion: str = "happy") -> Answer:
     return answer
 
 
-def test_a_server_is_asked_for_a_cutout_and_an_emotion(stub: Callable[[Answer], str]) -> None:
+def test_a_server_is_asked_for_a_cutout_and_an_emotion(stub: Stub) -> None:
     done = run([RELEASE / "ask.sh", stub(server()), "5"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "a cut-out of 8 bytes"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from importlib.metadata import distributions
-from types import ModuleType
 from typing import Any
 
 import pytest
 from packaging.utils import canonicalize_name
 
-from tests.deploy.conftest import load_script
+from tests.deploy.conftest import Script, load_script
 from tests.ran import ROOT, ran
 
 PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
@@ -57,9 +55,7 @@ def packages(bill: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_every_locked_package_of_the_image_is_in_it(
-    bill: dict[str, Any], script: Callable[[str], ModuleType]
-) -> None:
+def test_every_locked_package_of_the_image_is_in_it(bill: dict[str, Any], script: Script) -> None:
     """With a licence and the hashes of the lock; tools that the image leaves out are not."""
     needed = script("deploy/container/keep.py").needed
     [kept] = re.findall(r"keep\.py '(paddlepool\S+)'", (ROOT / "Dockerfile").read_text("utf-8"))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.deploy.conftest import Script
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def size(script: Callable[[str], ModuleType]) -> ModuleType:
+def size(script: Script) -> ModuleType:
     return script("deploy/container/size.py")
 
 

@@ -208,17 +208,6 @@ def test_a_scrape_is_negotiated(metrics: Metrics) -> None:
     assert {sample.name for family in families for sample in family.samples} == set(names[:2])
 
 
-def test_codec_processes_are_counted_and_their_replacements_told_by_reason(
-    metrics: Metrics,
-) -> None:
-    """The living are read at the scrape; none before anybody says where."""
-    assert value(metrics, "paddlepool_codec_processes") == 0
-    metrics.gauges.codec_processes = lambda: 2
-    metrics.codec_restarted(Restart.MEMORY)
-    assert value(metrics, "paddlepool_codec_processes") == 2
-    assert value(metrics, "paddlepool_codec_restarts_total", reason="memory") == 1
-
-
 def test_gauges_are_read_when_prometheus_asks(metrics: Metrics) -> None:
     """Two versions of a model share the series of their queue."""
     counted: dict[str, Any] = {

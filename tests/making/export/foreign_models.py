@@ -1,7 +1,7 @@
 """Exports programs that nobody here wrote, as their users would. Started as a program of its own,
 so that the test process never imports Paddle:
 
-    python -m tests.making.export.foreign_models {small,large} DIRECTORY
+    python -m tests.making.export.foreign_models DIRECTORY
 
 Each model gets `DIRECTORY/<name>/1/<any base name>.*` and `DIRECTORY/<name>.npz` with `input.…`
 and, in the order of the program, `output.<n>`: Paddle's own results, from the layer where there is
@@ -119,22 +119,7 @@ def keep(
     np.savez(root / f"{name}.npz", **given)
 
 
-def export_large(root: Path) -> None:
-    """Networks of Paddle's own collection, which take long."""
-    from paddle.vision.models import mobilenet_v3_small, resnet18
-
-    pictures = np.random.default_rng(3).random((3, 3, 64, 64), dtype=np.float32)
-    export(
-        root, "resnet18", resnet18(), "net",
-        [InputSpec([None, 3, 64, 64], "float32", "x")], pictures,
-    )  # fmt: skip
-    export(
-        root, "mobilenet_v3_small", mobilenet_v3_small(), "model",
-        [InputSpec([1, 3, 64, 64], "float32", "image")], pictures[:1],
-    )  # fmt: skip
-
-
-def export_small(root: Path) -> None:
+def export_all(root: Path) -> None:
     random = np.random.default_rng(3)
     export(
         root, "single", Doubled(), "model",
@@ -220,4 +205,4 @@ def run_legacy(version: Path, feeds: tuple[np.ndarray, ...]) -> list[np.ndarray]
 
 if __name__ == "__main__":
     paddle.seed(5)
-    {"small": export_small, "large": export_large}[sys.argv[1]](Path(sys.argv[2]))
+    export_all(Path(sys.argv[1]))

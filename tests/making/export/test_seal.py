@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +21,7 @@ from app.models.repository.manifest import read_manifest
 from tests.e2e.process import running
 from tests.ran import ROOT, ran
 
-SMALL = ("centred", "doubled", "dtypes", "found", "legacy", "mixed", "single", "static_legacy")
-LARGE = ("mobilenet_v3_small", "resnet18")
+MODELS = ("centred", "doubled", "dtypes", "found", "legacy", "mixed", "single", "static_legacy")
 DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int32": "INT32", "int64": "INT64",
     "float16": "FP16", "float32": "FP32", "float64": "FP64",
@@ -31,22 +30,12 @@ DATATYPES = {
 pytestmark = pytest.mark.paddle
 
 
-def export(which: str, root: Path) -> None:
-    module = "tests.making.export.foreign_models"
-    ran([sys.executable, "-W", "ignore", "-m", module, which, str(root)])
-
-
-def seal(root: Path, models: Sequence[str]) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        codes = threads.map(lambda name: main(["models", "seal", str(root / name / "1")]), models)
-        assert list(codes) == [0] * len(models)
-
-
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of unsealed models, with Paddle's own results beside it; read-only."""
     root = tmp_path_factory.mktemp("foreign")
-    export("small", root)
+    module = "tests.making.export.foreign_models"
+    ran([sys.executable, "-W", "ignore", "-m", module, str(root)])
     return root
 
 
@@ -54,7 +43,9 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sealed(foreign: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sealed") / "repository"
     shutil.copytree(foreign, root)
-    seal(root, SMALL)
+    with ThreadPoolExecutor(2) as threads:
+        codes = threads.map(lambda name: main(["models", "seal", str(root / name / "1")]), MODELS)
+        assert list(codes) == [0] * len(MODELS)
     return root
 
 
@@ -109,23 +100,8 @@ def test_only_independent_rows_are_batched(sealed: Path) -> None:
 
 def test_outputs_over_http_equal_paddle_s_own(sealed: Path, client: httpx.Client) -> None:
     """Within 1e-5 of the largest value, for every dtype; /v2 describes what must be sent."""
-    compare(sealed, client, SMALL)
-
-
-@pytest.mark.nightly
-def test_large_networks_are_served_as_well(tmp_path: Path) -> None:
-    root = tmp_path / "repository"
-    export("large", root)
-    seal(root, LARGE)
-    assert "max_batch_size = 8" in (root / "resnet18" / "config.toml").read_text("utf-8")
-    with running(root, tmp_path) as server, server.client() as client:
-        server.wait_loaded()
-        compare(root, client, LARGE)
-
-
-def compare(sealed: Path, client: httpx.Client, models: Sequence[str]) -> None:
     assert client.get("/v2/health/ready").status_code == 200, client.get("/info").text
-    for name in models:
+    for name in MODELS:
         with np.load(sealed / f"{name}.npz") as archive:
             kept = {key: archive[key] for key in archive.files}
         feeds = {key[6:]: array for key, array in kept.items() if key.startswith("input.")}
