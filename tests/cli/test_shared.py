@@ -20,19 +20,6 @@ from app.settings.server import Settings
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty directory to start in; the place of the user's repository, which is not there."""
-    models = tmp_path / "shipped"
-    (models / "u2netp" / "1").mkdir(parents=True)
-    (models / "u2netp" / "config.toml").write_text("shipped")
-    monkeypatch.setattr(shared, "shipped_models", lambda: models)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    return tmp_path / "data" / "paddlepool" / "model_repo"
-
-
-@pytest.fixture
 def pulls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Commands that were started; each says a line and does nothing."""
     commands: list[list[str]] = []
@@ -43,6 +30,20 @@ def pulls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(subprocess, "run", run)
     return commands
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulls: list[list[str]]) -> Path:
+    """An empty directory to start in; the place of the user's repository, which is not there.
+    Nothing is pulled."""
+    models = tmp_path / "shipped"
+    (models / "u2netp" / "1").mkdir(parents=True)
+    (models / "u2netp" / "config.toml").write_text("shipped")
+    monkeypatch.setattr(shared, "shipped_models", lambda: models)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    return tmp_path / "data" / "paddlepool" / "model_repo"
 
 
 def test_the_first_start_fills_the_users_repository(
@@ -59,7 +60,7 @@ def test_the_first_start_fills_the_users_repository(
     assert "cannot be had" in caplog.messages
 
 
-def test_the_other_commands_find_it(own: Path, pulls: list[list[str]]) -> None:
+def test_the_other_commands_find_it(own: Path) -> None:
     assert repository_root(None) == Path("model_repo")
     served_repository(Settings())
     assert repository_root(None) == own
@@ -122,14 +123,14 @@ def test_a_chosen_repository_is_taken_as_it_is(
     assert pulls == []
 
 
-def test_a_directory_that_cannot_be_made_is_named(own: Path, pulls: list[list[str]]) -> None:
+def test_a_directory_that_cannot_be_made_is_named(own: Path) -> None:
     own.parents[1].write_text("a file")
     with pytest.raises(ConfigError, match=f"cannot make a model repository at {own}"):
         served_repository(Settings())
 
 
 def test_a_program_without_models_asks_for_a_repository(
-    own: Path, pulls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared, "shipped_models", lambda: None)
     assert served_repository(Settings()) == Path("model_repo")

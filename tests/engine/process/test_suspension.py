@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -39,18 +38,6 @@ def wait_state(process: subprocess.Popen[bytes], *, stopped: bool) -> None:
     raise AssertionError(f"never {'stopped' if stopped else 'running'}")
 
 
-def test_what_is_held_stands_still_until_released(process: subprocess.Popen[bytes]) -> None:
-    """By signals of the system, so that native code stops in the middle of a run."""
-    suspension = Suspension()
-    suspension.add(process)
-    suspension.hold()
-    wait_state(process, stopped=True)
-    assert (suspension.held, suspension.holds) == (True, 1)
-    suspension.release()
-    wait_state(process, stopped=False)
-    assert not suspension.held
-
-
 @pytest.mark.parametrize(
     ("steps", "stopped"),
     [
@@ -83,15 +70,6 @@ def test_a_let_up_lasts_for_the_moment(process: subprocess.Popen[bytes]) -> None
     wait_state(process, stopped=False)
     running_briefly.join()
     wait_state(process, stopped=True)
-
-
-def test_the_end_kills_also_what_stands_still(process: subprocess.Popen[bytes]) -> None:
-    """And what is added after it."""
-    suspension = Suspension()
-    suspension.add(process)
-    suspension.hold()
-    suspension.end()
-    assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_a_process_that_has_ended_is_no_error(process: subprocess.Popen[bytes]) -> None:
