@@ -14,7 +14,7 @@ from app.evidence.live.kept_choices import (
     KeptChoices,
     open_kept_choices,
 )
-from app.models.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.layout import ModelRepository
 from app.observability.build_info import machine as describe
 from tests.engine.fakes import DOUBLE, write_double
 from tests.model_files import write_config, write_version
@@ -29,21 +29,21 @@ CHOICE = Choice(
 )
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> ModelFiles:
-    write_double(tmp_path / "models")
-    return ModelRepository(tmp_path / "models").read("double", 1)
+class Bench:
+    """A version of `double`, and a file for choices."""
+
+    def __init__(self, root: Path) -> None:
+        write_double(root / "models")
+        self.files = ModelRepository(root / "models").read("double", 1)
+        self.path = root / "state" / "choices.json"
+
+    def kept(self, machine: Mapping[str, str] = HERE, precision: str = "auto") -> KeptChoices:
+        return KeptChoices(self.path, precision=precision, machine=machine)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "choices.json"
-
-
-def kept(
-    path: Path | None, machine: Mapping[str, str] = HERE, precision: str = "auto"
-) -> KeptChoices:
-    return KeptChoices(path, precision=precision, machine=machine)
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -55,36 +55,37 @@ def kept(
     ids=["another machine", "another precision"],
 )
 def test_a_foreign_choice_is_ignored_with_one_line(
-    files: ModelFiles,
-    path: Path,
+    bench: Bench,
     machine: dict[str, str],
     precision: str,
     named: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kept(path).keep(files, CHOICE)
-    other = kept(path, machine, precision)
+    bench.kept().keep(bench.files, CHOICE)
+    other = bench.kept(machine, precision)
     with caplog.at_level(logging.INFO):
-        assert other.get(files) is None
+        assert other.get(bench.files) is None
     [line] = caplog.messages
     assert f"double@1: its default group is chosen again: it was chosen with {named}" in line
-    other.keep(files, replace(CHOICE, group="main"))
-    assert kept(path, machine, precision).get(files) == replace(CHOICE, group="main", by="kept")
-    assert kept(path).get(files) == replace(CHOICE, by="kept")
+    other.keep(bench.files, replace(CHOICE, group="main"))
+    assert bench.kept(machine, precision).get(bench.files) == replace(
+        CHOICE, group="main", by="kept"
+    )
+    assert bench.kept().get(bench.files) == replace(CHOICE, by="kept")
 
 
-def test_another_config_or_other_files_are_another_case(files: ModelFiles, path: Path) -> None:
+def test_another_config_or_other_files_are_another_case(bench: Bench) -> None:
     """What was measured is bound to the bytes of the version and to the groups as they were."""
-    kept(path).keep(files, CHOICE)
-    root = files.directory.parent.parent
+    bench.kept().keep(bench.files, CHOICE)
+    root = bench.files.directory.parent.parent
     text = DOUBLE.format(batch=4, delay=0, queue=16, count=2)
     write_config(root / "double", text)
-    assert kept(path).get(ModelRepository(root).read("double", 1)) is None
+    assert bench.kept().get(ModelRepository(root).read("double", 1)) is None
     write_config(root / "double", DOUBLE.format(batch=4, delay=0, queue=16, count=1))
-    assert kept(path).get(ModelRepository(root).read("double", 1)) is not None
+    assert bench.kept().get(ModelRepository(root).read("double", 1)) is not None
     shutil.rmtree(root / "double" / "1")
     write_version(root / "double" / "1", program=b"other bytes")
-    assert kept(path).get(ModelRepository(root).read("double", 1)) is None
+    assert bench.kept().get(ModelRepository(root).read("double", 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -93,55 +94,55 @@ def test_another_config_or_other_files_are_another_case(files: ModelFiles, path:
     ids=["cut off", "not text", "of a later server", "something else", "an empty choice"],
 )
 def test_a_damaged_file_is_ignored_and_written_anew(
-    files: ModelFiles, path: Path, text: bytes, caplog: pytest.LogCaptureFixture
+    bench: Bench, text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path.parent.mkdir()
-    path.write_bytes(text)
-    choices = kept(path)
-    assert choices.get(files) is None
-    choices.keep(files, CHOICE)
+    bench.path.parent.mkdir()
+    bench.path.write_bytes(text)
+    choices = bench.kept()
+    assert choices.get(bench.files) is None
+    choices.keep(bench.files, CHOICE)
     [line] = caplog.messages
-    assert line.startswith(f"PADDLEPOOL_STATE_FILE: {path} is ignored: ")
-    assert kept(path).get(files) is not None
+    assert line.startswith(f"PADDLEPOOL_STATE_FILE: {bench.path} is ignored: ")
+    assert bench.kept().get(bench.files) is not None
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(
-    files: ModelFiles, path: Path, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path.parent.parent.joinpath("state").write_text("a file where a directory should be")
-    choices = kept(path)
-    choices.keep(files, CHOICE)
-    choices.keep(replace(files, name="twice"), CHOICE)
+    bench.path.parent.parent.joinpath("state").write_text("a file where a directory should be")
+    choices = bench.kept()
+    choices.keep(bench.files, CHOICE)
+    choices.keep(replace(bench.files, name="twice"), CHOICE)
     [line] = caplog.messages
     assert "cannot be" in line
-    assert choices.get(files) == replace(CHOICE, by="kept")
-    assert choices.get(replace(files, name="twice")) is not None
+    assert choices.get(bench.files) == replace(CHOICE, by="kept")
+    assert choices.get(replace(bench.files, name="twice")) is not None
 
 
-def test_servers_share_a_file(files: ModelFiles, path: Path) -> None:
+def test_servers_share_a_file(bench: Bench) -> None:
     """What one keeps, the other does not drop; the oldest go when there are too many."""
-    one, other = kept(path), kept(path)
-    one.keep(files, CHOICE)
-    other.keep(replace(files, name="second"), CHOICE)
-    assert kept(path).get(files) is not None
-    assert kept(path).get(replace(files, name="second")) is not None
+    one, other = bench.kept(), bench.kept()
+    one.keep(bench.files, CHOICE)
+    other.keep(replace(bench.files, name="second"), CHOICE)
+    assert bench.kept().get(bench.files) is not None
+    assert bench.kept().get(replace(bench.files, name="second")) is not None
     for version in range(2, MAX_CHOICES + 2):
-        one.keep(replace(files, version=version), CHOICE)
-    assert kept(path).get(files) is None
-    assert kept(path).get(replace(files, version=MAX_CHOICES + 1)) is not None
+        one.keep(replace(bench.files, version=version), CHOICE)
+    assert bench.kept().get(bench.files) is None
+    assert bench.kept().get(replace(bench.files, version=MAX_CHOICES + 1)) is not None
 
 
 def test_the_place_of_the_file(
-    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    open_kept_choices(None, precision="auto", machine=HERE).keep(files, CHOICE)
+    open_kept_choices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
     assert (tmp_path / "paddlepool" / "choices.json").is_file()
     off = open_kept_choices(Path("off"), precision="auto", machine=HERE)
-    off.keep(files, CHOICE)
-    assert off.get(files) is not None
+    off.keep(bench.files, CHOICE)
+    assert off.get(bench.files) is not None
     named = open_kept_choices(tmp_path / "mine.json", precision="auto", machine=HERE)
-    named.keep(files, CHOICE)
+    named.keep(bench.files, CHOICE)
     assert (tmp_path / "mine.json").is_file()
 
 
