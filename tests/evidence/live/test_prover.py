@@ -68,22 +68,27 @@ def test_a_refused_group_says_why(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deaths", "reason"),
-    [(1, "changes nothing"), (2, "cannot start: killed")],
-    ids=["once", "twice"],
+    ("where", "error", "times", "first", "later"),
+    [
+        ("selftest", WorkerCrashed("killed"), 1, "cannot start: killed", "changes nothing"),
+        ("selftest", WorkerCrashed("killed"), 2, "cannot start: killed", "cannot start: killed"),
+        ("behaviour", BackendError("no room"), 1, "its runs failed: no room", "changes nothing"),
+    ],
+    ids=["died once", "died twice", "runs failed"],
 )
-def test_a_process_that_dies_once_is_opened_again_later(
-    live: Live, deaths: int, reason: str
+def test_what_may_pass_is_tried_again_later(
+    live: Live, where: str, error: Exception, times: int, first: str, later: str
 ) -> None:
-    """The system may have ended it for want of memory; one that dies again is refused for good."""
-    live.beside.selftest = failing(lambda: WorkerCrashed("killed"), times=deaths)
+    """Not at once and not never. The system may have ended a process for want of memory; one that
+    dies again is refused for good."""
+    setattr(live.beside, where, failing(lambda: error, times=times))
     live.beside.seconds = 1.0
     clock = ManualClock()
     _, prover = prove_all(live, clock=clock)
-    assert effect(live.served) == Effect(None, "cannot start: killed")
+    assert effect(live.served) == Effect(None, first)
     clock.advance(RETRY_SECONDS + 1)
     assert prover.prove_one()
-    assert reason in effect(live.served).reason
+    assert later in effect(live.served).reason
     clock.advance(RETRY_SECONDS + 1)
     assert not prover.prove_one()
 
@@ -96,18 +101,6 @@ def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
     assert prover.prove_one()
     assert effect(live.served) != UNKNOWN_EFFECT
     assert not prover.prove_one()
-
-
-def test_runs_that_fail_are_tried_again_later(live: Live) -> None:
-    """Not at once and not never."""
-    live.beside.behaviour = failing(lambda: BackendError("out of memory"))
-    clock = ManualClock()
-    _, prover = prove_all(live, clock=clock)
-    assert effect(live.served) == Effect(None, "its runs failed: out of memory")
-    live.beside.behaviour = doubled
-    clock.advance(RETRY_SECONDS + 1)
-    assert prover.prove_one()
-    assert "runs failed" not in effect(live.served).reason
 
 
 def test_off_proves_nothing(live: Live) -> None:

@@ -247,6 +247,13 @@ class Client:
         self._peer = peer
         self._loop = loop
 
+    def session(self) -> httpx.AsyncClient:
+        """For requests at one time."""
+        transport = httpx.ASGITransport(
+            self.app, raise_app_exceptions=False, client=(self._peer, 123)
+        )
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
     def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         return self.send_all([(method, path, options)])[0]
 
@@ -260,12 +267,7 @@ class Client:
         self, requests: Sequence[tuple[str, str, Mapping[str, Any]]]
     ) -> list[httpx.Response]:
         async def run() -> list[httpx.Response]:
-            transport = httpx.ASGITransport(
-                self.app, raise_app_exceptions=False, client=(self._peer, 123)
-            )
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://localhost"
-            ) as client:
+            async with self.session() as client:
                 return [await client.request(m, path, **options) for m, path, options in requests]
 
         if self._loop is None:

@@ -250,8 +250,7 @@ def test_a_body_that_finds_no_room_gets_503() -> None:
             for _ in range(5):
                 yield b"x" * 100
 
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with Client(app).session() as client:
             waiting = asyncio.create_task(client.post("/big", content=slow()))
             await held.wait()
             refused = await client.post("/big", content=in_parts())

@@ -89,11 +89,9 @@ def test_requests_at_one_time_are_limited() -> None:
         return inside
 
     router.add_api_route("/wait", wait, methods=["POST"])
-    app = make_app(router, settings=make_settings(quota_concurrent_requests=2))
 
     async def scenario() -> list[int]:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with app_of(router, quota_concurrent_requests=2).session() as client:
             running = [asyncio.create_task(client.post("/wait")) for _ in range(2)]
             await full.wait()
             refused = await asyncio.wait_for(client.post("/wait"), 20)
