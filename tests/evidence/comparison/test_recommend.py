@@ -151,6 +151,12 @@ def test_a_group_that_is_no_candidate_is_not_recommended() -> None:
     assert found.reason.endswith("shown would be faster, but config.toml sets candidate = false")
 
 
+def tuning(root: Path) -> list[str]:
+    """The command for all groups of `double`, which is written."""
+    write_double(root)
+    return ["tune", "double", "--repository", str(root), "--groups", "all"]
+
+
 def test_nothing_is_recommended_where_nothing_is_fast_enough(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,10 +167,8 @@ def test_nothing_is_recommended_where_nothing_is_fast_enough(
     assert found.reason == (
         "main: its p95 is 200 ms, the limit is 100; spare: its p95 is 500 ms, the limit is 100"
     )
-    write_double(tmp_path)
     monkeypatch.setattr("app.cli.tune.compare", lambda *_, **__: comparison(slow))
-    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all", "--yes"]
-    assert main([*arguments, "--p95", "100"]) == 1
+    assert main([*tuning(tmp_path), "--yes", "--p95", "100"]) == 1
     assert "Nothing is fast enough: main: its p95 is 200 ms" in capsys.readouterr().out
 
 
@@ -241,12 +245,11 @@ def test_it_is_written_only_when_agreed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked at a terminal, with --yes without asking, and never where nobody could answer."""
-    write_double(tmp_path)
+    arguments = tuning(tmp_path)
     path = tmp_path / "double" / "config.toml"
     before = path.read_text("utf-8")
     faster = comparison({"concurrent_per_second": 60.0})
     monkeypatch.setattr("app.cli.tune.compare", lambda *_, **__: faster)
-    arguments = ["tune", "double", "--repository", str(tmp_path), "--groups", "all"]
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(arguments) == 0
     assert "There is no terminal to ask: use --yes" in capsys.readouterr().out

@@ -258,12 +258,6 @@ def test_what_a_call_was_given_goes_with_it(one: Pool, function: str) -> None:
         wait_until(lambda: watched() is None)
 
 
-def test_a_crash_of_our_own_work_is_a_server_error(one: Pool) -> None:
-    """Without a picture to blame, a dead process is WorkerCrashed."""
-    with pytest.raises(WorkerCrashed):
-        one.call("crash", blame=WorkerCrashed).result(timeout=60)
-
-
 def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
     """SIGKILL between two calls: the next one is answered by a new process."""
     pid = one.echo().meta["pid"]

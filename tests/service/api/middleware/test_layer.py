@@ -71,15 +71,6 @@ def test_a_failed_request_says_what_failed(
     assert SECRET not in span.to_json()
 
 
-@pytest.mark.parametrize("path", ["/v2/models/m1", "/late"])
-def test_who_began_the_trace_is_told_its_id(app: FastAPI, path: str) -> None:
-    """On an answer and on an error; nobody else is."""
-    client = Client(app)
-    assert client.get(path, headers={"traceparent": GIVEN}).headers["x-trace-id"] == TRACE
-    for headers in ({}, {"traceparent": "yes"}):
-        assert "x-trace-id" not in client.get(path, headers=headers).headers
-
-
 def test_log_lines_of_a_request_say_which_trace_it_is(
     app: FastAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
