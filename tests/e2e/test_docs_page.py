@@ -79,27 +79,6 @@ def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path
         assert executed(page, operation) == 200, (form, kind)
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_every_word_of_every_list_is_200_where_it_may_stand(page: Page, small: Path) -> None:
-    """Each choice beside the defaults; what needs another parameter says in words which."""
-    operation = ready(page, SEGMENT)
-    operation.locator("input[type=file]").first.set_input_files(small)
-    needs_composite = {"format": ["jpg"], "bg_fit": ["cover", "contain"]}
-    for row in operation.locator("tr[data-param-in=query]:has(select)").all():
-        name = str(row.get_attribute("data-param-name"))
-        select = row.locator("select")
-        for word in options(select):
-            if word in needs_composite.get(name, ()):
-                assert "composite" in row.inner_text() or "bg_image" in row.inner_text()
-                continue
-            if word == (before := select.input_value()):
-                continue  # sent with every other
-            select.select_option(word)
-            assert executed(page, operation) == 200, (name, word)
-            select.select_option(before)
-
-
 def test_every_example_of_a_text_is_200(page: Page, complaints: list[str]) -> None:
     """As they stand; none is the word `string`."""
     operation = ready(page, SENTIMENT)
