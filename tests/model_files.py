@@ -73,6 +73,16 @@ def write_manifest(
     (directory / "manifest.json").write_text(json.dumps(manifest), "utf-8")
 
 
+ON_DEMAND = 'start = "on_demand"'
+
+
+def group(name: str, *lines: str, backend: str = "fake") -> str:
+    """A group of config.toml, with these lines besides."""
+    return "\n".join(
+        ["[[instance_group]]", f'name = "{name}"', f'backend = "{backend}"', *lines, ""]
+    )
+
+
 def write_config(model: Path, text: str) -> None:
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.toml").write_text(text, "utf-8")

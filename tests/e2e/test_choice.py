@@ -14,31 +14,17 @@ from app.models.repository.layout import ModelRepository
 from app.observability.build_info import machine
 from tests.e2e.process import Server, running, wait_until
 from tests.e2e.test_live import IDLE_PATIENCE, infer
+from tests.model_files import ON_DEMAND, group
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle, pytest.mark.slow]
 
-CONFIG = """
-default_group = "auto"
-[[instance_group]]
-name = "first"
-backend = "paced"
-options = { pause = 0.06 }
-[[instance_group]]
-name = "slow"
-backend = "paced"
-start = "on_demand"
-options = { pause = 0.12 }
-[[instance_group]]
-name = "fast"
-backend = "paced"
-start = "on_demand"
-options = { pause = 0.01 }
-[[instance_group]]
-name = "gpu"
-backend = "paddle_inference"
-start = "on_demand"
-options = { device = "gpu" }
-"""
+CONFIG = (
+    'default_group = "auto"\n'
+    + group("first", "options = { pause = 0.06 }", backend="paced")
+    + group("slow", ON_DEMAND, "options = { pause = 0.12 }", backend="paced")
+    + group("fast", ON_DEMAND, "options = { pause = 0.01 }", backend="paced")
+    + group("gpu", ON_DEMAND, 'options = { device = "gpu" }', backend="paddle_inference")
+)
 
 
 @pytest.fixture

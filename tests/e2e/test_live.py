@@ -12,29 +12,17 @@ import numpy as np
 import pytest
 
 from tests.e2e.process import PATIENCE, Server, running, wait_until
+from tests.model_files import ON_DEMAND, group
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
-GROUPS = """
-[[instance_group]]
-name = "onednn"
-backend = "paddle_inference"
-base = "native"
-[[instance_group]]
-name = "native"
-backend = "paddle_inference"
-start = "on_demand"
-options = { onednn = false }
-[[instance_group]]
-name = "twin"
-backend = "paddle_inference"
-start = "on_demand"
-[[instance_group]]
-name = "gpu"
-backend = "paddle_inference"
-start = "on_demand"
-options = { device = "gpu" }
-"""
+PADDLE = "paddle_inference"
+GROUPS = (
+    group("onednn", 'base = "native"', backend=PADDLE)
+    + group("native", ON_DEMAND, "options = { onednn = false }", backend=PADDLE)
+    + group("twin", ON_DEMAND, backend=PADDLE)
+    + group("gpu", ON_DEMAND, 'options = { device = "gpu" }', backend=PADDLE)
+)
 IDLE_PATIENCE = 5 * PATIENCE
 """What waits for idle moments: on a busy machine those are rare."""
 SETTINGS = {"shadow_fraction": 1, "shadow_groups": "native,gpu", "prove_groups": "all"}

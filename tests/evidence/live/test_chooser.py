@@ -27,35 +27,19 @@ from tests.engine.fakes import (
     wait_until,
 )
 from tests.evidence.live.fakes import Live, PacedFactory
-from tests.model_files import write_model
+from tests.model_files import ON_DEMAND, write_model
+from tests.model_files import group as table
 
 NOW = 1_795_000_000.0
 
-AUTO = """
-default_group = "auto"
-[[instance_group]]
-name = "first"
-backend = "fake"
-count = 2
-options = { seconds = 1.0 }
-"""
-
-FAST = """
-[[instance_group]]
-name = "fast"
-backend = "fake"
-start = "on_demand"
-options = { seconds = 0.5, resident = 30_000_000 }
-"""
+AUTO = 'default_group = "auto"\n' + table("first", "count = 2", "options = { seconds = 1.0 }")
+FAST = table("fast", ON_DEMAND, "options = { seconds = 0.5, resident = 30_000_000 }")
 
 
-def group(name: str, more: str = "", **options: object) -> str:
-    """A table of config.toml; `more` are further keys."""
+def group(name: str, *lines: str, **options: object) -> str:
+    """One that starts on demand, with these lines and options."""
     pairs = ", ".join(f"{key} = {value!r}".replace("'", '"') for key, value in options.items())
-    return (
-        f'[[instance_group]]\nname = "{name}"\nbackend = "fake"\nstart = "on_demand"\n{more}\n'
-        f"options = {{ {pairs} }}\n"
-    )
+    return table(name, ON_DEMAND, *lines, f"options = {{ {pairs} }}")
 
 
 def settle(chooser: Chooser) -> None:

@@ -7,24 +7,13 @@ import pytest
 import app.models.repository.config as counts_module
 from app.contracts.errors import ConfigError
 from app.models.repository.config import ModelConfig, load_config, processes_for
+from tests.model_files import ON_DEMAND, group
 
-GROUPS = """
-[[instance_group]]
-name = "spare"
-backend = "fake"
-start = "on_demand"
-[[instance_group]]
-name = "main"
-backend = "fake"
-count = 3
-threads = 2
-[[instance_group]]
-name = "wide"
-backend = "fake"
-threads = 7
-start = "on_demand"
-base = "spare"
-"""
+GROUPS = (
+    group("spare", ON_DEMAND)
+    + group("main", "count = 3", "threads = 2")
+    + group("wide", "threads = 7", ON_DEMAND, 'base = "spare"')
+)
 
 
 def loaded(directory: Path, text: str) -> ModelConfig:
@@ -47,27 +36,18 @@ def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> N
 
 def test_the_next_first_group_never_has_more_threads_than_the_one_before(tmp_path: Path) -> None:
     """Each group that a machine cannot run would otherwise double the processes of the next."""
-    pairs = (
-        '[[instance_group]]\nname = "pairs"\nbackend = "fake"\nstart = "on_demand"\nthreads = 2\n'
-    )
     text = (
-        """default_group = "auto"
-[[instance_group]]
-name = "singles"
-backend = "fake"
-count = 2
-"""
-        + pairs
-        + pairs.replace("pairs", "last").replace("threads = 2", "threads = 1")
+        'default_group = "auto"\n'
+        + group("singles", "count = 2")
+        + group("pairs", ON_DEMAND, "threads = 2")
+        + group("last", ON_DEMAND, "threads = 1")
     )
     second = loaded(tmp_path, text).after_first_group()
     assert second is not None
     third = second.after_first_group()
     assert third is not None
-    assert [(each.first_group, each.threads()) for each in (second, third)] == [
-        ("pairs", 2),
-        ("last", 2),
-    ]
+    found = [(each.first_group, each.threads()) for each in (second, third)]
+    assert found == [("pairs", 2), ("last", 2)]
     assert third.group("last").count == 2
 
 
@@ -86,31 +66,18 @@ def test_processes_of_more_threads_are_as_many_as_before(
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("lines", "named"),
     [
-        (
-            '[[instance_group]]\nname = "a"\nbackend = "fake"\nstart = "on_demand"\n',
-            '"auto" needs a group with start = "always"',
-        ),
-        (
-            '[[instance_group]]\nname = "a"\nbackend = "fake"\ntolerance = 1\n'
-            "budget = { agreement = 1.0 }\n",
-            "budget replaces tolerance",
-        ),
-        (
-            '[[instance_group]]\nname = "a"\nbackend = "fake"\nbudget = {}\n',
-            "must set mean_difference, agreement or both",
-        ),
-        (
-            '[[instance_group]]\nname = "a"\nbackend = "fake"\nbudget = { agreement = 2 }\n',
-            "less than or equal to 1",
-        ),
+        ([ON_DEMAND], '"auto" needs a group with start = "always"'),
+        (["tolerance = 1", "budget = { agreement = 1.0 }"], "budget replaces tolerance"),
+        (["budget = {}"], "must set mean_difference, agreement or both"),
+        (["budget = { agreement = 2 }"], "less than or equal to 1"),
     ],
     ids=["nothing to begin with", "two judges", "an empty budget", "no such agreement"],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, text: str, named: str) -> None:
+def test_what_makes_no_sense_is_refused(tmp_path: Path, lines: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        loaded(tmp_path, 'default_group = "auto"\n' + text)
+        loaded(tmp_path, 'default_group = "auto"\n' + group("a", *lines))
 
 
 @pytest.mark.parametrize(
