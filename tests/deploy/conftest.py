@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import signal
@@ -24,6 +25,8 @@ from tests.http_stub import Answer, http_stub
 from tests.ran import ROOT, ran
 
 START_SECONDS = 60.0
+PROMETHEUS = "Debian: apt-get install prometheus"
+WORKFLOW_TOOLS = ROOT / ".venv-workflows" / "bin"
 Script = Callable[[str], ModuleType]
 """What the fixture `script` is."""
 Stub = Callable[[Answer], str]
@@ -63,12 +66,17 @@ def stub() -> Iterator[Stub]:
         yield lambda answer: stack.enter_context(http_stub(answer))
 
 
+def tool(name: str, hint: str) -> str:
+    """A program on the path or beside Python; skips where it is not installed."""
+    beside = os.pathsep.join(map(str, (Path(sys.executable).parent, WORKFLOW_TOOLS)))
+    if (found := shutil.which(name) or shutil.which(name, path=beside)) is None:
+        pytest.skip(f"SKIPPED: {name} is not installed: {hint}")
+    return found
+
+
 def promtool(*arguments: str) -> str:
     """Run promtool; what it printed when all is well. Skips where there is none."""
-    tool = shutil.which("promtool")
-    if tool is None:
-        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
-    done = ran([tool, *arguments])
+    done = ran([tool("promtool", PROMETHEUS), *arguments])
     return done.stdout + done.stderr
 
 
@@ -77,9 +85,7 @@ def prometheus_scraping(target: str | None, directory: Path) -> Iterator[str]:
     """Debian's Prometheus with our configuration and the options of the compose file, every second
     instead of every ten and with alerts that wait for a second. Without a target it looks for the
     name that the configuration has."""
-    tool = shutil.which("prometheus")
-    if tool is None:
-        pytest.skip("prometheus is not installed (Debian: apt-get install prometheus)")
+    program = tool("prometheus", PROMETHEUS)
     shutil.copytree(ROOT / "deploy" / "prometheus", directory, dirs_exist_ok=True)
     alerts = directory / "rules" / "alerts.yml"
     alerts.write_text(re.sub(r"(?m)^( +for:) \w+$", r"\1 1s", alerts.read_text("utf-8")))
@@ -95,7 +101,7 @@ def prometheus_scraping(target: str | None, directory: Path) -> Iterator[str]:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
     service = compose["services"]["prometheus"]
     (runbooks,) = (v.split(":") for v in service["volumes"] if "/runbooks:" in v)
-    command = [tool, f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
+    command = [program, f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
     command += ["--web.listen-address=127.0.0.1:0"]
     command += [
         option.replace(f"={runbooks[1]}", f"={ROOT / runbooks[0]}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from app.settings.server import Settings
+from tests.deploy.conftest import tool
 from tests.ran import ROOT, ran
 
 FILE = ROOT / "docker-compose.yml"
@@ -21,10 +19,7 @@ SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text("utf-8"))["s
 @pytest.mark.slow
 def test_the_file_is_valid() -> None:
     """By the schema that check-jsonschema carries."""
-    tool = shutil.which("check-jsonschema", path=str(Path(sys.executable).parent))
-    if tool is None:
-        pytest.skip("check-jsonschema is not installed")
-    ran([tool, "--builtin-schema", "vendor.compose-spec", FILE])
+    ran([tool("check-jsonschema", "make install"), "--builtin-schema", "vendor.compose-spec", FILE])
 
 
 @pytest.mark.parametrize("name", SERVICES)

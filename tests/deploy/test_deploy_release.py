@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from app import __version__
-from tests.deploy.conftest import Script, Stub
+from tests.deploy.conftest import Script, Stub, tool
 from tests.http_stub import Answer, Reply, as_json
 from tests.ran import ROOT, ran
 
@@ -29,15 +29,6 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SCRIPTS = [ROOT / ".ci" / "run", ROOT / ".ci" / "nightly", *sorted(RELEASE.glob("*.sh"))]
 DIGEST = "sha256:" + "1" * 64
 INSTALL = "make .venv-workflows/.installed makes their environment"
-
-
-def tool(name: str) -> str:
-    """A checker of workflows; skips where it is not installed."""
-    beside = ROOT / ".venv-workflows" / "bin"
-    path = f"{beside}{os.pathsep}{os.environ.get('PATH', '')}"
-    if (found := shutil.which(name, path=path)) is None:
-        pytest.skip(f"SKIPPED: {name} is not installed: {INSTALL}")
-    return found
 
 
 def run(
@@ -57,7 +48,7 @@ def run(
 )
 @pytest.mark.slow
 def test_the_checkers_have_nothing_to_say(command: list[str | Path]) -> None:
-    done = run([tool(str(command[0])), *command[1:]])
+    done = run([tool(str(command[0]), INSTALL), *command[1:]])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

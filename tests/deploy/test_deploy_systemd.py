@@ -2,12 +2,10 @@
 
 import configparser
 import re
-import shutil
 from pathlib import Path
 
-import pytest
-
 from app.settings.server import Settings
+from tests.deploy.conftest import tool
 from tests.ran import ran
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
@@ -28,8 +26,7 @@ def test_the_unit_waits_for_the_drain_and_names_settings() -> None:
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     """With a program at the place that they name."""
-    if (verify := shutil.which("systemd-analyze")) is None:
-        pytest.skip("SKIPPED A TEST OF THE UNITS: systemd-analyze is not on the path")
+    verify = tool("systemd-analyze", "Debian: apt-get install systemd")
     for file in UNITS.iterdir():
         text = file.read_text("utf-8")
         text = text.replace("/opt/paddlepool/.venv/bin/paddlepool", "/bin/true")
