@@ -43,8 +43,7 @@ class Bench:
 
     def __init__(self, loop: Loop, registry: Any, factory: FakeFactory) -> None:
         self.registry, self.factory, self.listener = registry, factory, RecordingListener()
-        options: Any = {"default_models": {}}
-        dataplane = DataPlane(registry.it, traffic_listener=self.listener, **options)
+        dataplane = DataPlane(registry.it, default_models={}, traffic_listener=self.listener)
         self.dataplane: Any = Driven(loop, dataplane)
 
     def infer(self, *, group: str | None = None, timeout: float = 10) -> None:
