@@ -1,6 +1,6 @@
 """The factors that smooth the classifier's activations for int8, measured on posts.
 
-    python -m training.emotion.int8_factors --data ../shared/data --version 2
+    python -m training.emotion.int8_factors --data ../shared/data --version 3
 
 Needs the package `onnx`. Measures the largest value of each channel on 300 posts of the training
 splits, then what the int8 program loses on both eval splits, and writes
@@ -38,9 +38,9 @@ NORMALISED, ACTIVATED = 0.5, 0.7
 """SmoothQuant's alpha for the outputs of normalisations and of the feed-forward activation: the
 share of the difference between channels that moves into the weights. Both were chosen on training
 posts."""
-FLOAT = ("p2o.pd_op.cast.48", "p2o.pd_op.cast.64", "p2o.pd_op.cast.26")
-"""The feed-forward outputs of the third and the last layer, and the attention output of the second.
-Of all products, quantising these changes the logits of training posts most."""
+FLOAT = ("p2o.pd_op.cast.8", "p2o.pd_op.cast.24", "p2o.pd_op.cast.64")
+"""The values of the first and the second layer's attention, and the feed-forward output of the
+last. Of all products, quantising these changes the logits of training posts most."""
 
 Floats = NDArray[np.float32]
 

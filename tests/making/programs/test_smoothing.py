@@ -89,7 +89,8 @@ def test_a_large_row_of_an_embedding_costs_the_small_ones_nothing() -> None:
 @pytest.mark.paddle
 @pytest.mark.slow
 def test_the_committed_text_program_is_the_one_that_derive_makes() -> None:
-    files = ModelRepository(MODELS).read("emotion", 2)
+    repository = ModelRepository(MODELS)
+    files = repository.read("emotion", repository.versions("emotion")[0])
     derived = derive_int8(files)
     assert derived is not None
     [committed] = files.manifest.programs
