@@ -68,7 +68,7 @@ def test_every_step_to_a_saved_classifier(
 
     taught = ("--teacher", "linear", "folds", "--name")
     run(finetune, monkeypatch, *quick, "10", *taught, "one")
-    run(finetune, monkeypatch, *quick, "10", *taught, "other", "--agreement", "0", "--others", "8")
+    run(finetune, monkeypatch, *quick, "10", *taught, "other", "--agreement", "0")
     run(average, monkeypatch, "--out", out, "--name", "hf", "one", "other")
 
     model = BertForSequenceClassification.from_pretrained(out / "hf")

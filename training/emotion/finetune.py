@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
 from training.emotion.batching import Ids
-from training.emotion.corpora import LABELS, Post
+from training.emotion.corpora import LABELS
 from training.emotion.evaluate import encoded, logits
 from training.emotion.finishing import calibrated, saved
 from training.emotion.prepare import load
@@ -60,17 +60,10 @@ class FineTuning:
         self._tokenizer = self._read_tokenizer()
         self._varied = self._read_tokenizer()
         self._varied.model.dropout = arguments.piece_dropout
-        teachers = [np.load(self._out / f"{name}.npz") for name in arguments.teacher]
-        opinions = np.mean([teacher["train"] for teacher in teachers], 0)
-        targets = mixed(self._train, opinions, hard=arguments.hard)
-        self._texts = [post.text for post in self._train]
-        if arguments.others:
-            texts = [post.text for post in self._others()]
-            drawn = self._rng.permutation(len(texts))[: arguments.others]
-            self._texts += [texts[place] for place in drawn]
-            opinions = np.mean([teacher["auxiliary"][drawn] for teacher in teachers], 0)
-            targets = np.concatenate([targets, opinions])
+        teachers = [np.load(self._out / f"{name}.npz")["train"] for name in arguments.teacher]
+        targets = mixed(self._train, np.mean(teachers, 0), hard=arguments.hard)
         self._targets = torch.from_numpy(targets).float()
+        self._texts = [post.text for post in self._train]
         self._dev_ids = encoded(self._tokenizer, [post.text for post in self._dev])
         self._dev_labels: Ids = np.array([LABELS.index(post.label) for post in self._dev])
         self._usual = np.array([post.source == "usual_train" for post in self._dev])
@@ -78,13 +71,9 @@ class FineTuning:
     def _read_tokenizer(self) -> Tokenizer:
         return Tokenizer.from_file(str(self._out / "tokenizer.json"))
 
-    def _others(self) -> list[Post]:
-        """The texts of other corpora of which teachers have an opinion, in its order."""
-        return [p for p in load(self._out / "auxiliary.jsonl") if p.task != "polarity"]
-
     def classifier(self) -> None:
         """Write the folder ``--name``: the best epoch of one network, calibrated."""
-        model = self._fitted(np.arange(len(self._texts)), choose=True).cpu()
+        model = self._fitted(np.arange(len(self._train)), choose=True).cpu()
         report = calibrated(model, self._train, self._dev, self._tokenizer)
         report["minutes"] = (time.perf_counter() - self._started) / 60
         print(json.dumps(report))
@@ -96,10 +85,11 @@ class FineTuning:
 
         ``train`` holds opinions on the fold's posts, ``dev`` and ``auxiliary`` on all texts.
         """
+        others = [p for p in load(self._out / "auxiliary.jsonl") if p.task != "polarity"]
         train = encoded(self._tokenizer, self._texts)
         everywhere = {
             "dev": self._dev_ids,
-            "auxiliary": encoded(self._tokenizer, [post.text for post in self._others()]),
+            "auxiliary": encoded(self._tokenizer, [post.text for post in others]),
         }
         fold = self._rng.integers(0, self._arguments.folds, len(self._train))
         found = []
@@ -205,12 +195,6 @@ def _parsed() -> argparse.Namespace:
         help="files below --out, less .npz; their opinions are averaged",
     )
     parser.add_argument("--hard", type=float, default=0.6, help="the labels' share in targets")
-    parser.add_argument(
-        "--others",
-        type=int,
-        default=0,
-        help="at most so many texts of other corpora, with opinions alone",
-    )
     parser.add_argument("--epochs", type=int, default=3, help="0: calibrate and save only")
     parser.add_argument("--tokens", type=int, default=1536, help="a step, padding included")
     parser.add_argument("--rate", type=float, default=2e-4)
