@@ -337,8 +337,9 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         }
         yield [replace(each, within=ways[each.name]) for each in http_pairs(server, server, cases)]
         for name, way in ways.items():
-            soon, late = np.quantile(way.refusals or [np.nan], (0.5, 0.99))
-            print(f"{name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
+            if way.refusals:
+                soon, late = np.quantile(way.refusals, (0.5, 0.99))
+                print(f"{name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
         print(f"memory: {server.memory() / 1e6:.0f} MB, before the load {before / 1e6:.0f} MB")
 
 
