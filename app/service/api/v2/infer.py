@@ -192,8 +192,11 @@ async def _run_task(
     services: Services, name: str, task: TaskTensors, asked: TensorRequest
 ) -> Inferred:
     form: ReplyForm = asked.state
+    wanted = form.options.get("model")
+    if wanted is not None and not isinstance(wanted, str):
+        raise InvalidTensor("parameter model must be the name of a model")
     payload = task.read(asked.inputs, form.options)
-    chosen, version = split_model(form.options.get("model"))
+    chosen, version = split_model(wanted)
     answer = await services.dataplane.run(
         name, payload, model=chosen, version=version, group=asked.group, timeout=asked.timeout
     )

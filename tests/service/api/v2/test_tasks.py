@@ -63,3 +63,11 @@ def test_many_strings_are_read_beside_the_event_loop() -> None:
         length = {BINARY_HEADER: str(len(text))}
         asked.post("/v2/models/echo/infer", content=text + raw, headers=length)
         assert operations.runs == apart
+
+
+def test_a_model_parameter_that_is_no_name_is_refused() -> None:
+    asked = client(FakeModel(), parameters=("model",))
+    texts = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}]
+    reply = asked.post("/v2/models/echo/infer", json={"inputs": texts, "parameters": {"model": 5}})
+    assert reply.status_code == 400
+    assert reply.json() == {"error": "parameter model must be the name of a model"}
