@@ -156,10 +156,11 @@ def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -
 
     A deadline that HAProxy cannot read does not cut the request short.
     """
+    # They end one after another: HAProxy drops a log line while another thread writes one.
     cases = {
         "query": ("/hang?timeout_ms=200", b"picture"),
-        "text": ("/hang", b'{"text": "a", "parameters": {"timeout_ms": 200}}'),
-        "tensor": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 200000}}'),
+        "text": ("/hang", b'{"text": "a", "parameters": {"timeout_ms": 400}}'),
+        "tensor": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 600000}}'),
         "default": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 0}}'),
     }
 
