@@ -87,9 +87,9 @@ def create_app(
     stages_done: list[StagesDone] = [metrics.stages_done]
     if settings.tracing:
         with extra("otel", setting="PADDLEPOOL_TRACING"):
-            from app.observability.tracing import open_tracing, stages_of_current
+            from app.observability.tracing import open_tracing, trace_stages
         tracing = open_tracing()
-        stages_done.append(stages_of_current)
+        stages_done.append(trace_stages)
     kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])

@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.requests is not None and args.requests < 1:
-        raise ConfigError("--requests must be at least 1")
+        raise ConfigError(f"--requests must be at least 1, received {args.requests}")
     if args.plot is not None:
         check_plot(args.plot)
     if args.claims:

@@ -343,7 +343,7 @@ def check_quality_options(args: argparse.Namespace) -> None:
     if given and not args.quality:
         raise ConfigError(f"--{given[0].replace('_', '-')} belongs to --quality")
     if args.limit is not None and args.limit < 1:
-        raise ConfigError("--limit must be at least 1")
+        raise ConfigError(f"--limit must be at least 1, received {args.limit}")
     if args.group is not None and args.write_cards:
         raise ConfigError("--write-cards is for the default group: leave --group out")
     if args.limit is not None and args.write_cards:

@@ -135,9 +135,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if not 0 < args.budget < 1:
-        raise ConfigError("--budget must be between 0 and 1")
+        raise ConfigError(f"--budget must be between 0 and 1, received {args.budget}")
     if args.samples < 1:
-        raise ConfigError("--samples must be at least 1")
+        raise ConfigError(f"--samples must be at least 1, received {args.samples}")
     if not args.data.is_dir():
         raise ConfigError(f"no such folder: {args.data} (--data names it)")
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("p95", "seconds"):
         value = getattr(args, name)
         if value is not None and not value > 0:
-            raise ConfigError(f"--{name} must be above 0")
+            raise ConfigError(f"--{name} must be above 0, received {value}")
     if args.groups is not None:
         return _choose_group(args)
     if args.p95 is None:

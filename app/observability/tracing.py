@@ -161,8 +161,8 @@ class Tracing:
         sending.join(FLUSH_SECONDS)
 
 
-def stages_of_current(stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
-    """Give the stages of the current request to its span."""
+def trace_stages(stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
+    """Report the stages of the current request to its span."""
     if (request := CURRENT.get()) is not None:
         request.stages_done(stages, results)
 

@@ -24,7 +24,7 @@ from app.observability.tracing import (
     Tracing,
     add_trace_id,
     open_tracing,
-    stages_of_current,
+    trace_stages,
 )
 from tests.engine.fakes import ManualClock, infer_result
 
@@ -121,7 +121,7 @@ def test_a_bad_tracestate_costs_only_itself(memory: Memory, state: str) -> None:
 def test_a_request_that_is_not_sampled_has_no_stages() -> None:
     memory = Memory(sampler=ALWAYS_OFF)
     request = memory.request(("traceparent", GIVEN))
-    stages_of_current({"queue": 1.0}, [result(enqueued=0.0, queue=1.0, infer=1.0)])
+    trace_stages({"queue": 1.0}, [result(enqueued=0.0, queue=1.0, infer=1.0)])
     record = logging.makeLogRecord({})
     assert add_trace_id(record)
     request.end("POST /echo", {}, error="", failed=False)

@@ -126,7 +126,9 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
     lacks what they need: Paddle itself would accept them and run 850 times slower, or crash.
     """
     if options["device"] not in ("cpu", "gpu"):
-        raise ConfigError('device must be "cpu" or "gpu"')
+        raise ConfigError(
+            f'device must be "cpu" or "gpu", received {str(options["device"])[:40]!r}'
+        )
     gpu = options["device"] == "gpu"
     if options["bfloat16"] and (gpu or not options["onednn"]):
         raise ConfigError('bfloat16 = true needs onednn = true and device = "cpu"')

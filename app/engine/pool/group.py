@@ -18,11 +18,10 @@ from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors, all_finite
-from app.engine.pool import restart_backoff
 from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.pool.opening import Opening
-from app.engine.pool.restart_backoff import RestartBackoff
+from app.engine.pool.restart_backoff import LACKING_SECONDS, RestartBackoff
 from app.engine.pool.statistics import RunTimes, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
@@ -268,7 +267,7 @@ class Group:
         if reason is Restart.MEMORY:
             return 0.0
         if reason is Restart.LACKING:
-            return restart_backoff.LACKING_SECONDS
+            return LACKING_SECONDS
         delay = self._backoff.delay_after_loss()
         if self._backoff.in_crash_loop():
             for instance in self._instances:

@@ -322,7 +322,7 @@ def test_what_the_system_lacks_closes_no_group_however_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty attempts without a descriptor are no crashes; once there is one the model serves."""
-    monkeypatch.setattr(restart_backoff, "LACKING_SECONDS", 0.0)
+    monkeypatch.setattr("app.engine.pool.group.LACKING_SECONDS", 0.0)
     model = bench.serve()
     bench.factory.refuse = OSError(errno.EMFILE, "too many open files")
     bench.factory.opened[0].die()

@@ -138,6 +138,10 @@ def test_the_place_of_the_file(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     open_kept_choices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
     assert (tmp_path / "paddlepool" / "choices.json").is_file()
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    open_kept_choices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
+    assert (tmp_path / "home" / ".local/state/paddlepool/choices.json").is_file()
     off = open_kept_choices(Path("off"), precision="auto", machine=HERE)
     off.keep(bench.files, CHOICE)
     assert off.get(bench.files) is not None

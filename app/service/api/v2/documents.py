@@ -112,9 +112,7 @@ def read_document(
     names the tensor or the parameter and what was expected.
     """
     parameters = parameters_of(document)
-    group = parameters.get("predictor")
-    if group is not None and not isinstance(group, str):
-        raise InvalidTensor("parameter predictor must be the name of an instance group")
+    group = name_in(parameters, "predictor", of="an instance group")
     timeout = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
     form = _form(document, parameters, expected, binary)
     of_task = expected.options is not None
@@ -200,6 +198,14 @@ def _check_output_parameters(own: Mapping[str, Any], number: int) -> None:
             f"outputs[{number}]: {len(unknown)} unknown parameters; known are "
             f"{', '.join(OUTPUT_PARAMETERS)}"
         )
+
+
+def name_in(parameters: Mapping[str, Any], name: str, *, of: str) -> str | None:
+    """Return a parameter that names something, None if it is missing. Raises InvalidTensor."""
+    value = parameters.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidTensor(f"parameter {name} must be the name of {of}")
+    return value
 
 
 def _options(parameters: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

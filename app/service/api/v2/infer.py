@@ -25,7 +25,13 @@ from app.service.api.v2.bodies import (
     write_reply,
     written_size,
 )
-from app.service.api.v2.documents import Expected, ReplyForm, expected_of_model, expected_of_task
+from app.service.api.v2.documents import (
+    Expected,
+    ReplyForm,
+    expected_of_model,
+    expected_of_task,
+    name_in,
+)
 from app.service.api.v2.metadata import VERSION, add_by_version, check_version, task_named
 from app.service.api.v2.schema import RAW, InferReply, described_request
 from app.service.api.v2.tensors import BINARY_HEADER, NO_SHARED_MEMORY
@@ -192,11 +198,8 @@ async def _run_task(
     services: Services, name: str, task: TaskTensors, asked: TensorRequest
 ) -> Inferred:
     form: ReplyForm = asked.state
-    wanted = form.options.get("model")
-    if wanted is not None and not isinstance(wanted, str):
-        raise InvalidTensor("parameter model must be the name of a model")
     payload = task.read(asked.inputs, form.options)
-    chosen, version = split_model(wanted)
+    chosen, version = split_model(name_in(form.options, "model", of="a model"))
     answer = await services.dataplane.run(
         name, payload, model=chosen, version=version, group=asked.group, timeout=asked.timeout
     )
