@@ -39,8 +39,8 @@ NORMALISED, ACTIVATED = 0.5, 0.7
 share of the difference between channels that moves into the weights. Both were chosen on training
 posts."""
 FLOAT = ("p2o.pd_op.cast.8", "p2o.pd_op.cast.24", "p2o.pd_op.cast.64")
-"""The values of the first and the second layer's attention, and the feed-forward output of the
-last. Of all products, quantising these changes the logits of training posts most."""
+"""The value projections of the first and the second layer, and the feed-forward output of the last.
+Of all products, quantising these changes the logits of training posts most."""
 
 Floats = NDArray[np.float32]
 
