@@ -188,12 +188,6 @@ async def _lifespan(
 ) -> AsyncIterator[None]:
     """Load models in a task so the socket opens at once; close everything after the drain."""
     services: Services = app.state.paddlepool
-    if services.settings.grpc_port is not None:
-        from app.service.grpc.server import GrpcServer  # an optional extra
-
-        grpc = GrpcServer(services, app.state.gates)
-        await grpc.open()
-        services.lifecycle.closers.append(grpc.close)
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
     workers.codec.pool.start()
@@ -201,6 +195,12 @@ async def _lifespan(
     if services.lifecycle.accepts_when_ready:
         while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+    if services.settings.grpc_port is not None:
+        from app.service.grpc.server import GrpcServer  # an optional extra
+
+        grpc = GrpcServer(services, app.state.gates)
+        await grpc.open()
+        services.lifecycle.closers.append(grpc.close)
     yield
     await services.lifecycle.close_others()
     stopping.set()

@@ -87,10 +87,12 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     try:
         # Bind the address first: no process is started if the port is taken.
         port = settings.port
-        listener = passed or server.listen(settings.host, port, backlog=settings.backlog)
+        if not (listener := passed):
+            listener = server.bind(settings.host, port)
+            listener.listen(settings.backlog)
         if settings.grpc_port:  # gRPC opens its port itself, in the event loop
             port = settings.grpc_port
-            server.listen(settings.host, port, backlog=1).close()
+            server.bind(settings.host, port, shared=passed is not None).close()
     except OSError as error:
         raise ConfigError(f"cannot listen on {settings.host}:{port}: {error.strerror}") from None
     settings = settings.model_copy(update={"model_repository": served_repository(settings)})

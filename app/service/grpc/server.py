@@ -61,7 +61,8 @@ class GrpcServer:
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=connections,
             options=(
-                ("grpc.so_reuseport", 0),  # a port in use must be an error
+                # A port in use is an error, unless servers take over from each other.
+                ("grpc.so_reuseport", int(services.lifecycle.accepts_when_ready)),
                 ("grpc.max_receive_message_length", settings.infer_max_bytes),
                 ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
                 ("grpc.http2.bdp_probe", 0),  # bandwidth probes would widen the window to megabytes

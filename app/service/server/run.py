@@ -74,21 +74,21 @@ class PoolServer(uvicorn.Server):
         closing.cancel()  # the lifespan has already awaited the same closers
 
 
-def listen(host: str, port: int, *, backlog: int) -> socket.socket:
-    """Open the listening socket; from now on the system queues connections for us.
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Bind a TCP socket; if `shared`, to a port that sockets of other processes may share.
 
     Raises OSError if the address is taken or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(backlog)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
+        bound.bind((host, port))
     except OSError:
-        listener.close()
+        bound.close()
         raise
-    return listener
+    return bound
 
 
 def run(app: FastAPI, *, listener: socket.socket) -> NoReturn:

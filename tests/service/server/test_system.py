@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -109,6 +110,59 @@ def test_the_next_server_takes_over_the_socket_without_a_lost_request(
         clients.join()
         assert set(clients.replies) == {"old", "new"}
         assert set(clients.replies[-50:]) == {"new"}
+
+
+@pytest.mark.e2e
+@pytest.mark.paddle
+def test_the_next_server_shares_the_grpc_port(tiny_model_repository: Path, tmp_path: Path) -> None:
+    """From when its models are ready. Calls on an open channel move to it when the old stops."""
+    grpc = pytest.importorskip("grpc")
+    health = pytest.importorskip("grpc_health.v1.health_pb2_grpc")
+    health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
+    gate = tmp_path / "gate"
+    for name in ("old", "new"):
+        shutil.copytree(tiny_model_repository, tmp_path / name / "models")
+    (tmp_path / "new" / "models" / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+
+        def started(name: str, port: int) -> Server:
+            return stack.enter_context(
+                running(
+                    tmp_path / name / "models",
+                    tmp_path / name,
+                    settings={"replica": name, "grpc_port": port},
+                    module="tests.e2e.altered_server",
+                    passed=listener,
+                )
+            )
+
+        old = started("old", 0)
+        address = old.wait_logged(event="listening for gRPC")["address"]
+        kept = stack.enter_context(grpc.insecure_channel(address))
+
+        def answering(channel: Any) -> str:
+            request = health_pb2.HealthCheckRequest(service="tiny")
+            check = health.HealthStub(channel).Check
+            reply, call = check.with_call(request, timeout=PATIENCE, wait_for_ready=True)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+            return str(dict(call.trailing_metadata())["x-replica"])
+
+        def answering_anew() -> str:
+            options = [("grpc.use_local_subchannel_pool", 1)]  # or it shares a connection
+            with grpc.insecure_channel(address, options=options) as channel:
+                return answering(channel)
+
+        assert answering(kept) == "old"
+        new = started("new", int(address.rpartition(":")[2]))
+        wait_until(lambda: len(new.children()) >= 3)
+        assert {answering_anew() for _ in range(20)} == {"old"}, "it listened before it was ready"
+        gate.touch()
+        new.wait_logged(event="listening for gRPC")
+        wait_until(lambda: answering_anew() == "new")
+        assert answering(kept) == "old"
+        assert old.stop() == 0
+        assert answering(kept) == "new"
+        assert {answering_anew() for _ in range(20)} == {"new"}
 
 
 @pytest.mark.parametrize(("count", "kind"), [(2, socket.AF_INET), (1, socket.AF_UNIX)])
