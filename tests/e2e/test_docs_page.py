@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.e2e.browser import PHONE, opened, violations
 from tests.e2e.conftest import KEY
@@ -146,8 +146,13 @@ def test_both_pages_speak_chinese(browser: Browser, full_server: Server) -> None
         assert violations(page) == []
         page.goto(f"{full_server.url}/docs")
         page.get_by_text("从图片中抠出前景").wait_for()
+        operation = ready(page, SENTIMENT)
+        expect(operation.locator("button.execute")).to_have_text("执行")
+        assert executed(page, operation) == 200
+        operation.get_by_role("heading", name="响应体").wait_for()
         page.get_by_role("button", name="English").click()
         page.get_by_text("Cut the foreground out of a picture").wait_for()
+        expect(operation.locator("button.execute")).to_have_text("Execute")
         page.goto(f"{full_server.url}/docs/errors#text_empty")
         assert "There is no text" in row.inner_text()
 

@@ -3,7 +3,7 @@
 import { applyLanguage, language, onLanguage } from "/console/i18n.js";
 import { startSwitch } from "/console/switch.js";
 
-const [english, { api: chinese }] = await Promise.all(
+const [english, { api: chinese, page: chineseWords }] = await Promise.all(
   ["/openapi.json", "/docs/chinese.json"].map(async (address) => (await fetch(address)).json()),
 );
 const ERRORS = {
@@ -30,6 +30,22 @@ function translated(node) {
   ];
   return Object.fromEntries(Object.entries(node).map(entry));
 }
+
+// Swagger UI has no translation: its own words are replaced where they appear, but not in values.
+const VALUES = "pre, code, option, textarea";
+const englishWords = Object.fromEntries(Object.entries(chineseWords).map((pair) => pair.reverse()));
+
+function relabel(root) {
+  const words = language() === "zh" ? chineseWords : englishWords;
+  const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  for (let text = texts.currentNode; text; text = texts.nextNode()) {
+    if (text.data in words && !text.parentElement.closest(VALUES)) text.data = words[text.data];
+  }
+}
+
+const page = document.getElementById("swagger-ui");
+const changes = { childList: true, characterData: true, subtree: true };
+new MutationObserver((changed) => changed.forEach(({ target }) => relabel(target))).observe(page, changes);
 
 function show() {
   const spec = language() === "zh" ? translated(english) : structuredClone(english);
