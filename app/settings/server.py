@@ -136,7 +136,7 @@ class Settings(BaseSettings):
         0, description="Concurrent requests, counted likewise. 0: unlimited."
     )
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(8000, description="Port to listen on. 0 picks a free port and logs it.")
     model_repository: Path = Field(
         Path("model_repo"),

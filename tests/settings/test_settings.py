@@ -101,6 +101,7 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, word
 @pytest.mark.parametrize(
     ("values", "words"),
     [
+        ({"host": ""}, ("PADDLEPOOL_HOST", "at least 1 character")),  # it would mean every address
         ({"port": 70_000}, ("PADDLEPOOL_PORT", "65535", "70000")),
         ({"segment_max_bytes": "12 MiB"}, ("PADDLEPOOL_SEGMENT_MAX_BYTES", "integer", "12 MiB")),
         ({"log_level": "loud"}, ("PADDLEPOOL_LOG_LEVEL", "'debug'", "loud")),
