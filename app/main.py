@@ -195,7 +195,8 @@ async def _lifespan(
     if services.lifecycle.accepts_when_ready:
         while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    if services.settings.grpc_port is not None:
+    # A server that is stopped while its models are loaded must take no call from the ready one.
+    if services.settings.grpc_port is not None and not services.lifecycle.draining:
         from app.service.grpc.server import GrpcServer  # an optional extra
 
         grpc = GrpcServer(services, app.state.gates)

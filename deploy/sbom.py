@@ -109,6 +109,7 @@ def _packages(installed: Sequence[Component], dockerfile: str) -> Iterator[Compo
         if name in unneeded or name in seen:
             continue
         seen.add(name)
+        component.setdefault("purl", f"pkg:pypi/{name}@{component['version']}")
         if name in LICENCES:
             component.setdefault("licenses", [{"license": {"id": LICENCES[name]}}])
         # Nothing but the package itself: where a checkout lies is nobody's business.

@@ -47,9 +47,13 @@ class PoolServer(uvicorn.Server):
             if sig != signal.SIGHUP:
                 self.force_exit = self.should_exit = True
             return
-        self._services.lifecycle.draining = True
-        # No load balancer routes traffic to a server in a terminal, so Ctrl+C needs no drain delay.
-        delay = self._services.settings.drain_delay_seconds if sig != signal.SIGINT else 0.0
+        lifecycle = self._services.lifecycle
+        lifecycle.draining = True
+        # No load balancer routes traffic to a server in a terminal, or to one that waits for its
+        # models before it accepts connections.
+        waits = lifecycle.accepts_when_ready and not self.started
+        at_once = sig == signal.SIGINT or waits
+        delay = 0.0 if at_once else self._services.settings.drain_delay_seconds
         self._stop_at = time.monotonic() + delay
 
     async def on_tick(self, counter: int) -> bool:

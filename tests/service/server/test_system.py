@@ -125,12 +125,12 @@ def test_the_next_server_shares_the_grpc_port(tiny_model_repository: Path, tmp_p
     (tmp_path / "new" / "models" / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
     with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
 
-        def started(name: str, port: int) -> Server:
+        def started(name: str, port: int, **settings: object) -> Server:
             return stack.enter_context(
                 running(
                     tmp_path / name / "models",
                     tmp_path / name,
-                    settings={"replica": name, "grpc_port": port},
+                    settings={"replica": name, "grpc_port": port, **settings},
                     module="tests.e2e.altered_server",
                     passed=listener,
                 )
@@ -153,7 +153,13 @@ def test_the_next_server_shares_the_grpc_port(tiny_model_repository: Path, tmp_p
                 return answering(channel)
 
         assert answering(kept) == "old"
-        new = started("new", int(address.rpartition(":")[2]))
+        port = int(address.rpartition(":")[2])
+        given_up = started("new", port, drain_delay_seconds=60)
+        wait_until(lambda: len(given_up.children()) >= 3)
+        assert given_up.stop() == 0
+        assert "listening for gRPC" not in given_up.text(), "it never had a model"
+        assert "requests are accepted for 0.0 s more" in given_up.text()
+        new = started("new", port)
         wait_until(lambda: len(new.children()) >= 3)
         assert {answering_anew() for _ in range(20)} == {"old"}, "it listened before it was ready"
         gate.touch()
