@@ -89,7 +89,7 @@ TOOLS := load deploy doors schema workflows
 .venv-workflows/.installed: deploy/workflows.lock
 .venv-doors/.installed: tests/e2e/requirements.lock
 .venv-schema/.installed: tests/e2e/schema.lock
-$(TOOLS:%=.venv-%/.installed):
+$(TOOLS:%=.venv-%/.installed): | $(READY)
 	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	touch $@

@@ -3,7 +3,8 @@
     python3 deploy/release/version.py v1.0.0           # prints 1.0.0, or what disagrees
     python3 deploy/release/version.py --notes v1.0.0   # prints the changelog's section
 
-Exit code 1: something disagrees, or the changelog has no section for the version.
+Exit code 1: something disagrees, the changelog has no section for the version, or it has entries
+under [Unreleased].
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,16 +57,34 @@ def section(changelog: Path, version: str) -> str:
     return match[1].strip() if match else ""
 
 
+def unreleased(changelog: Path) -> str:
+    """Return the entries under [Unreleased]; a release has moved them to its own section."""
+    pattern = r"^## \[Unreleased\]\n(.*?)(?=^## |\Z)"
+    match = re.search(pattern, changelog.read_text("utf-8"), re.M | re.S)
+    return match[1].strip() if match else ""
+
+
+def linked(notes: str, tag: str) -> str:
+    """Return release notes whose relative links lead to the repository at the tag."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    source = project["urls"]["Source"]
+    return re.sub(r"\]\((?![a-z]+:|#)([^)\s]+)\)", rf"]({source}/blob/{tag}/\1)", notes)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--notes", action="store_true", help="print the changelog's section")
     parser.add_argument("tag")
     given = parser.parse_args(arguments)
-    if faults := disagreements(given.tag):
+    changelog = ROOT / "CHANGELOG.md"
+    faults = disagreements(given.tag)
+    if unreleased(changelog):
+        faults.append("CHANGELOG.md: [Unreleased] has entries; move them to the version's section")
+    if faults:
         print("\n".join(faults), file=sys.stderr)
         return 1
     version = given.tag.removeprefix("v")
-    print(section(ROOT / "CHANGELOG.md", version) if given.notes else version)
+    print(linked(section(changelog, version), given.tag) if given.notes else version)
     return 0
 
 

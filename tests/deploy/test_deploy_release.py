@@ -28,7 +28,7 @@ RELEASE = ROOT / "deploy" / "release"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SCRIPTS = [ROOT / ".ci" / "run", ROOT / ".ci" / "nightly", *sorted(RELEASE.glob("*.sh"))]
 DIGEST = "sha256:" + "1" * 64
-INSTALL = "make .venv-workflows/.installed makes their environment"
+INSTALL = "make .venv-workflows/.installed, or .ci/nightly for actionlint"
 
 
 def run(
@@ -109,11 +109,30 @@ class TestVersion:
                 shutil.copy(ROOT / name, target)
         return tmp_path
 
-    def test_everything_agrees_with_the_tag_of_this_version(
-        self, version: ModuleType, capsys: pytest.CaptureFixture[str]
+    def test_a_release_has_moved_its_entries(
+        self,
+        version: ModuleType,
+        copy: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
-        assert version.main([f"v{__version__}"]) == 0
+        """Everything else agrees with the tag of this version."""
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        monkeypatch.setattr(version, "ROOT", copy)
+        changelog = copy / "CHANGELOG.md"
+        tag, head = f"v{__version__}", "## [Unreleased]\n\n"
+        released = (
+            changelog.read_text("utf-8").partition("## [Unreleased]")[2].partition("\n## ")[2]
+        )
+        changelog.write_text(f"{head}- new\n\n## {released}")
+        assert version.main([tag]) == 1
+        assert "[Unreleased] has entries" in capsys.readouterr().err
+        changelog.write_text(f"{head}## {released}")
+        assert version.main([tag]) == 0
         assert capsys.readouterr().out == f"{__version__}\n"
+        assert version.main(["--notes", tag]) == 0
+        source = "https://github.com/paddlepool/paddlepool"
+        assert f"[upgrading]({source}/blob/{tag}/docs/upgrading.md)" in capsys.readouterr().out
 
     @pytest.mark.parametrize("tag", ["1.0.0", "v1.0", "v1.0.0-1", "release"])
     def test_a_tag_that_is_no_version_is_refused(self, version: ModuleType, tag: str) -> None:

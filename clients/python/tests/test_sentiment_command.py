@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from paddlepool_client import Client
+from paddlepool_client import Client, __version__
 from paddlepool_client.commands import sentiment
 from paddlepool_client.commands.errors import CommandError
 from paddlepool_client.commands.main import main
@@ -50,6 +50,12 @@ class Server:
         transport = httpx.MockTransport(self)
         connect = partial(Client, transport=transport, sleep=lambda seconds: None)
         return sentiment.run(parser.parse_args([str(file), *more]), connect=connect)
+
+
+def test_the_version_is_that_of_the_client(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"paddlepool-client {__version__}\n"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from paddlepool_client import __version__
 from paddlepool_client.commands.errors import CommandError
 
 COMMANDS = {
@@ -27,6 +28,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "paddlepool-client") 
         epilog=f"commands:\n{listing}\n\n`{prog} COMMAND --help` describes each one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     # Only the first word is parsed here: the command parses the others, including `--`.
     first, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
