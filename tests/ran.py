@@ -2,10 +2,18 @@
 
 import subprocess
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+
+needs_converter = pytest.mark.skipif(
+    find_spec("paddle2onnx") is None,
+    reason="NOT TESTED: paddle2onnx is not installed; it has no wheel for Python 3.13",
+)
 
 
 def ran(

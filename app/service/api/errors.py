@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from app.contracts import errors
-from app.service.api.problems import Fault, Refused
+from app.service.api.problems import Fault, Refused, phrase
 
 STATUS: Mapping[type[errors.PaddlepoolError], int] = {
     errors.PaddlepoolError: 500,
@@ -98,7 +97,7 @@ def http_fault(status: int, detail: str, headers: Mapping[str, str] | None = Non
     return Fault(
         status=status,
         code=HTTP_CODES.get(status, "invalid_request"),
-        title=HTTPStatus(status).phrase,
+        title=phrase(status),
         detail=detail,
         headers=headers or {},
     )
@@ -146,7 +145,7 @@ def fault_from(error: Exception, request_id: str) -> Fault:
         case RequestValidationError():
             return _fault_of_validation(error)
         case HTTPException():
-            detail = HTTP_DETAILS.get(error.status_code, HTTPStatus(error.status_code).phrase)
+            detail = HTTP_DETAILS.get(error.status_code, phrase(error.status_code))
             return http_fault(error.status_code, detail, error.headers)
     log_failure(error, request_id)
     return http_fault(500, INTERNAL)
@@ -227,7 +226,7 @@ def error_codes() -> tuple[ErrorCode, ...]:
         if error is not errors.PaddlepoolError
     }
     when = tomllib.loads(WHEN.read_text("utf-8"))
-    of_http = {(code, status, HTTPStatus(status).phrase) for status, code in HTTP_CODES.items()}
+    of_http = {(code, status, phrase(status)) for status, code in HTTP_CODES.items()}
     return tuple(
         ErrorCode(code, status, title, when[code])
         for code, status, title in sorted(domain | of_http)

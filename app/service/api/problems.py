@@ -153,6 +153,15 @@ TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 """Further error statuses of a task's endpoint."""
 
 
+PHRASES = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
+"""Names of statuses that Python 3.13 changed. Replies do not depend on Python's version."""
+
+
+def phrase(status: int) -> str:
+    """Return the name of an HTTP status."""
+    return PHRASES.get(status) or HTTPStatus(status).phrase
+
+
 def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str, dict[str, Any]]:
     """Describe these statuses for OpenAPI, in the form of problem+json or of `form`."""
     model: type[BaseModel] = Problem
@@ -165,7 +174,7 @@ def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str,
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
         status: {
-            "description": HTTPStatus(status).phrase,
+            "description": phrase(status),
             "content": {media_type: {"schema": schema}},
         }
         for status in statuses

@@ -22,13 +22,14 @@ from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import build_info
 from tests.engine.fakes import PATIENCE
-from tests.ran import ran
+from tests.ran import needs_converter, ran
 
 pytestmark = pytest.mark.paddle
 
 MODELS = Path(__file__).parents[3] / "model_repo"
 LEGACY = Path(__file__).parents[2] / "making" / "export" / "legacy" / "model"
 FAST_BFLOAT16 = "bf16" in build_info()["cpu_flags"]
+CONVERTED = [pytest.param(name, marks=needs_converter) for name in ("onnxruntime", "openvino")]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def golden(files: ModelFiles) -> tuple[Tensors, Tensors]:
     return test.inputs, test.outputs
 
 
-@pytest.mark.parametrize("backend", ["paddle_dygraph", "paddle_jit", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("backend", ["paddle_dygraph", "paddle_jit", *CONVERTED])
 def test_every_backend_gives_the_golden_output(mnist: ModelFiles, backend: str) -> None:
     inputs, expected = golden(mnist)
     with opened(mnist, backend) as predictor:
@@ -76,6 +77,7 @@ def test_every_backend_gives_the_golden_output(mnist: ModelFiles, backend: str) 
         )
 
 
+@needs_converter
 def test_only_lines_of_ours_are_logged_of_a_failed_run(capfd: pytest.CaptureFixture[str]) -> None:
     """ONNX Runtime would write its errors to standard error, too, among lines of JSON."""
     unequal = {
@@ -90,7 +92,7 @@ def test_only_lines_of_ours_are_logged_of_a_failed_run(capfd: pytest.CaptureFixt
     assert [line for line in lines if not line.startswith("{")] == []
 
 
-@pytest.mark.parametrize("backend", ["paddle_jit", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("backend", ["paddle_jit", *CONVERTED])
 def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> None:
     """Two outputs, and pictures of sizes that were not seen before."""
     random = np.random.default_rng(5)
@@ -103,6 +105,7 @@ def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> N
             assert largest_difference(found, expected) < 1e-5
 
 
+@needs_converter
 def test_a_failed_conversion_is_explained_without_a_path(tiny: ModelFiles, tmp_path: Path) -> None:
     """The reason stands in `/info`."""
     with (

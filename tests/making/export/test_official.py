@@ -17,6 +17,7 @@ from app.models.networks.u2net import U2NET
 from tests.making.export.test_u2net_weights import random_arrays
 from tests.making.export.u2net_onnx import write_u2netp
 from tests.making.export.wheels import Registry, release_of, wheel_of
+from tests.ran import needs_converter
 
 pytestmark = pytest.mark.paddle
 
@@ -78,6 +79,7 @@ def test_official_provenance(published: Path, onnx_file: Path) -> None:
     assert weights["sha256"] == release_of(onnx_file.read_bytes()).sha256
 
 
+@needs_converter
 def test_what_is_published_is_not_pulled_again(
     published: Path, registry: Registry, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import read_manifest
 from tests.e2e.process import running
-from tests.ran import ROOT, ran
+from tests.ran import ROOT, needs_converter, ran
 
 MODELS = ("centred", "doubled", "dtypes", "found", "legacy", "mixed", "single", "static_legacy")
 DATATYPES = {
@@ -124,7 +124,7 @@ def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
     assert f"Datatypes: {', '.join(DATATYPES.values())}, and BYTES for" in protocol
 
 
-@pytest.mark.parametrize("backend", ["paddle_jit", "openvino"])
+@pytest.mark.parametrize("backend", ["paddle_jit", pytest.param("openvino", marks=needs_converter)])
 def test_other_frameworks_run_a_program_without_parameters(sealed: Path, backend: str) -> None:
     files = ModelRepository(sealed).read("doubled", 1)
     rows = np.array([[1, 2, 3]], np.float32)

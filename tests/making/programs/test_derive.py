@@ -21,7 +21,7 @@ from app.models.repository.manifest import Derivation, DerivedProgram
 from app.tasks import PIPELINES
 from app.tasks.task import agreement_of, load_tasks
 from tests.engine.fakes import FakeFactory, row
-from tests.ran import ran
+from tests.ran import needs_converter, ran
 
 MODELS = Path(__file__).parents[3] / "model_repo"
 OFFICIAL = MODELS / "u2netp" / "2"
@@ -49,6 +49,7 @@ def without_programs(model: Path, version: str, target: Path) -> ModelRepository
     return ModelRepository(target)
 
 
+@needs_converter
 @pytest.mark.paddle
 @pytest.mark.slow
 def test_a_transformer_gets_its_int8_program(

@@ -13,6 +13,7 @@ from app.making.programs.derive import derive_int8
 from app.making.programs.onnx_graph import Graph
 from app.making.programs.smoothing import quantise_embeddings, smooth
 from app.models.repository.layout import ModelRepository
+from tests.ran import needs_converter
 
 MODELS = Path(__file__).parents[3] / "model_repo"
 CHANNELS, HIDDEN = 4, 6
@@ -86,6 +87,7 @@ def test_a_large_row_of_an_embedding_costs_the_small_ones_nothing() -> None:
     outputs(model)
 
 
+@needs_converter
 @pytest.mark.paddle
 @pytest.mark.slow
 def test_the_committed_text_program_is_the_one_that_derive_makes() -> None:
