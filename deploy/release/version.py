@@ -52,14 +52,16 @@ def disagreements(tag: str, root: Path = ROOT) -> list[str]:
 
 def section(changelog: Path, version: str) -> str:
     """Return the text below the version's heading up to the next one; "" if there is none."""
-    pattern = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"
-    match = re.search(pattern, changelog.read_text("utf-8"), re.M | re.S)
-    return match[1].strip() if match else ""
+    return _below(changelog, rf"\[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d")
 
 
 def unreleased(changelog: Path) -> str:
     """Return the entries under [Unreleased]; a release has moved them to its own section."""
-    pattern = r"^## \[Unreleased\]\n(.*?)(?=^## |\Z)"
+    return _below(changelog, r"\[Unreleased\]")
+
+
+def _below(changelog: Path, heading: str) -> str:
+    pattern = rf"^## {heading}\n(.*?)(?=^## |\Z)"
     match = re.search(pattern, changelog.read_text("utf-8"), re.M | re.S)
     return match[1].strip() if match else ""
 

@@ -43,8 +43,8 @@ def test_operation_ids_are_stable(schema: dict[str, Any]) -> None:
 
 
 def texts_of(part: Any, *, in_reply: bool = False) -> Iterator[str]:
-    """What the page shows of a part of an operation that is opened: no schema of a reply, and no
-    schema that has a name. Errors have one row, with its own text."""
+    """The summaries and descriptions that the page shows of an opened operation. The schema of a
+    reply is behind a tab, and all errors share one row with a text of its own."""
     if isinstance(part, list):
         for each in part:
             yield from texts_of(each, in_reply=in_reply)
