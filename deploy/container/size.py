@@ -75,6 +75,17 @@ def paddle_parts() -> Iterator[tuple[str, int]]:
             yield file.name, size
 
 
+def bytes_of_models(directory: Path) -> int:
+    """Return the size of the repository without the versions that .dockerignore leaves out."""
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    left_out = [ROOT / line for line in lines if line.startswith("model_repo/")]
+    return sum(
+        file.stat().st_size
+        for file in directory.rglob("*")
+        if file.is_file() and not any(file.is_relative_to(each) for each in left_out)
+    )
+
+
 def table(found: Mapping[str, int], models: int) -> str:
     """Return the table as Markdown, the largest row first."""
     large = {name: size for name, size in found.items() if size >= SHOWN * MEGABYTE}
@@ -92,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, default=ROOT / "model_repo")
     parser.add_argument("package", nargs="*", metavar="PACKAGE")
     given = parser.parse_args(arguments)
-    models = sum(file.stat().st_size for file in given.models.rglob("*") if file.is_file())
+    models = bytes_of_models(given.models.resolve())
     print(table(sizes(needed(given.package) if given.package else kept()), models))
     parts = sorted(paddle_parts(), key=lambda item: -item[1])
     print("\nOf paddlepaddle:", "; ".join(f"{n} {s / MEGABYTE:,.0f}" for n, s in parts))

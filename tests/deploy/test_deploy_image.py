@@ -100,6 +100,21 @@ def test_whatever_is_copied_travels_to_the_builder() -> None:
         assert any(source == each or source.startswith(f"{each}/") for source in copied), each
 
 
+def test_only_the_newest_version_of_a_model_travels() -> None:
+    """Like the wheel. What `paddlepool pull` published in the checkout travels too."""
+    versions: dict[str, list[int]] = {}
+    for file in ran(["git", "ls-files", "model_repo/*/*/manifest.json"]).stdout.split():
+        _, model, version, _ = file.split("/")
+        versions.setdefault(model, []).append(int(version))
+    older = {
+        f"model_repo/{model}/{version}"
+        for model, found in versions.items()
+        for version in sorted(found)[:-1]
+    }
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    assert older == {line for line in lines if line.startswith("model_repo/")}
+
+
 def test_the_image_keeps_what_the_server_imports_and_no_tools(script: Script) -> None:
     """Dependencies of dependencies stay, extras that were not asked for go. An unknown package is
     refused: otherwise everything would look unneeded and the image would be empty."""

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from app import __version__
+from paddlepool_client import __version__ as client_version
 from tests.deploy.conftest import Script, Stub, tool
 from tests.http_stub import Answer, Reply, as_json
 from tests.ran import ROOT, ran
@@ -29,6 +30,10 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 SCRIPTS = [ROOT / ".ci" / "run", ROOT / ".ci" / "nightly", *sorted(RELEASE.glob("*.sh"))]
 DIGEST = "sha256:" + "1" * 64
 INSTALL = "make .venv-workflows/.installed, or .ci/nightly for actionlint"
+PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
+needs_environment = pytest.mark.skipif(
+    not PYTHON.exists(), reason="SKIPPED: make .venv-deploy/.installed makes the environment"
+)
 
 
 def run(
@@ -424,12 +429,10 @@ class TestPublishing:
         assert all("--password-stdin" in call for call in tools.calls())
 
 
+@needs_environment
 @pytest.mark.slow
 def test_the_chart_is_packaged_with_the_servers_version(tmp_path: Path) -> None:
-    python = ROOT / ".venv-deploy" / "bin" / "python"
-    if not python.exists():
-        pytest.skip("SKIPPED: make .venv-deploy/.installed makes the environment")
-    done = run([python, RELEASE / "chart.py", "--output", tmp_path / "chart"])
+    done = run([PYTHON, RELEASE / "chart.py", "--output", tmp_path / "chart"])
     assert done.returncode == 0, done.stderr
     archive = tmp_path / "chart" / f"paddlepool-{__version__}.tgz"
     assert done.stdout.strip() == str(archive)
@@ -439,3 +442,22 @@ def test_the_chart_is_packaged_with_the_servers_version(tmp_path: Path) -> None:
         chart = yaml.safe_load(file.read())
         assert "paddlepool/values.schema.json" in packed.getnames()
     assert chart["version"] == chart["appVersion"] == __version__
+
+
+@needs_environment
+@pytest.mark.nightly
+def test_the_distributions_are_built_by_one_script(tmp_path: Path) -> None:
+    """From the registry up, of the last commit; the client passes its tests on each Python here."""
+    done = ran([RELEASE / "build_dist.sh", tmp_path], timeout=900)
+    sums = (tmp_path / "SHA256SUMS").read_text("ascii")
+    assert done.stdout.endswith(sums)
+    ran(["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path)
+    found = [str(file.relative_to(tmp_path)) for file in tmp_path.glob("*/*")]
+    assert sorted(found) == [
+        f"chart/paddlepool-{__version__}.tgz",
+        f"python/paddlepool-{__version__}-py3-none-any.whl",
+        f"python/paddlepool-{__version__}.tar.gz",
+        f"python/paddlepool_client-{client_version}-py3-none-any.whl",
+        f"python/paddlepool_client-{client_version}.tar.gz",
+        "sbom/paddlepool.cdx.json",
+    ]
