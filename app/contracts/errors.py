@@ -1,42 +1,5 @@
 """All errors of Paddlepool, in domain terms.
 
-    PaddlepoolError
-    ├── InputError                      the client's request is invalid
-    │   ├── FileMissing
-    │   ├── FileTooLarge
-    │   ├── UnsupportedMediaType
-    │   ├── UnsupportedEncoding
-    │   ├── ImageUnreadable
-    │   ├── ResolutionTooHigh
-    │   ├── TooManyScans
-    │   ├── InvalidParameter
-    │   ├── TextEmpty
-    │   ├── TextTooLong
-    │   ├── TooManyInputs
-    │   ├── InvalidTensor
-    │   └── OutputTooLarge
-    ├── HostNotAllowed
-    ├── CrossSite
-    ├── Unauthorized
-    ├── Forbidden
-    ├── GroupNotRunning
-    ├── ModelNotFound
-    ├── ModelNotReady
-    ├── ModelLoadFailed
-    ├── Overloaded
-    │   └── QuotaExceeded
-    ├── DeadlineExceeded
-    ├── WorkerCrashed
-    ├── ModelOutputInvalid
-    └── OperatorError                   the installation is at fault; never reaches a client
-        ├── ConfigError
-        ├── ManifestError
-        ├── ExportError
-        ├── DownloadError
-        └── BackendError
-            ├── BackendUnavailable
-            └── RunRefused
-
 `app.service.api.errors` maps these classes to HTTP status codes; this module does not depend on
 HTTP. A message states what was received, what was expected and the limit. It never repeats the
 client's input and never contains the text of a library's exception.
@@ -44,28 +7,22 @@ client's input and never contains the text of a library's exception.
 
 from __future__ import annotations
 
-from typing import Self
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Self
 
 
+@dataclass(eq=False, repr=False)
 class PaddlepoolError(Exception):
     """Base class of all errors. `limit` and `received` are safe to show to a client."""
 
-    code = "internal_error"
-    title = "Internal error"
+    code: ClassVar[str] = "internal_error"
+    title: ClassVar[str] = "Internal error"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        limit: int | float | str | None = None,
-        received: int | float | str | None = None,
-        errors: tuple[dict[str, str], ...] = (),
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.limit = limit
-        self.received = received
-        self.errors = errors
+    message: str
+    _: KW_ONLY
+    limit: int | float | str | None = None
+    received: int | float | str | None = None
+    errors: tuple[dict[str, str], ...] = ()
 
     def without_traceback(self) -> Self:
         """Return a copy without traceback, cause and context.
@@ -194,22 +151,14 @@ class ModelLoadFailed(PaddlepoolError):
     title = "The model cannot be loaded"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Overloaded(PaddlepoolError):
     """`retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1."""
 
     code = "overloaded"
     title = "Overloaded"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        retry_after: float = 1.0,
-        limit: int | float | str | None = None,
-        received: int | float | str | None = None,
-    ) -> None:
-        super().__init__(message, limit=limit, received=received)
-        self.retry_after = retry_after
+    retry_after: float = 1.0
 
 
 class QuotaExceeded(Overloaded):
