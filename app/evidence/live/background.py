@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -18,7 +19,7 @@ from app.engine.registry.registry import ModelRegistry
 from app.evidence.live.chooser import Chooser, Choosing, Precision
 from app.evidence.live.prover import Prover, Which
 from app.evidence.live.shadow import Shadow
-from app.evidence.live.shadow_predictor import Closed, IdleGate, RegistryProxy, ShadowPredictors
+from app.evidence.live.shadow_predictor import Closed, IdleGate, ShadowPredictors
 from app.models.repository.layout import ModelFiles
 from app.observability.metrics import Metrics
 
@@ -48,13 +49,13 @@ class Background:
     chooser: Chooser
     clock: Clock = time.monotonic
     start_seconds: float = START_SECONDS
-    started: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._live, name="background", daemon=True)
 
     def start(self) -> None:
-        self.started()
+        """Start the thread; called from the event loop."""
+        self.chooser.loop = asyncio.get_running_loop()
         self._thread.start()
 
     def began(self) -> None:
@@ -117,9 +118,8 @@ def open_background(
     suspension = Suspension()
     idle_gate = IdleGate(suspension)
     predictors = ShadowPredictors(open_predictor=backend(suspension), idle_gate=idle_gate)
-    proxy = RegistryProxy(registry)
     shadow = Shadow(
-        proxy,
+        registry,
         predictors,
         fraction=fraction,
         groups=groups,
@@ -131,7 +131,6 @@ def open_background(
     return Background(
         idle_gate,
         shadow=shadow,
-        prover=Prover(proxy, predictors, which=prove),
-        chooser=Chooser(proxy, predictors, precision=which, keep=keep),
-        started=proxy.bind,
+        prover=Prover(registry, predictors, which=prove),
+        chooser=Chooser(registry, predictors, precision=which, keep=keep),
     )

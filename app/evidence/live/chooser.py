@@ -8,6 +8,7 @@ short.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -21,8 +22,9 @@ from app.contracts.resources import available_memory
 from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
+from app.engine.registry.registry import ModelRegistry
 from app.evidence.live.race import Race
-from app.evidence.live.shadow_predictor import FinalFailures, RegistryProxy, ShadowPredictors
+from app.evidence.live.shadow_predictor import FinalFailures, ShadowPredictors
 from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
@@ -61,13 +63,15 @@ class _Search:
 class Chooser:
     """Chooses default groups; owned by one thread. `keep` stores each choice for the next start."""
 
-    registry: RegistryProxy
+    registry: ModelRegistry
     shadow_predictors: ShadowPredictors
     precision: Choosing
     keep: Callable[[ModelFiles, Choice], None]
     clock: Clock = time.monotonic
     wall_clock: Clock = time.time
     free_bytes: Callable[[], int] = available_memory
+    loop: asyncio.AbstractEventLoop = field(init=False)
+    """The event loop of `registry`."""
     _final_failures: FinalFailures = field(default_factory=FinalFailures, init=False)
     _searches: dict[ServedModel, _Search] = field(default_factory=dict, init=False)
     _crashed: dict[tuple[str, str, str], str] = field(default_factory=dict, init=False)
@@ -188,7 +192,7 @@ class Chooser:
                     raise BackendError(
                         f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
                     )
-                if not self.registry.adopt(served, choice):
+                if not self._adopt(served, choice):
                     return  # a reload replaced the version; the new one is next
             except ModelNotReady:
                 return  # the server is shutting down
@@ -213,6 +217,10 @@ class Chooser:
                 if model.files is served.files:  # the same version with its new default group
                     self._searches[model] = search
 
+    def _adopt(self, served: ServedModel, choice: Choice) -> bool:
+        adopting = self.registry.adopt(served, choice)
+        return asyncio.run_coroutine_threadsafe(adopting, self.loop).result()
+
     def _measure_again(self, search: _Search) -> None:
         search.waiting, search.undecided = search.undecided, []
         search.not_before = self.clock() + RETRY_SECONDS
@@ -227,7 +235,7 @@ class Chooser:
         self._crashed[_key(served, chosen)] = why
         log.error("%s@%d: %s; back to %s", served.name, served.version, why, first)
         try:
-            self.registry.adopt(served, first_choice(served.files.config, reason=why))
+            self._adopt(served, first_choice(served.files.config, reason=why))
         except ModelNotReady:
             return False
         return True

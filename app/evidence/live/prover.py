@@ -14,7 +14,8 @@ from app.contracts.ports import Clock
 from app.contracts.status import CANNOT_START, Effect
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow_predictor import FinalFailures, RegistryProxy, ShadowPredictors
+from app.engine.registry.registry import ModelRegistry
+from app.evidence.live.shadow_predictor import FinalFailures, ShadowPredictors
 from app.evidence.verdict.proof import MIN_PAIRS, Runner, Runs, Verdict, interleave, judge
 
 Which = Literal["off", "started", "all"]
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 class Prover:
     """Proves one group at a time; `which` selects the started groups, or all of config.toml."""
 
-    registry: RegistryProxy
+    registry: ModelRegistry
     shadow_predictors: ShadowPredictors
     which: Which
     clock: Clock = time.monotonic

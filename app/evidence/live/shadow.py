@@ -12,12 +12,8 @@ from app.contracts.ports import Agreement, AgreementOf
 from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow_predictor import (
-    FinalFailures,
-    RegistryProxy,
-    ShadowPredictor,
-    ShadowPredictors,
-)
+from app.engine.registry.registry import ModelRegistry
+from app.evidence.live.shadow_predictor import FinalFailures, ShadowPredictor, ShadowPredictors
 from app.models.repository.config import ModelConfig
 from app.observability.metrics import Metrics
 
@@ -45,7 +41,7 @@ class Shadow:
     opened, the least recently used one is closed.
     """
 
-    registry: RegistryProxy
+    registry: ModelRegistry
     shadow_predictors: ShadowPredictors
     fraction: float
     groups: Sequence[str]

@@ -11,12 +11,10 @@ from weakref import WeakKeyDictionary
 
 from app.contracts.errors import PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Predictor, PredictorFactory
-from app.contracts.status import Choice
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.process.suspension import Suspension
 from app.engine.queue.job import ShapeKey
 from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
 from app.evidence.verdict.proof import Timed
 
 SETTLE_SECONDS = 0.02
@@ -92,27 +90,6 @@ class IdleGate:
             self._changed.notify_all()
             self._idle.notify_all()
         self.suspension.end()
-
-
-class RegistryProxy:
-    """Lets the background thread call the registry, which belongs to the event loop."""
-
-    def __init__(self, registry: ModelRegistry) -> None:
-        self._registry = registry
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def bind(self) -> None:
-        self._loop = asyncio.get_running_loop()
-
-    def served(self) -> tuple[ServedModel, ...]:
-        return self._registry.served()
-
-    def adopt(self, served: ServedModel, choice: Choice) -> bool:
-        if self._loop is None:
-            raise RuntimeError("this is a bug: no event loop was bound")
-        return asyncio.run_coroutine_threadsafe(
-            self._registry.adopt(served, choice), self._loop
-        ).result()
 
 
 RUN_SECONDS = 120.0

@@ -41,7 +41,7 @@ def build(live: Live) -> Iterator[Build]:
         )
         parts: dict[str, Any] = {"shadow": shadow, "prover": prover, "chooser": chooser}
         built.append(Background(live.gate, **parts | options))
-        built[-1].start()
+        live.loop(built[-1].start)
         return built[-1]
 
     yield build

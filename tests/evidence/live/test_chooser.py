@@ -15,7 +15,6 @@ from app.contracts.ports import PredictorSpec
 from app.contracts.status import Choice
 from app.engine.registry.model import ServedModel
 from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
-from app.evidence.live.shadow_predictor import RegistryProxy
 from tests.engine.fakes import (
     Crash,
     FakePredictor,
@@ -64,10 +63,8 @@ class Bench:
         self.registry.load_all()
 
     def chooser(self, precision: Choosing = "auto") -> Chooser:
-        proxy = RegistryProxy(self.registry.it)
-        self.loop(proxy.bind)
-        return Chooser(
-            proxy,
+        chooser = Chooser(
+            self.registry.it,
             self.beside,
             precision=precision,
             keep=lambda _files, choice: self.kept.append(choice),
@@ -75,6 +72,8 @@ class Bench:
             wall_clock=lambda: NOW,
             free_bytes=lambda: self.free_bytes,
         )
+        chooser.loop = self.loop.loop
+        return chooser
 
     def choose(self, precision: Choosing = "auto") -> Choice:
         settle(self.chooser(precision))
