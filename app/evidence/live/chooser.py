@@ -23,7 +23,7 @@ from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.engine.registry.registry import ModelRegistry
-from app.evidence.live.race import Race
+from app.evidence.live.race import open_race
 from app.evidence.live.shadow_predictor import FinalFailures, ShadowPredictors
 from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of
 from app.models.repository.config import TOGETHER
@@ -137,7 +137,7 @@ class Chooser:
         most = EXACT_DIFFERENCE if self.precision == "exact" else math.inf
         failed = CANNOT_START
         try:
-            with Race(self.shadow_predictors, served, name, together=together) as race:
+            with open_race(self.shadow_predictors, served, name, together=together) as race:
                 failed = "its runs failed: "
                 lap = race.run(most_difference=most)
         except PaddlepoolError as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
 from app.contracts.status import Candidate
@@ -24,7 +24,6 @@ from app.evidence.verdict.proof import (
     ratio_interval,
     undecided,
 )
-from app.models.repository.config import TOGETHER
 from app.models.repository.selftest import Quality
 
 ALONE_RUNS = 5
@@ -46,50 +45,21 @@ class RaceResult:
     verdict: Verdict | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Race:
-    """Opens predictors of both groups on entry and closes them on exit; owned by one thread.
+    """Open predictors of both groups, by group; owned by one thread.
 
-    Entry and run() raise Closed, and the same errors as ServedModel.open_shadow.
+    `counts` are the numbers of processes that the groups have in service.
     """
 
-    def __init__(
-        self,
-        shadow_predictors: ShadowPredictors,
-        served: ServedModel,
-        group: str,
-        *,
-        together: int = TOGETHER,
-    ) -> None:
-        """Run at most `together` processes of each group at a time."""
-        config = served.files.config
-        self._shadow_predictors = shadow_predictors
-        self._served = served
-        self._group = group
-        self._together = together
-        self._first = config.default_group
-        count = config.count_in_place(group)
-        if count > together:  # not all can run at once: count those with a core per thread
-            count = config.count_of_threads(group)
-        self._counts = {group: count, self._first: config.group(self._first).count}
-        self._opened = contextlib.ExitStack()
+    served: ServedModel
+    group: str
+    counts: Mapping[str, int]
+    predictors: Mapping[str, Sequence[ShadowPredictor]]
 
-    def __enter__(self) -> Race:
-        with contextlib.ExitStack() as opened:
-            self._own = self._open(opened, self._group)
-            self._theirs = self._open(opened, self._first)
-            self._opened = opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
-
-    def _open(self, opened: contextlib.ExitStack, group: str) -> list[ShadowPredictor]:
-        return [
-            opened.enter_context(
-                contextlib.closing(self._shadow_predictors.open(self._served, group))
-            )
-            for _ in range(min(self._together, self._counts[group]))
-        ]
+    @property
+    def first(self) -> str:
+        return self.served.files.config.default_group
 
     def run(self, *, most_difference: float) -> RaceResult:
         """Run the race, unless the candidate's outputs differ by more than `most_difference`.
@@ -97,12 +67,13 @@ class Race:
         Both groups' outputs for the golden input are compared. The stored golden output is not the
         reference, because it may have fewer digits.
         """
-        golden = self._served.selftest
-        outputs = run_together(self._own[:1], golden.inputs).outputs
-        base_outputs = run_together(self._theirs[:1], golden.inputs).outputs
+        golden = self.served.selftest
+        outputs, base_outputs = (
+            self.predictors[name][0].run(golden.inputs).outputs for name in (self.group, self.first)
+        )
         quality = golden.quality(outputs)
         unfit = Candidate(
-            group=self._group,
+            group=self.group,
             fit=False,
             reason="",
             resident_bytes=self._resident_bytes(),
@@ -113,18 +84,17 @@ class Race:
         difference = largest_difference(outputs, base_outputs)
         if not difference <= most_difference:
             reason = (
-                f"differs by {difference:.2g} from {self._first}; exact "
-                f"allows {most_difference:.2g}"
+                f"differs by {difference:.2g} from {self.first}; exact allows {most_difference:.2g}"
             )
             return RaceResult(candidate=replace(unfit, reason=reason), decided=True)
-        runners = {name: self._runner(name) for name in (self._group, self._first)}
-        runs = interleave(runners, _shapes(self._served), rounds=MAX_ROUNDS, enough=self._enough)
-        own, theirs = runs[self._group], runs[self._first]
+        runners = {name: self._runner(name) for name in (self.group, self.first)}
+        runs = interleave(runners, _shapes(self.served), rounds=MAX_ROUNDS, enough=self._enough)
+        own, theirs = runs[self.group], runs[self.first]
         pairs = len(own.seconds)
         unfit = replace(unfit, resident_bytes=self._resident_bytes())
         if pairs == QUICK_PAIRS and _lost_every_pair(own, theirs):
             slower = statistics.median(own.seconds) / statistics.median(theirs.seconds)
-            reason = f"takes {slower:.2f} times as long as {self._first}"
+            reason = f"takes {slower:.2f} times as long as {self.first}"
             return RaceResult(
                 candidate=replace(unfit, reason=reason, gain=1 / slower), decided=True
             )
@@ -133,11 +103,11 @@ class Race:
                 f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
             )
             return RaceResult(candidate=replace(unfit, reason=reason), decided=False)
-        verdict = judge(own, theirs, base=self._first)
+        verdict = judge(own, theirs, base=self.first)
         gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
         noisy = "too noisy to tell: " if undecided(low, high) else ""
         reason = (
-            f"{noisy}{gain:.2f} times the throughput of {self._first} "
+            f"{noisy}{gain:.2f} times the throughput of {self.first} "
             f"({low:.2f} to {high:.2f}, {pairs} pairs), {_quality_text(quality)}, "
             f"{self._resident_bytes() / 1e6:.0f} MB a process"
         )
@@ -154,8 +124,8 @@ class Race:
 
     def _seconds_alone(self) -> float | None:
         """Median seconds of a run of one predictor alone; None if every run was interrupted."""
-        inputs = _shapes(self._served)[0]
-        ran = [run_together(self._own[:1], inputs).seconds for _ in range(ALONE_RUNS)]
+        inputs = _shapes(self.served)[0]
+        ran = [self.predictors[self.group][0].run(inputs).seconds for _ in range(ALONE_RUNS)]
         seconds = [each for each in ran if each is not None]
         return statistics.median(seconds) if seconds else None
 
@@ -164,18 +134,17 @@ class Race:
 
         It divides their mean time by the number of processes that the group has in service.
         """
-        predictors = self._own if group == self._group else self._theirs
 
         def run(inputs: Tensors) -> Timed:
-            timed = run_together(predictors, inputs)
+            timed = run_together(self.predictors[group], inputs)
             if timed.seconds is None:
                 return timed
-            return replace(timed, seconds=timed.seconds / self._counts[group])
+            return replace(timed, seconds=timed.seconds / self.counts[group])
 
         return run
 
     def _enough(self, runs: Mapping[str, Runs]) -> bool:
-        own, theirs = runs[self._group], runs[self._first]
+        own, theirs = runs[self.group], runs[self.first]
         pairs = len(own.seconds)
         if pairs == QUICK_PAIRS:
             return _lost_every_pair(own, theirs)
@@ -186,7 +155,31 @@ class Race:
         return sharp or pairs >= MAX_PAIRS
 
     def _resident_bytes(self) -> int:
-        return max(each.resident_bytes() for each in self._own)
+        return max(each.resident_bytes() for each in self.predictors[self.group])
+
+
+@contextmanager
+def open_race(
+    shadow_predictors: ShadowPredictors, served: ServedModel, group: str, *, together: int
+) -> Iterator[Race]:
+    """Open at most `together` predictors of each group, and close them at the end of the block.
+
+    This and Race.run() raise Closed, and the same errors as ServedModel.open_shadow.
+    """
+    config = served.files.config
+    count = config.count_in_place(group)
+    if count > together:  # not all can run at once: count those with a core per thread
+        count = config.count_of_threads(group)
+    counts = {group: count, config.default_group: config.group(config.default_group).count}
+    with ExitStack() as opened:
+        predictors = {
+            name: [
+                opened.enter_context(closing(shadow_predictors.open(served, name)))
+                for _ in range(min(together, counts[name]))
+            ]
+            for name in counts
+        }
+        yield Race(served, group, counts, predictors)
 
 
 def _quality_text(quality: Quality) -> str:
