@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Protocol
 
 from app.contracts.errors import ConfigError, PaddlepoolError
@@ -178,37 +178,29 @@ def measure_concurrent(
             load = loads[name]
             runs = runs_of_slice(requests, load.instances)
             began = time.perf_counter()
-            load.seconds += _busy(predictors[name], samples, runs, tick)
+            for seconds in _busy(predictors[name], samples, runs):
+                load.seconds.append(seconds)
+                tick()
             load.wall_seconds += time.perf_counter() - began
     return loads
 
 
 def _busy(
-    predictors: Sequence[Predictor],
-    samples: Sequence[Sample],
-    requests: int,
-    tick: Callable[[], None],
-) -> list[float]:
-    """Make `requests` runs and return their seconds.
+    predictors: Sequence[Predictor], samples: Sequence[Sample], requests: int
+) -> Iterator[float]:
+    """Make `requests` runs with one thread for each predictor, and yield their seconds."""
+    free: SimpleQueue[Predictor] = SimpleQueue()
+    for each in predictors:
+        free.put(each)
 
-    The predictors share the runs; each predictor has its own thread.
-    """
-    lock, numbers = threading.Lock(), iter(range(requests))
-    seconds: list[float] = []
-
-    def client(predictor: Predictor) -> None:
-        while True:
-            with lock:
-                number = next(numbers, None)
-            if number is None:
-                return
+    def run(number: int) -> float:
+        predictor = free.get()
+        try:
             began = time.perf_counter()
             predictor.run(samples[number % len(samples)][1], timeout=RUN_SECONDS)
-            took = time.perf_counter() - began
-            with lock:
-                seconds.append(took)
-                tick()
+            return time.perf_counter() - began
+        finally:
+            free.put(predictor)
 
     with ThreadPoolExecutor(len(predictors)) as clients:
-        list(clients.map(client, predictors))
-    return seconds
+        yield from clients.map(run, range(requests))
