@@ -12,16 +12,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from app.contracts.errors import ConfigError
-from app.contracts.ports import Agreement, PredictorFactory
+from app.contracts.ports import PredictorFactory
 from app.contracts.resources import available_memory
+from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
-from app.evidence.comparison.measure import ComparisonOf, Sample, choose_samples, golden_test
+from app.evidence.comparison.measure import ComparisonOf, choose_samples, golden_test
 from app.evidence.verdict.proof import fastest_of
 from app.models.repository.config import (
     AUTO,
@@ -210,32 +211,18 @@ def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
 REQUEST_SECONDS = 120.0
 
 
-def _parameters(config: ModelConfig, candidate: Candidate) -> dict[str, Any]:
-    buckets = {"buckets": list(candidate.buckets)} if candidate.buckets else {}
-    return {**config.parameters, **buckets}
-
-
-def candidate_files(
-    files: ModelFiles, candidate: Candidate, samples: Sequence[Sample]
-) -> ModelFiles:
-    """The version with the configuration of `candidate`, and with the default group only."""
-    config = files.config
+def with_candidate(config: ModelConfig, candidate: Candidate) -> ModelConfig:
+    """A copy with the configuration of `candidate`, and with the default group only."""
     group = config.group(config.default_group).model_copy(
         update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
     )
-    shapes = {tuple((name, a.shape) for name, a in inputs.items()) for _, inputs in samples}
-    return replace(
-        files,
-        config=config.model_copy(
-            update={
-                "instance_group": (group,),
-                "dynamic_batching": DynamicBatching(
-                    max_batch_size=candidate.batch, max_queue_size=64
-                ),
-                "warmup": tuple(Warmup(shapes=dict(each)) for each in sorted(shapes)),
-                "parameters": _parameters(config, candidate),
-            }
-        ),
+    buckets = {"buckets": list(candidate.buckets)} if candidate.buckets else {}
+    return config.model_copy(
+        update={
+            "instance_group": (group,),
+            "dynamic_batching": DynamicBatching(max_batch_size=candidate.batch, max_queue_size=64),
+            "parameters": config.parameters | buckets,
+        }
     )
 
 
@@ -243,7 +230,7 @@ def candidate_files(
 class CandidateUnderLoad:
     candidate: Candidate
     clients: int
-    samples: Sequence[Sample]
+    jobs: Sequence[Tensors]
     model: ServedModel
     seconds: float = 0.0
     answered: list[float] = field(default_factory=list)
@@ -256,7 +243,7 @@ class CandidateUnderLoad:
         async def client() -> None:
             while time.perf_counter() < ends:
                 self._turn += 1
-                inputs = self.samples[self._turn % len(self.samples)][1]
+                inputs = self.jobs[self._turn % len(self.jobs)]
                 began = time.monotonic()
                 await self.model.submit(inputs, deadline=began + REQUEST_SECONDS)
                 self.answered.append(time.monotonic() - began)
@@ -273,34 +260,6 @@ class CandidateUnderLoad:
             p95_seconds=float(np.quantile(self.answered, 0.95)),
             resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
         )
-
-
-@asynccontextmanager
-async def open_candidate(
-    files: ModelFiles,
-    candidate: Candidate,
-    samples: Sequence[Sample],
-    *,
-    cores: int,
-    open_predictor: PredictorFactory,
-    agreement: Agreement | None = None,
-) -> AsyncIterator[CandidateUnderLoad]:
-    """Serve a candidate in the block; its predictors are warm and have passed their self-tests."""
-    model = ServedModel(
-        candidate_files(files, candidate, samples),
-        context=EngineContext(
-            open_predictor=open_predictor,
-            observer=Metrics(build={}),
-            max_resident_bytes=1 << 40,
-            agreement_of=lambda _info: agreement,
-        ),
-    )
-    clients = max(cores, candidate.count * candidate.batch)
-    try:
-        await model.start()
-        yield CandidateUnderLoad(candidate=candidate, clients=clients, samples=samples, model=model)
-    finally:
-        await model.close()
 
 
 ROUNDS = 3
@@ -335,21 +294,12 @@ class Search:
         self, candidates: Sequence[Candidate], *, known: Sequence[Outcome]
     ) -> list[Outcome]:
         loaded: list[CandidateUnderLoad] = []
-        task = self.comparison_of(self.files.info())
         async with AsyncExitStack() as opened:
             for candidate in candidates:
                 if not self._fits_memory(candidate, known, loaded):
                     self.say(f"left out for lack of memory: {candidate}")
                     continue
-                under_load = open_candidate(
-                    self.files,
-                    candidate,
-                    self._samples(candidate),
-                    cores=self.cores,
-                    open_predictor=self.open_predictor,
-                    agreement=None if task is None else task.agreement,
-                )
-                loaded.append(await opened.enter_async_context(under_load))
+                loaded.append(await opened.enter_async_context(self.opened(candidate)))
             for _ in range(ROUNDS):
                 for each in loaded:
                     await each.run(self.seconds / ROUNDS)
@@ -367,16 +317,34 @@ class Search:
             each = open_now.resident_bytes // max(1, open_now.live)
         return candidate.count * each <= available_memory() // 2
 
-    def _samples(self, candidate: Candidate) -> list[Sample]:
-        config = self.files.config
-        config = config.model_copy(update={"parameters": _parameters(config, candidate)})
+    @asynccontextmanager
+    async def opened(self, candidate: Candidate) -> AsyncIterator[CandidateUnderLoad]:
+        """Serve a candidate in the block; its predictors are warm and have passed self-tests."""
+        config = with_candidate(self.files.config, candidate)
         files = replace(self.files, config=config)
         task = self.comparison_of(files.info())
-        samples = choose_samples(task, (), golden_test(files, task))
         # A job has one row; a batch is made of jobs.
-        return [
-            (name, {key: array[:1] for key, array in inputs.items()}) for name, inputs in samples
+        jobs = [
+            {name: array[:1] for name, array in inputs.items()}
+            for _, inputs in choose_samples(task, (), golden_test(files, task))
         ]
+        shapes = {tuple((name, array.shape) for name, array in job.items()) for job in jobs}
+        warmups = tuple(Warmup(shapes=dict(each)) for each in sorted(shapes))
+        model = ServedModel(
+            replace(files, config=config.model_copy(update={"warmup": warmups})),
+            context=EngineContext(
+                open_predictor=self.open_predictor,
+                observer=Metrics(build={}),
+                max_resident_bytes=1 << 40,
+                agreement_of=lambda _info: None if task is None else task.agreement,
+            ),
+        )
+        try:
+            await model.start()
+            clients = max(self.cores, candidate.count * candidate.batch)
+            yield CandidateUnderLoad(candidate, clients, jobs, model)
+        finally:
+            await model.close()
 
 
 def max_ticks(cores: int, *, buckets: bool) -> int:

@@ -14,12 +14,11 @@ from app.evidence.comparison.search import (
     Search,
     bucket_candidates,
     choose,
-    open_candidate,
     thread_candidates,
     write_group,
 )
 from app.models.repository.layout import ModelFiles
-from tests.engine.fakes import FakeFactory, row
+from tests.engine.fakes import FakeFactory
 
 
 def outcome(candidate: Candidate, per_second: float, p95: float, memory: int = 1) -> Outcome:
@@ -87,10 +86,17 @@ def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
 
 def test_load_goes_through_the_engine(double: ModelFiles) -> None:
     factory = FakeFactory()
+    search = Search(
+        files=double,
+        p95_seconds=1.0,
+        cores=2,
+        seconds=0.3,
+        open_predictor=factory,
+        comparison_of=lambda info: None,
+    )
 
     async def load() -> tuple[CandidateUnderLoad, Outcome]:
-        samples = [("a", row(1))]
-        async with open_candidate(double, PAIR, samples, cores=2, open_predictor=factory) as loaded:
+        async with search.opened(PAIR) as loaded:
             await loaded.run(0.3)
             return loaded, loaded.outcome()
 
