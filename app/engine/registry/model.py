@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +83,7 @@ class ServedModel:
         """
         self.files = files
         self.choice: Choice = choice or first_choice(files.config)
-        files = files.served_by(self.choice.group)
+        files = replace(files, config=files.config.served_by(self.choice.group))
         manifest = files.manifest
         self.name = files.name
         self.version = files.version
@@ -341,7 +341,7 @@ class VersionOpener:
             try:
                 return await self._opened(files, gently)
             except BackendUnavailable as unavailable:
-                following = files.after_first_group()
+                following = files.config.after_first_group()
                 if following is None:
                     raise
                 log.warning(
@@ -350,9 +350,9 @@ class VersionOpener:
                     files.version,
                     files.config.first_group,
                     unavailable.message,
-                    following.config.first_group,
+                    following.first_group,
                 )
-                files = following
+                files = replace(files, config=following)
 
     async def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
         """Open with the kept choice, or with the first group if the choice cannot start."""

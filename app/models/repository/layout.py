@@ -29,15 +29,6 @@ class ModelFiles:
     config: ModelConfig
     manifest: Manifest
 
-    def served_by(self, group: str) -> ModelFiles:
-        """A copy with this group as the default group."""
-        return replace(self, config=self.config.served_by(group))
-
-    def after_first_group(self) -> ModelFiles | None:
-        """A copy with the next group as the first group; None if there is none."""
-        following = self.config.after_first_group()
-        return None if following is None else replace(self, config=following)
-
     def group(self, name: str | None) -> InstanceGroup:
         """An instance group; None means the default. Raises ConfigError with the known names."""
         names = [each.name for each in self.config.instance_group]
