@@ -309,10 +309,10 @@ def parse_config(text: bytes) -> ModelConfig:
         raise ConfigError(f"it is not TOML: {error}") from error
 
 
-def faults_of(error: ValidationError, *within: str) -> str:
-    """Describe all wrong keys of a table in one line; `within` is the path of the table."""
+def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
+    """Describe all wrong keys in one line; `within` is the path of the table in the `whole`."""
     return "; ".join(
-        f"{'.'.join(map(str, (*within, *fault['loc']))) or 'file'}: {fault['msg']}"
+        f"{'.'.join(map(str, (*within, *fault['loc']))) or whole}: {fault['msg']}"
         for fault in error.errors()
     )
 

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from app.contracts.errors import ManifestError
 from app.contracts.tensors import DTYPES, TensorSpec
+from app.models.repository.config import faults_of
 from app.models.repository.files import open_plain_file
 
 MANIFEST = "manifest.json"
@@ -154,11 +155,7 @@ def read_manifest(directory: Path, *, label: str = "") -> Manifest:
     try:
         manifest = _PARSER.validate_json(text, strict=True)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or MANIFEST}: {fault['msg']}"
-            for fault in error.errors(include_url=False, include_input=False)
-        )
-        raise ManifestError(f"{label}: {faults}") from error
+        raise ManifestError(f"{label}: {faults_of(error, whole=MANIFEST)}") from error
     if faults := "; ".join(_contradictions(manifest)):
         raise ManifestError(f"{label}: {faults}")
     return manifest
