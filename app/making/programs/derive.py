@@ -223,8 +223,7 @@ def remove_unlisted(directory: Path, name: str) -> None:
 
 RUN_SECONDS = 120.0
 LARGEST_DRIFT = 0.02
-"""Limit of the mean absolute difference, as a share of the reference's largest output or of 1,
-whichever is larger."""
+"""Limit of drift(), on average over the samples."""
 
 
 def checked(
@@ -254,11 +253,12 @@ def checked(
             format=derived.entry.format,
         )
         expected, found = (_outputs(spec, samples, open_predictor) for spec in (reference, small))
-    drifts = [_drift(ours, theirs) for ours, theirs in zip(found, expected, strict=True)]
+    pairs = list(zip(found, expected, strict=True))
+    drifts = [max(drift(ours[name], theirs[name]) for name in theirs) for ours, theirs in pairs]
     figures = {"mean difference": round(float(np.mean(drifts)), 5)}
     fit = figures["mean difference"] <= LARGEST_DRIFT
     if agreement is not None:
-        both = [agreement(ours, theirs) for ours, theirs in zip(found, expected, strict=True)]
+        both = [agreement(ours, theirs) for ours, theirs in pairs]
         figures["agreement"] = round(float(np.mean(both)), 5)
         fit = fit and figures["agreement"] >= least_agreement
     if not fit:
@@ -276,11 +276,6 @@ def _outputs(
 ) -> list[Tensors]:
     with closing(open_predictor(spec)) as predictor:
         return [predictor.run(sample, timeout=RUN_SECONDS) for sample in samples]
-
-
-def _drift(found: Tensors, expected: Tensors) -> float:
-    """The largest drift() of any output."""
-    return max((drift(found[name], array) for name, array in expected.items()), default=0.0)
 
 
 class Differences:
