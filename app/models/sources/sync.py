@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
 from app.models.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
@@ -180,7 +180,10 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
                 raise ManifestError(
                     f"{label}: {name} is {size} at the source, its manifest says {entry.bytes}"
                 )
-        _check_room(label, staging, sum(entry.bytes for entry in manifest.files.values()))
+        needed = sum(entry.bytes for entry in manifest.files.values())
+        free = shutil.disk_usage(staging).free
+        if needed > free:
+            raise DownloadError(f"{label} has {needed} bytes, {free} are free on the disk")
         for name in manifest.files:
             write_synced(staging / name, source.blocks(files[name]))
         verify_files(staging, manifest, label=label)
@@ -188,13 +191,6 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
             if place.exists():
                 place.rename(replaced)
             staging.rename(place)
-
-
-def _check_room(label: str, staging: Path, needed: int) -> None:
-    """Raise DownloadError if the disk has fewer than `needed` bytes free."""
-    free = shutil.disk_usage(staging).free
-    if needed > free:
-        raise DownloadError(f"{label} has {needed} bytes, {free} are free on the disk")
 
 
 def _read(path: Path) -> bytes | None:
@@ -247,45 +243,35 @@ def refresh(
     serves its local repository even if the source is gone.
     """
     command = [sys.executable, "-m", "app.cli", "models", "sync", address, "--end-with-input"]
-    try:
-        child = subprocess.Popen(
-            [*command, "--repository", str(root)],
-            stdin=subprocess.PIPE,  # closes when this process ends, for any reason
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        log.warning("the model source cannot be read: %s", error)
-        return False
-    printed: list[str] = []
-    reader = threading.Thread(target=_collect, args=(child.stdout, printed), daemon=True)
-    reader.start()
-    give_up = time.monotonic() + timeout
-    while child.poll() is None and time.monotonic() < give_up and not until.wait(POLL_SECONDS):
-        pass
-    late = child.poll() is None
-    if late:
-        child.terminate()
+    with os.fdopen(os.memfd_create("sync"), encoding="utf-8", errors="replace") as printed:
         try:
-            child.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-    if child.stdin is not None:
-        child.stdin.close()
-    reader.join(END_SECONDS)
-    for line in printed[-50:]:
+            child = subprocess.Popen(
+                [*command, "--repository", str(root)],
+                stdin=subprocess.PIPE,  # closes when this process ends, for any reason
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+            )
+        except OSError as error:
+            log.warning("the model source cannot be read: %s", error)
+            return False
+        give_up = time.monotonic() + timeout
+        while child.poll() is None and time.monotonic() < give_up and not until.wait(POLL_SECONDS):
+            pass
+        late = child.poll() is None
+        if late:
+            child.terminate()
+            try:
+                child.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        child.communicate()  # closes its input
+        printed.seek(0)
+        lines = printed.read().splitlines()
+    for line in lines[-50:]:
         log.info("model source: %s", line)
     if late and not until.is_set():
         log.warning("the model source did not answer within %.0f s; the next poll retries", timeout)
     elif child.returncode:
         log.warning("the model source could not be read; the local copy stays in service")
     return child.returncode == 0
-
-
-def _collect(output: IO[str] | None, printed: list[str]) -> None:
-    if output is not None:
-        with output:
-            printed.extend(line.rstrip() for line in output)
