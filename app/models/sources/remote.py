@@ -104,8 +104,6 @@ class Source:
         """Raise DownloadError for any error: every library behind fsspec has its own classes."""
         try:
             yield
-        except DownloadError:
-            raise
         except Exception as error:
             raise DownloadError(
                 f"{self.address} {what}: {type(error).__name__}: {error}"
