@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -30,7 +29,7 @@ from app.evidence.comparison.result import columns
 from app.evidence.quality.ports import Source, TaskQuality
 from app.evidence.quality.report import CARD, Report, compare_card, read_card, write_card
 from app.evidence.quality.run import measure_model, task_quality
-from app.models.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import read_manifest
 from app.models.sources import remote
 from app.models.sources.sync import lines_of, sync
@@ -81,13 +80,14 @@ def _list(args: argparse.Namespace) -> int:
     repository = open_repository(args.repository)
     rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
-        unsealed, served = repository.unsealed(name), _served(repository, name)
-        for version in sorted((*repository.versions(name), *unsealed), reverse=True):
+        unsealed, versions = repository.unsealed(name), repository.versions(name)
+        served = 0
+        for version in sorted((*versions, *unsealed), reverse=True):
             try:
                 if version in unsealed:
                     raise ManifestError(f"unsealed: {UNSEALED}")
                 manifest = read_manifest(repository.root / name / str(version))
-                pipeline = repository.config(name).pipeline or "-"
+                config = repository.config(name)
             except PaddlepoolError as error:
                 rows.append((name, str(version), "no", "-", "-", error.message, "-"))
                 continue
@@ -95,25 +95,14 @@ def _list(args: argparse.Namespace) -> int:
             network = str((manifest.network or {}).get("name", "-"))
             origin = str(manifest.weights.get("origin", "-"))
             preview = " (preview)" if manifest.weights.get("preview") else ""
-            yes = "yes" if version in served else "no"
-            rows.append((name, str(version), yes, _size(size), network, origin + preview, pipeline))
+            # As a server does, skip unusable versions.
+            candidates, count = config.version_policy.choose(versions)
+            serves = version in candidates and served < count
+            served += serves
+            label, pipeline = (name, str(version), _word(serves)), config.pipeline or "-"
+            rows.append((*label, _size(size), network, origin + preview, pipeline))
     print(columns(rows))
     return 0
-
-
-def _served(repository: ModelRepository, name: str) -> set[int]:
-    """The versions that a server would serve from this repository, judged by their manifests."""
-    served: set[int] = set()
-    try:
-        candidates, count = repository.config(name).version_policy.choose(repository.versions(name))
-    except PaddlepoolError:
-        return served
-    for version in candidates:
-        if len(served) < count:
-            with contextlib.suppress(PaddlepoolError):
-                read_manifest(repository.root / name / str(version))
-                served.add(version)
-    return served
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -357,8 +346,7 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),
         limit=args.limit,
     )
-    known = load_tasks()
-    declared = {name: task.quality for name, task in known.items()}
+    declared = {name: task.quality for name, task in load_tasks().items()}
     tasks = [(files, task_quality(files, source, declared)) for files in models]
     for files, task in tasks:
         if task is None and files.name in args.names:
@@ -392,12 +380,11 @@ def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) ->
         f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",
         flush=True,
     )
-    agreement = agreement_of(files.info())
     return measure_model(
         files,
         task,
         group=args.group,
-        agreement=agreement,
+        agreement=agreement_of(files.info()),
         open_predictor=ProcessBackend(),
         limit=args.limit,
     )
