@@ -293,40 +293,37 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
     embedding of that type is added to the position embeddings.
     """
 
-    def take(name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        try:
-            return arrays[name]
-        except KeyError:
-            raise ExportError(f"model.safetensors has no array {name!r}") from None
-
     state: Arrays = {}
 
     def linear(target: str, source: str) -> None:
-        state[f"{target}.weight"] = np.ascontiguousarray(take(f"{source}.weight").T)
-        state[f"{target}.bias"] = take(f"{source}.bias")
+        state[f"{target}.weight"] = np.ascontiguousarray(arrays[f"{source}.weight"].T)
+        state[f"{target}.bias"] = arrays[f"{source}.bias"]
 
     def norm(target: str, source: str) -> None:
-        state[f"{target}.weight"] = take(f"{source}.weight")
-        state[f"{target}.bias"] = take(f"{source}.bias")
+        state[f"{target}.weight"] = arrays[f"{source}.weight"]
+        state[f"{target}.bias"] = arrays[f"{source}.bias"]
 
     embeddings = "bert.embeddings"
-    state["word_embeddings.weight"] = take(f"{embeddings}.word_embeddings.weight")
-    state["position_embeddings.weight"] = (
-        take(f"{embeddings}.position_embeddings.weight")
-        + take(f"{embeddings}.token_type_embeddings.weight")[0]
-    )
-    norm("embeddings_norm", f"{embeddings}.LayerNorm")
-    for index in range(config.num_hidden_layers):
-        ours, theirs = f"layers.{index}", f"bert.encoder.layer.{index}"
-        for part in ("query", "key", "value"):
-            linear(f"{ours}.attention.{part}", f"{theirs}.attention.self.{part}")
-        linear(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
-        norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-        linear(f"{ours}.intermediate", f"{theirs}.intermediate.dense")
-        linear(f"{ours}.output", f"{theirs}.output.dense")
-        norm(f"{ours}.output_norm", f"{theirs}.output.LayerNorm")
-    linear("pooler", "bert.pooler.dense")
-    linear("classifier", "classifier")
+    try:
+        state["word_embeddings.weight"] = arrays[f"{embeddings}.word_embeddings.weight"]
+        state["position_embeddings.weight"] = (
+            arrays[f"{embeddings}.position_embeddings.weight"]
+            + arrays[f"{embeddings}.token_type_embeddings.weight"][0]
+        )
+        norm("embeddings_norm", f"{embeddings}.LayerNorm")
+        for index in range(config.num_hidden_layers):
+            ours, theirs = f"layers.{index}", f"bert.encoder.layer.{index}"
+            for part in ("query", "key", "value"):
+                linear(f"{ours}.attention.{part}", f"{theirs}.attention.self.{part}")
+            linear(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+            norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
+            linear(f"{ours}.intermediate", f"{theirs}.intermediate.dense")
+            linear(f"{ours}.output", f"{theirs}.output.dense")
+            norm(f"{ours}.output_norm", f"{theirs}.output.LayerNorm")
+        linear("pooler", "bert.pooler.dense")
+        linear("classifier", "classifier")
+    except KeyError as error:
+        raise ExportError(f"model.safetensors has no array {error}") from None
     return state
 
 
