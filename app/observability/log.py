@@ -9,7 +9,6 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -160,7 +159,7 @@ class TerminalLines(logging.Formatter):
             return f"listening on {_plain(str(extra['url']))}; the models are being loaded"
         if event == "loaded":
             return self._loaded(extra)
-        words = _plain(f"{event}{_pairs(extra)}")
+        words = _plain("  ".join((event, *(f"{name}={value}" for name, value in extra.items()))))
         if record.levelno >= logging.ERROR:
             return self._in("bad", f"error: {words}")
         if record.levelno >= logging.WARNING:
@@ -182,10 +181,6 @@ class TerminalLines(logging.Formatter):
 
     def _in(self, kind: str, text: str) -> str:
         return f"\x1b[{COLOURS[kind]}m{text}\x1b[0m" if self._colour else text
-
-
-def _pairs(extra: Mapping[str, object]) -> str:
-    return "".join(f"  {name}={value}" for name, value in extra.items())
 
 
 def _plain(text: str, kept: str = "") -> str:

@@ -96,7 +96,13 @@ class Chooser:
     def _go_on(self, served: ServedModel) -> bool:
         search = self._searches.get(served)
         if search is None:
-            search = self._searches[served] = _Search(waiting=self._candidates(served))
+            config = served.files.config
+            waiting = [
+                group.name
+                for group in config.instance_group
+                if group.candidate and group.name != config.first_group
+            ]
+            search = self._searches[served] = _Search(waiting)
         if search.not_before > self.clock():
             return False
         if search.waiting:
@@ -111,14 +117,6 @@ class Chooser:
         else:
             self._settle(served, search)
         return True
-
-    def _candidates(self, served: ServedModel) -> list[str]:
-        first = served.files.config.first_group
-        return [
-            group.name
-            for group in served.files.config.instance_group
-            if group.candidate and group.name != first
-        ]
 
     def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
         """Return the finding, and whether it is final."""

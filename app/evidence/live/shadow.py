@@ -118,7 +118,10 @@ class Shadow:
         except BaseException:
             shadow.close()
             raise
-        self._keep(key, shadow)
+        if shadow.resident_bytes() > MAX_RESIDENT_BYTES:
+            shadow.close()
+        else:
+            self._open[key] = shadow
         if timed.seconds is not None:
             # Without a batch axis, clients choose the first size. It must not become the label
             # `rows`, because the number of its values would have no limit.
@@ -142,12 +145,6 @@ class Shadow:
         if len(self._open) == self.max_predictors:
             self._open.pop(next(iter(self._open))).close()
         return self.shadow_predictors.open(served, group)
-
-    def _keep(self, key: Key, shadow: ShadowPredictor) -> None:
-        if shadow.resident_bytes() > MAX_RESIDENT_BYTES:
-            shadow.close()
-        else:
-            self._open[key] = shadow
 
     def _forget_gone(self) -> None:
         served = self.registry.served()

@@ -66,14 +66,11 @@ class DigitQuality:
         outputs = bench.run(jobs, what="digits")
         logits = np.concatenate([np.asarray(o[self._output], np.float32) for o in outputs])
         right = logits.argmax(axis=1) == self._digits.labels
-        rows: tuple[tuple[str, tuple[int, float]], ...] = (
-            ("held-out digits", (len(right), float(right.mean()))),
-        )
         table = Table(
             key="held_out",
             title=f"The digits of MNIST's t10k file after the first {TRAIN_SHARE:,}",
             columns=("digits", "accuracy"),
-            rows=rows,
+            rows=(("held-out digits", (len(right), float(right.mean()))),),
         )
         return Findings(tables=(table,))
 

@@ -69,7 +69,11 @@ def read_recipe(network: str, weights: Path) -> Recipe:
     if network in ("u2netp", "u2net"):
         return _u2net(network, weights)
     if network == "bert":
-        return _bert(weights)
+        return bert_recipe(
+            read_bert_directory(weights),
+            weights_sha256=sha256_of(weights / "model.safetensors"),
+            write_extras=lambda target: write_tokenizer(weights, target),
+        )
     return _mnist(weights)
 
 
@@ -95,14 +99,6 @@ def _u2net(network: str, weights: Path) -> Recipe:
         config=segment_config(side),
         weights_sha256=sha256_of(weights),
         onnx=weights if is_onnx else None,
-    )
-
-
-def _bert(directory: Path) -> Recipe:
-    return bert_recipe(
-        read_bert_directory(directory),
-        weights_sha256=sha256_of(directory / "model.safetensors"),
-        write_extras=lambda target: write_tokenizer(directory, target),
     )
 
 

@@ -41,9 +41,6 @@ def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[
     return tuple(sorted(runs, key=lambda run: sum(array.nbytes for array in run.values())))
 
 
-Axis = tuple[str, int]
-
-
 class EqualAxes:
     """Input axes that must have the same size in a request, such as a text's ids and its mask.
 
@@ -67,7 +64,7 @@ class EqualAxes:
                 raise InvalidTensor(f"inputs do not go together: {found}; these must be equal")
 
 
-def _axis(written: str, inputs: Sequence[TensorSpec]) -> Axis:
+def _axis(written: str, inputs: Sequence[TensorSpec]) -> tuple[str, int]:
     name, _, number = written.rpartition(".")
     free = {
         f"{spec.name}.{axis}"
