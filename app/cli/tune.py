@@ -84,20 +84,18 @@ def _choose_group(args: argparse.Namespace) -> int:
         return 1
     print(f"\nRecommended: {advice.group}: {advice.reason}.")
     chosen_here = files.config.first_group is not None
+    path = files.directory.parent / "config.toml"
+    instead = ' instead of "auto", which measures at runtime' if chosen_here else ""
     if advice.group == files.config.default_group:
         is_it = 'is what "auto" begins with' if chosen_here else "is already the default group"
         print(f"{advice.group} {is_it}; config.toml is unchanged")
-        return 0
-    if args.dry_run:
+    elif args.dry_run:
         print("config.toml is unchanged (--dry-run)")
-        return 0
-    path = files.directory.parent / "config.toml"
-    instead = ' instead of "auto", which measures at runtime' if chosen_here else ""
-    if not (args.yes or _confirm(f"Make {advice.group} the default group in {path}{instead}?")):
+    elif args.yes or _confirm(f"Make {advice.group} the default group in {path}{instead}?"):
+        write_default_group(path, advice.group)
+        print(f"written to {path}")
+    else:
         print("config.toml is unchanged")
-        return 0
-    write_default_group(path, advice.group)
-    print(f"written to {path}")
     return 0
 
 
