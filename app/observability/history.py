@@ -52,24 +52,20 @@ def quantiles(
     cumulative), one more than `bounds`.
     """
     below = list(accumulate(buckets))
-    return (
-        [_at(bounds, buckets, below, share * below[-1]) for share in shares] if below[-1] else None
-    )
 
+    def at(rank: float) -> float:
+        place = bisect_left(below, rank)
+        while not buckets[place]:  # rank 0 lies in the first bucket that is not empty
+            place += 1
+        if place == len(bounds):
+            return bounds[-1]
+        upper = bounds[place]
+        if place == 0 and upper <= 0:
+            return upper
+        lower = bounds[place - 1] if place else 0.0
+        return lower + (upper - lower) * (rank - below[place] + buckets[place]) / buckets[place]
 
-def _at(
-    bounds: Sequence[float], buckets: Sequence[int], below: Sequence[int], rank: float
-) -> float:
-    place = bisect_left(below, rank)
-    while not buckets[place]:  # rank 0 lies in the first bucket that is not empty
-        place += 1
-    if place == len(bounds):
-        return bounds[-1]
-    upper = bounds[place]
-    if place == 0 and upper <= 0:
-        return upper
-    lower = bounds[place - 1] if place else 0.0
-    return lower + (upper - lower) * (rank - below[place] + buckets[place]) / buckets[place]
+    return [at(share * below[-1]) for share in shares] if below[-1] else None
 
 
 class WindowedHistogram:
@@ -163,7 +159,9 @@ class History:
             now = self.interval()
             found = self._runs.get(series)
             if found is None:
-                self._forget(now)
+                # Drop the series that have not run for an hour.
+                oldest = now - INTERVALS
+                self._runs = {key: each for key, each in self._runs.items() if each.last >= oldest}
                 found = self._runs[series] = WindowedHistogram(self.seconds)
             found.observe(now, seconds)
 
@@ -195,9 +193,3 @@ class History:
 
     def _no_replays(self) -> tuple[WindowedHistogram, WindowedHistogram]:
         return WindowedHistogram(self.drift), WindowedHistogram(self.agreement)
-
-    def _forget(self, now: int) -> None:
-        """Drop the series that have not run for an hour."""
-        old = [series for series, each in self._runs.items() if each.last < now - INTERVALS]
-        for series in old:
-            del self._runs[series]

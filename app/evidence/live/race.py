@@ -24,7 +24,6 @@ from app.evidence.verdict.proof import (
     ratio_interval,
     undecided,
 )
-from app.models.repository.selftest import Quality
 
 ALONE_RUNS = 5
 
@@ -105,10 +104,12 @@ class Race:
             return RaceResult(candidate=replace(unfit, reason=reason), decided=False)
         verdict = judge(own, theirs, base=self.first)
         gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
+        agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
         noisy = "too noisy to tell: " if undecided(low, high) else ""
         reason = (
             f"{noisy}{gain:.2f} times the throughput of {self.first} "
-            f"({low:.2f} to {high:.2f}, {pairs} pairs), {_quality_text(quality)}, "
+            f"({low:.2f} to {high:.2f}, {pairs} pairs), mean difference "
+            f"{quality.mean_difference:.2g}{agreement}, "
             f"{self._resident_bytes() / 1e6:.0f} MB a process"
         )
         candidate = replace(
@@ -180,11 +181,6 @@ def open_race(
             for name in counts
         }
         yield Race(served, group, counts, predictors)
-
-
-def _quality_text(quality: Quality) -> str:
-    agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
-    return f"mean difference {quality.mean_difference:.2g}{agreement}"
 
 
 def _lost_every_pair(own: Runs, theirs: Runs) -> bool:

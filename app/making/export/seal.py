@@ -82,7 +82,11 @@ def run_trial(
     onednn = "it runs no ONNX"
     if is_paddle:
         test = SelfTest(inputs=one, outputs=golden, tolerance=tolerance)
-        onednn = _why_not_onednn(replace(spec, options={"onednn": True}), test, open_predictor)
+        onednn = ""
+        try:
+            test.opened(open_predictor, replace(spec, options={"onednn": True})).close()
+        except PaddlepoolError as error:
+            onednn = error.message
     return Trial(
         inputs=one,
         outputs=golden,
@@ -179,14 +183,6 @@ def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
         for axis, size in enumerate(declared)
     )
     return TensorSpec(spec.name, arrays[0].dtype.name, shape)
-
-
-def _why_not_onednn(spec: PredictorSpec, test: SelfTest, open_predictor: PredictorFactory) -> str:
-    try:
-        test.opened(open_predictor, spec, timeout=RUN_SECONDS).close()
-    except PaddlepoolError as error:
-        return error.message
-    return ""
 
 
 PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
