@@ -69,14 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(module.run(command.parse_args(arguments)))
         sys.stdout.flush()
         return code
-    except PaddlepoolError as error:
-        print(f"paddlepool {chosen.command}: {error.message}", file=sys.stderr)
-        return 1
     except BrokenPipeError:
         # The reader closed the pipe, as `head` does. Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except OSError as error:  # such as a full disk, or a directory without permission
+    except (PaddlepoolError, OSError) as error:  # OSError: such as a full disk
         print(f"paddlepool {chosen.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
