@@ -60,16 +60,13 @@ class Graph:
 
     def by_kind(self) -> list[tuple[str, int, float]]:
         """Label, count and milliseconds of each kind, the costliest first."""
-        counts: defaultdict[str, int] = defaultdict(int)
-        times: defaultdict[str, float] = defaultdict(float)
+        times: defaultdict[str, list[float]] = defaultdict(list)
         for each in self.operators:
-            counts[each.label] += 1
-            times[each.label] += each.milliseconds or 0.0
+            times[each.label].append(each.milliseconds or 0.0)
         for name, time in self.added:
-            label = f"{name.rpartition('.')[2]} (added by the executor)"
-            counts[label] += 1
-            times[label] += time
-        return sorted(((name, counts[name], times[name]) for name in counts), key=lambda k: -k[2])
+            times[f"{name.rpartition('.')[2]} (added by the executor)"].append(time)
+        kinds = [(label, len(several), sum(several)) for label, several in times.items()]
+        return sorted(kinds, key=lambda kind: -kind[2])
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
@@ -107,8 +104,8 @@ COLOURS = ("#1f6feb", "#d9a441", "#2da44e", "#a371f7", "#cf5b4a", "#57a0a8", "#8
 def draw(graph: Graph) -> str:
     """The SVG file. Wide arcs are skip connections; hovering shows shapes and times."""
     operators = graph.operators
-    names = list(dict.fromkeys(kind for kind, _, _ in graph.by_kind()))
-    colour = {name: COLOURS[min(place, len(COLOURS) - 1)] for place, name in enumerate(names)}
+    kinds = [label for label, _, _ in graph.by_kind()]
+    colour = {label: COLOURS[min(place, len(COLOURS) - 1)] for place, label in enumerate(kinds)}
     longest = max((each.milliseconds or 0.0 for each in operators), default=0.0) or 1.0
     width, height = ARCS + LABEL + BAR + 90, TOP + ROW * len(operators) + 30
     parts = [
