@@ -201,9 +201,7 @@ def _parsed(path: Path) -> tomlkit.TOMLDocument:
 
 
 def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
-    import tomlkit
-
-    text = tomlkit.dumps(document).encode()
+    text = document.as_string().encode()
     parse_config(text)
     write_atomically(path, text)
 
