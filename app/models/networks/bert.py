@@ -144,16 +144,11 @@ def _encode(layer: EncoderLayer, asking: Tensor, x: Tensor, bias: Tensor) -> Ten
 
 def _attend(attention: SelfAttention, asking: Tensor, x: Tensor, bias: Tensor) -> Tensor:
     scale = attention.width**-0.5
-    query, key, value, output = (
-        attention.query,
-        attention.key,
-        attention.value,
-        attention.output,
-    )
+    query, value, output = attention.query, attention.value, attention.output
     queries = F.linear(asking, query.weight * scale, query.bias * scale)
     scores = paddle.matmul(
         attention.split_heads(queries),
-        attention.split_heads(key(x)),
+        attention.split_heads(attention.key(x)),
         transpose_y=True,
     )
     values = attention.split_heads(paddle.matmul(x, value.weight))
