@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from app.contracts.status import Candidate
 from app.contracts.tensors import Tensors, largest_difference, shape_key
@@ -76,9 +76,7 @@ class Race:
             fit=False,
             reason="",
             resident_bytes=self._resident_bytes(),
-            largest_difference=quality.largest_difference,
-            mean_difference=quality.mean_difference,
-            agreement=quality.agreement,
+            **asdict(quality),
         )
         difference = largest_difference(outputs, base_outputs)
         if not difference <= most_difference:
