@@ -95,7 +95,7 @@ def _numbers(file: Path) -> dict[str, int]:
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
     """Return the cores of this process: CPU affinity, or its control group's quota if lower."""
     cores = float(len(os.sched_getaffinity(0)))
-    return min(cores, *_quotas(cgroup), cores)
+    return min([cores, *_quotas(cgroup)])
 
 
 def _quotas(cgroup: Path) -> Iterable[float]:

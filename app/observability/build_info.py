@@ -35,7 +35,7 @@ def machine(
     switches = sorted(
         f"{name}={value}"
         for name, value in environment.items()
-        if name.startswith(LIBRARY_SWITCHES)
+        if name.startswith(LIBRARY_SWITCHES) and name != "ORT_DISABLE_TELEMETRY"
     )
     return {
         "processor": cpu_line("model name", cpuinfo) or NONE,

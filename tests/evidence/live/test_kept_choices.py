@@ -158,5 +158,6 @@ def test_a_machine_is_its_processor_and_what_masks_it(tmp_path: Path) -> None:
     assert (found["processor"], found["instructions"]) == ("A processor", "avx2 avx512_vnni")
     masked = describe(environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}, cpuinfo=cpuinfo)
     assert masked["environment"] == "ONEDNN_MAX_CPU_ISA=AVX2"
-    assert describe(environment={"PYTHONPATH": "x"}, cpuinfo=cpuinfo) == found
+    for name in ("PYTHONPATH", "ORT_DISABLE_TELEMETRY"):  # no result depends on it
+        assert describe(environment={name: "1"}, cpuinfo=cpuinfo) == found
     assert describe(environment={}, cpuinfo=tmp_path / "no")["processor"] == "none"
