@@ -11,22 +11,24 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import httptools
 from uvicorn._types import ASGI3Application, ASGIReceiveCallable, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.service.api.errors import http_fault
 from app.service.api.problems import Fault, Refused
 from app.service.server.ending import LINGER_BYTES, Lingering, ReplyTransport, WholeReply
-from app.service.server.framing import read_framing, split_target
 from app.service.server.refusals import (
     REFUSED_CONNECTIONS,
     fault_of_parser,
-    headers_too_large,
     last_reply,
+    overloaded,
+    read_framing,
     refuse_crowded,
-    too_many_pipelined,
+    split_target,
     too_slow,
 )
 from app.service.server.sending import StallWatch, UnreadReplies
@@ -136,7 +138,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._header_bytes += len(self.url)
         self._check_header_bytes()
         if len(self.pipeline) >= PIPELINED:
-            raise Refused(too_many_pipelined(PIPELINED))
+            detail = f"More than {PIPELINED} requests wait on this connection."
+            raise Refused(overloaded(detail, PIPELINED))
         authority, self.url = split_target(self.url)
         version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
         length = read_framing(self.headers, version=version, upgrade=upgrade)
@@ -266,9 +269,10 @@ class LimitedProtocol(HttpToolsProtocol):
             raise Refused(self._headers_too_large())
 
     def _headers_too_large(self) -> Fault:
-        received = max(self._header_bytes, self._unparsed)
+        received, limit = max(self._header_bytes, self._unparsed), self.limits.header_max_bytes
         what = "trailers or the extensions of a chunk" if self._in_body else "headers"
-        return headers_too_large(what, limit=self.limits.header_max_bytes, received=received)
+        detail = f"The {what} have at least {received} bytes, the limit is {limit}."
+        return replace(http_fault(431, detail), limit=limit, received=received)
 
     def _close_after_reply(self) -> None:
         if self._in_body and self.cycle.response_complete:
