@@ -9,7 +9,7 @@ from app.contracts.errors import ModelNotReady
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.routes import TaskRoute
 from app.service.api.services import Services, ServicesDep
-from app.service.api.v2.metadata import add_by_version, check_ready, check_version, task_named
+from app.service.api.v2.metadata import add_by_version, check_ready, task_named
 
 
 def router() -> APIRouter:
@@ -71,8 +71,7 @@ def check_server(services: Services) -> None:
 
 def check_model(services: Services, model: str, version: int | None) -> None:
     """Raise ModelNotReady or ModelNotFound if the model or task cannot answer."""
-    if task_named(services, model) is not None:
-        check_version(version)
+    if task_named(services, model, version) is not None:
         check_ready(services, model)
         return
     with services.registry.lease(model, version) as served:

@@ -32,7 +32,7 @@ from app.service.api.v2.documents import (
     expected_of_task,
     name_in,
 )
-from app.service.api.v2.metadata import VERSION, add_by_version, check_version, task_named
+from app.service.api.v2.metadata import VERSION, add_by_version, task_named
 from app.service.api.v2.schema import RAW, InferReply, described_request
 from app.service.api.v2.tensors import BINARY_HEADER, NO_SHARED_MEMORY
 from app.settings.server import Settings
@@ -173,9 +173,8 @@ async def infer_tensors(
     async def read_for(served: ServedModel) -> TensorRequest:
         return await read(expected_of_model(served), document_bytes)
 
-    task = task_named(services, model)
+    task = task_named(services, model, version)
     if task is not None:
-        check_version(version)
         asked = await read(expected_of_task(task), body_bytes)
         return await _run_task(services, model, task, asked)
     asked, answer = await services.dataplane.infer(

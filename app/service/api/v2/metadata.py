@@ -94,8 +94,7 @@ async def version_metadata(model: str, version: int, services: ServicesDep) -> M
 
 
 def metadata_of(services: Services, model: str, version: int | None) -> ModelMetadata:
-    if (task := task_named(services, model)) is not None:
-        check_version(version)
+    if (task := task_named(services, model, version)) is not None:
         return ModelMetadata(
             name=model,
             versions=[str(VERSION)],
@@ -133,8 +132,7 @@ async def version_config(model: str, version: int, services: ServicesDep) -> dic
 
 
 def config_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
-    if (task := task_named(services, model)) is not None:
-        check_version(version)
+    if (task := task_named(services, model, version)) is not None:
         return configured(services, task, model)
     with services.registry.lease(model, version) as served:
         return model_config(served)
@@ -218,8 +216,7 @@ async def version_stats(model: str, version: int, services: ServicesDep) -> dict
 
 
 def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
-    if task_named(services, model) is not None:
-        check_version(version)
+    if task_named(services, model, version) is not None:
         with services.registry.lease(services.dataplane.default_model(model)) as served:
             own = {"name": model, "version": str(VERSION)}
             return {"model_stats": [model_stats(served) | own]}
@@ -269,20 +266,19 @@ VERSION = 1
 PLATFORM = "ensemble"
 
 
-def task_named(services: Services, model: str) -> TaskTensors | None:
-    """Return the task of this name, or None if there is none or a model has the name."""
+def task_named(services: Services, model: str, version: int | None = None) -> TaskTensors | None:
+    """Return the task of this name, or None if there is none or a model has the name.
+
+    Raises ModelNotFound for any version except 1, the only version of a task.
+    """
     task = services.task_tensors.get(model)
     if task is None or model in services.registry.wanted():
         return None
-    return task
-
-
-def check_version(version: int | None) -> None:
-    """Raise ModelNotFound for any version except 1, the only version of a task."""
     if version not in (None, VERSION):
         raise ModelNotFound(
             f"a task has only version {VERSION}; the parameter model names the model's version"
         )
+    return task
 
 
 def check_ready(services: Services, name: str) -> None:
