@@ -16,6 +16,8 @@ from app.contracts.errors import Overloaded, ResolutionTooHigh
 Pixels = NDArray[np.uint8]
 """Height x width x 3 (RGB) or 4 (RGBA, colours not multiplied by alpha)."""
 
+Floats = NDArray[np.float32]
+
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 NAME = "picture"
 PICTURE_LINK = f"/memfd:{NAME} (deleted)"
@@ -31,12 +33,8 @@ class PictureStore:
     """
 
     def __init__(self, *, budget: int) -> None:
-        self._budget = budget
-        self._held = 0
-
-    @property
-    def held(self) -> int:
-        return self._held
+        self.budget = budget
+        self.held = 0
 
     def open(self, size: int) -> Picture:
         """Open a picture of up to `size` bytes; only written pages take memory. Raises OSError.
@@ -54,26 +52,6 @@ class PictureStore:
             raise
         return Picture(self, descriptor)
 
-    def _charge(self, size: int) -> None:
-        if size > self._budget:  # does not fit even into an empty store
-            raise ResolutionTooHigh(
-                f"the decoded picture needs {-(-size >> 20)} MiB of memory; the limit, for all "
-                f"pictures together, is {self._budget >> 20} MiB",
-                limit=self._budget,
-                received=size,
-            )
-        if self._held + size > self._budget:
-            raise Overloaded(
-                f"decoded pictures hold {self._held >> 20} MiB of memory, the limit is "
-                f"{self._budget >> 20} MiB; this one needs {-(-size >> 20)} MiB more",
-                limit=self._budget,
-                received=self._held + size,
-            )
-        self._held += size
-
-    def _refund(self, size: int) -> None:
-        self._held -= size
-
 
 class Picture:
     """The memory of one picture; release() may be called at any time."""
@@ -89,17 +67,33 @@ class Picture:
 
         Raises Overloaded if it does not fit now, and ResolutionTooHigh if it never fits.
         """
-        if self._open:
-            size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
-            self._store._charge(size)
-            self._charged = size
+        if not self._open:
+            return
+        size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
+        held, budget = self._store.held, self._store.budget
+        if size > budget:  # does not fit even into an empty store
+            raise ResolutionTooHigh(
+                f"the decoded picture needs {-(-size >> 20)} MiB of memory; the limit, for all "
+                f"pictures together, is {budget >> 20} MiB",
+                limit=budget,
+                received=size,
+            )
+        if held + size > budget:
+            raise Overloaded(
+                f"decoded pictures hold {held >> 20} MiB of memory, the limit is "
+                f"{budget >> 20} MiB; this one needs {-(-size >> 20)} MiB more",
+                limit=budget,
+                received=held + size,
+            )
+        self._store.held += size
+        self._charged = size
 
     def release(self) -> None:
         if not self._open:
             return
         self._open = False
         os.close(self.descriptor)
-        self._store._refund(self._charged)
+        self._store.held -= self._charged
 
 
 def write_pixels(descriptor: int, pixels: Pixels) -> None:

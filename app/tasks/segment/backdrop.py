@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-from app.tasks.codecs.picture import Pixels, bands
+from app.tasks.codecs.picture import Floats, Pixels, bands
 from app.tasks.segment.framing import Area, resize, resized_alpha, resized_colours, sampled
 
-Floats = NDArray[np.float32]
 Bands = Callable[[slice], Pixels]
 """A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
 

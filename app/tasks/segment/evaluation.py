@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from app.contracts.errors import ConfigError, InputError
 from app.contracts.ports import ServedModelInfo
@@ -17,11 +16,9 @@ from app.contracts.tensors import Tensors
 from app.evidence.quality.ports import Bench, Findings, Source, Table, folder, read_bytes
 from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.picture import Pixels
+from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment import matte
-from app.tasks.segment.parameters import MaskAgreement, Parameters, mask_output, read_parameters
-
-Map = NDArray[np.float32]
+from app.tasks.segment.parameters import Parameters, mask_agreement, mask_output, read_parameters
 
 BETA_SQUARED = 0.3
 """Weight of recall in F, the field's convention since Achanta et al. 2009."""
@@ -46,7 +43,7 @@ class MaskScores:
         )
 
 
-def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> MaskScores:
+def measure(predictions: Iterable[Floats], truths: Iterable[Pixels]) -> MaskScores:
     """Compare H×W maps in 0…1 with graded uint8 masks.
 
     F and IoU count pixels of a mask above 127 as foreground.
@@ -71,11 +68,11 @@ def measure(predictions: Iterable[Map], truths: Iterable[Pixels]) -> MaskScores:
     )
 
 
-def nothing(picture: Pixels) -> Map:
+def nothing(picture: Pixels) -> Floats:
     return np.zeros(picture.shape[:2], np.float32)
 
 
-def centred_ellipse(picture: Pixels) -> Map:
+def centred_ellipse(picture: Pixels) -> Floats:
     """An ellipse whose axes are 0.6 of the picture's sides; foreground is 1."""
     height, width = picture.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
@@ -84,7 +81,7 @@ def centred_ellipse(picture: Pixels) -> Map:
     return (across**2 + down**2 <= 1).astype(np.float32)
 
 
-def grabcut(picture: Pixels) -> Map:
+def grabcut(picture: Pixels) -> Floats:
     """Run five rounds of OpenCV's GrabCut from a centred box with a margin of 15 % on each side."""
     height, width = picture.shape[:2]
     left, top = round(0.15 * width), round(0.15 * height)
@@ -103,7 +100,7 @@ def grabcut(picture: Pixels) -> Map:
     return np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.float32)
 
 
-BASELINES: dict[str, Callable[[Pixels], Map]] = {
+BASELINES: dict[str, Callable[[Pixels], Floats]] = {
     "all-zero mask": nothing,
     "centred ellipse": centred_ellipse,
     "GrabCut from a centred box": grabcut,
@@ -117,7 +114,7 @@ VALIDATION_EVERY = 10
 PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
 """Origin of a pair, by the prefix of its name."""
 
-Array = TypeVar("Array", Pixels, matte.Floats)
+Array = TypeVar("Array", Pixels, Floats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +156,7 @@ class SegmentQuality:
                 pairs, found = [self._pairs[n] for n in part], [served[n] for n in part]
                 rows.append(_row(f"served mask, {name} pairs", pairs, found))
         rows.append(_row("the network's own map, not stretched", self._pairs, raw))
-        baseline: Callable[[Pixels], Map]
+        baseline: Callable[[Pixels], Floats]
         for name, baseline in BASELINES.items():
             found = [baseline(pair.picture) for pair in bench.each(self._pairs, what=name)]
             rows.append(_row(name, self._pairs, found))
@@ -184,7 +181,7 @@ class SegmentQuality:
             rows=(("served mask", (len(errors), float(np.mean(errors)), max(errors))),),
         )
 
-    def _masks(self, pairs: Sequence[Pair], bench: Bench, what: str) -> list[matte.Floats]:
+    def _masks(self, pairs: Sequence[Pair], bench: Bench, what: str) -> list[Floats]:
         jobs: list[Tensors] = [
             {self._input: _network_input(pair.picture, self._parameters)} for pair in pairs
         ]
@@ -193,7 +190,7 @@ class SegmentQuality:
 
 
 def _row(
-    name: str, pairs: Sequence[Pair], found: Sequence[Map]
+    name: str, pairs: Sequence[Pair], found: Sequence[Floats]
 ) -> tuple[str, tuple[int, float, float, float]]:
     quality = measure(found, [pair.mask for pair in pairs])
     return name, (quality.pictures, quality.mae, quality.max_f, quality.iou)
@@ -233,7 +230,7 @@ def _picture(path: Path) -> Pixels:
         raise error.about(str(path)) from None
 
 
-def _network_input(picture: Pixels, wanted: Parameters) -> matte.Floats:
+def _network_input(picture: Pixels, wanted: Parameters) -> Floats:
     return matte.network_input(picture, wanted.size, wanted.mean, wanted.std)
 
 
@@ -252,7 +249,7 @@ class MaskComparison:
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
         self._input = info.inputs[0].name
-        self.agreement = MaskAgreement(info)
+        self.agreement = mask_agreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
         """One sample per picture. Raises ConfigError, and InputError for a wrong picture."""

@@ -15,9 +15,8 @@ from typing import TypeVar
 import cv2
 import numpy as np
 
-from app.tasks.codecs.picture import Pixels
+from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment.framing import Tile, tiles
-from app.tasks.segment.matte import Floats
 
 Plane = TypeVar("Plane", Pixels, Floats)
 

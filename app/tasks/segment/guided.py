@@ -12,9 +12,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from app.tasks.codecs.picture import Pixels
+from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment.framing import Tile, tiles
-from app.tasks.segment.masks import Floats
 
 WORKING_PIXELS = 120_000
 RADIUS = 0.01

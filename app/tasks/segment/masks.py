@@ -1,11 +1,10 @@
-"""Masks as arrays. Needs no picture library, so every process may import it."""
+"""Masks as arrays. Needs neither a picture library nor pydantic: every process imports it."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from app.tasks.codecs.picture import Floats
 
 
 def normalise(mask: Floats) -> Floats:

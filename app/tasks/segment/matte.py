@@ -11,11 +11,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from app.tasks.codecs.picture import Pixels
-from app.tasks.codecs.picture import bands as bands
+from app.tasks.codecs.picture import Floats, Pixels, bands
 from app.tasks.segment.backdrop import flat, stacked
 from app.tasks.segment.framing import Area
-from app.tasks.segment.masks import Floats as Floats
 from app.tasks.segment.masks import normalise as normalise
 
 WHITE = (255, 255, 255, 255)

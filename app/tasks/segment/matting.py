@@ -12,10 +12,9 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from app.tasks.codecs.picture import Pixels, bands
+from app.tasks.codecs.picture import Floats, Pixels, bands
 from app.tasks.segment.framing import sampled
 from app.tasks.segment.guided import ColourModel, guided_alpha, opened, undecided
-from app.tasks.segment.matte import Floats
 
 SOLVED_PIXELS = 250_000
 ROUNDS = 60

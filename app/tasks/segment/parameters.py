@@ -8,12 +8,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.contracts.errors import ConfigError
-from app.contracts.ports import ServedModelInfo
+from app.contracts.ports import Agreement, ServedModelInfo
 from app.contracts.tensors import Tensors, TensorSpec
 from app.models.repository.config import parse_parameters
 from app.tasks.segment.masks import normalise
 
-Triple = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0)]
 FOREGROUND = 0.5
 
@@ -29,7 +28,7 @@ class Parameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: int = Field(default=320, ge=16, le=4096)
-    mean: Triple = (0.485, 0.456, 0.406)
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
     output: str | None = None
 
@@ -73,17 +72,16 @@ def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
     return info.outputs[names.index(parameters.output)]
 
 
-class MaskAgreement:
-    """Intersection over union of two masks: 1 if both have the same foreground pixels."""
+def mask_agreement(info: ServedModelInfo) -> Agreement:
+    """The intersection over union of two outputs' masks; 1 also if both masks are empty."""
+    output = mask_output(info, read_parameters(info)).name
 
-    def __init__(self, info: ServedModelInfo) -> None:
-        self._output = mask_output(info, read_parameters(info)).name
-
-    def __call__(self, found: Tensors, expected: Tensors) -> float:
-        """The agreement, from 0 to 1; 1 also if both masks are empty."""
+    def agreement(found: Tensors, expected: Tensors) -> float:
         ours, theirs = (
-            normalise(np.asarray(each[self._output], np.float32)) >= FOREGROUND
+            normalise(np.asarray(each[output], np.float32)) >= FOREGROUND
             for each in (found, expected)
         )
         union = int((ours | theirs).sum())
         return float((ours & theirs).sum() / union) if union else 1.0
+
+    return agreement

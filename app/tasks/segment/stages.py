@@ -18,7 +18,7 @@ from app.contracts.tensors import Tensors
 from app.tasks.codecs.decode import decode
 from app.tasks.codecs.encode import check_output, encode
 from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.picture import Pixels, read_pixels, write_pixels
+from app.tasks.codecs.picture import Floats, Pixels, read_pixels, write_pixels
 from app.tasks.segment import matte
 from app.tasks.segment.backdrop import Bands, blurred, drop_shadow, fitted, flat, reduced, stacked
 from app.tasks.segment.foreground import foreground_colours
@@ -152,7 +152,7 @@ def _shrink(pixels: Pixels, most: int) -> Pixels:
     return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
 
 
-def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixels:
+def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
     height, width, channels = pixels.shape
     if meta["refine"] == "guided":
         alpha = guided_alpha(pixels, mask)
@@ -168,7 +168,7 @@ def _alpha(pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any]) -> Pixel
 
 
 def _compose(
-    pixels: Pixels, mask: matte.Floats, meta: Mapping[str, Any], background: Pixels | None
+    pixels: Pixels, mask: Floats, meta: Mapping[str, Any], background: Pixels | None
 ) -> tuple[Pixels, Area]:
     """Return the result's pixels, and the foreground's place in the picture.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.tasks.segment.parameters import MaskAgreement
+from app.tasks.segment.parameters import mask_agreement
 from app.tasks.segment.pipeline import SegmentPipeline
 from app.tasks.segment.request import SegmentSettings, tensors
 from app.tasks.segment.router import build_router
@@ -24,6 +24,6 @@ TASK = Task(
     ),
     warm_ups=("app.tasks.segment.stages:warm_up",),
     comparison=offline("app.tasks.segment.evaluation:MaskComparison"),
-    agreement=MaskAgreement,
+    agreement=mask_agreement,
     quality=offline("app.tasks.segment.evaluation:SegmentQuality"),
 )

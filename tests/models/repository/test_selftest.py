@@ -14,7 +14,7 @@ from app.contracts.resources import processor
 from app.contracts.tensors import Array, TensorSpec
 from app.models.repository.config import Budget, InstanceGroup
 from app.models.repository.selftest import SelfTest, read_selftest
-from app.tasks.segment.parameters import MaskAgreement
+from app.tasks.segment.parameters import mask_agreement
 
 INPUTS = (TensorSpec("x", "float32", (-1, 2)),)
 BOXES = TensorSpec("boxes", "int64", (-1, 4))
@@ -114,7 +114,7 @@ def judged(budget: Mapping[str, float], *, task: bool = True) -> SelfTest:
         inputs={"x": X},
         outputs={"mask": DISC},
         tolerance=1e-3,
-        agreement=MaskAgreement(info) if task else None,
+        agreement=mask_agreement(info) if task else None,
     )
     return test.judging(group)
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from app.tasks.codecs.picture import Pixels
+from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment.foreground import TILE, foreground_colours
-from app.tasks.segment.matte import Floats
 
 
 def disc(height: int, width: int, *, ramp: float) -> Floats:

@@ -4,10 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from app.tasks.codecs.picture import Pixels
+from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment import matting
 from app.tasks.segment.guided import ColourModel, guided_alpha
-from app.tasks.segment.matte import Floats
 from app.tasks.segment.matting import matted_alpha, unexplained
 
 FRONT, BACK = np.array([0.9, 0.3, 0.2]), np.array([0.1, 0.4, 0.8])
