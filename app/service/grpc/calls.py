@@ -11,7 +11,7 @@ import asyncio
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +33,8 @@ from app.service.grpc.messages import SERVICE
 if TYPE_CHECKING:  # an optional extra
     from app.observability.tracing import RequestSpan, Tracing
 
-METHOD = "POST"
-"""The HTTP/2 method of every gRPC call."""
-
 NOT_RECORDED = 0
 """The `status` of a stream that was admitted. Only its messages are logged and measured."""
-
-DEADLINE = 504
 
 
 @dataclass(slots=True)
@@ -93,7 +88,8 @@ class Calls:
         # Calls that need no key must not use up the places of inference calls.
         self._free_arrivals = Arrivals(few, seconds=settings.header_timeout_seconds)
         self._streams = Budget(at_once, what="streams")
-        self._reflections = Budget(few, what="streams of reflection")
+        # Reflection needs no key, so its streams must not take places from others.
+        self.reflections = Budget(few, what="streams of reflection")
         self._unread = Budget(gates.bodies.limit, what="bytes of unread replies")
         self._kept = Budget(max(1, settings.max_connections // 2), what="calls that stay open")
         self._stream_seconds = settings.receive_timeout_seconds
@@ -124,23 +120,27 @@ class Calls:
         first = Call(context.time_remaining())
         if refusal := await self._refusal(method, context, first):
             await end_call(context, refusal, first.metadata)
-        seconds = self._stream_seconds
-        messages = received(messages, context, self._streams, seconds=seconds)
-        async with aclosing(messages) as arriving:
+        async with aclosing(self.received(messages, context, self._streams)) as arriving:
             async for message in arriving:
                 call = Call(context.time_remaining())
                 with self._recorded(method, context, call):
                     fault, reply = await self._answer(method, _only(message), context, call)
                 yield reply if fault is None else fault
 
-    def reflected(
-        self, messages: AsyncIterator[bytes], context: Any
+    async def received(
+        self, messages: AsyncIterator[bytes], context: Any, streams: Budget
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the messages of a reflection stream.
-
-        Such streams need no key. They have a limit of their own, so they take no place from others.
-        """
-        return received(messages, context, self._reflections, seconds=self._stream_seconds)
+        """Yield a stream's messages. Ends the call if `streams` is full or a message is late."""
+        try:
+            with streams.held(), suppress(StopAsyncIteration):
+                while True:
+                    async with asyncio.timeout(self._stream_seconds):
+                        message = await anext(messages)
+                    yield message
+        except Overloaded as error:
+            await end_call(context, fault_of(error))
+        except TimeoutError:
+            await end_call(context, http_fault(408, TOO_LATE))
 
     @asynccontextmanager
     async def kept_open(self, context: Any) -> AsyncIterator[None]:
@@ -148,12 +148,11 @@ class Calls:
 
         These calls need no key and may stay open forever, so they get only half of all places.
         """
-        with ExitStack() as places:
-            try:
-                places.enter_context(self._kept.held())
-            except Overloaded as error:
-                await end_call(context, fault_of(error))
-            yield
+        try:
+            with self._kept.held():
+                yield
+        except Overloaded as error:
+            await end_call(context, fault_of(error))
 
     async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
         """Return why a stream is rejected, or None."""
@@ -239,14 +238,14 @@ class Calls:
             yield
         except asyncio.CancelledError:
             late = call.within is not None and time.perf_counter() - began >= call.within
-            call.status = DEADLINE if late else CLIENT_GONE
+            call.status = 504 if late else CLIENT_GONE
             raise
         finally:
             if call.status:
                 record(
                     self._services.metrics,
                     request_id=request_id,
-                    method=METHOD,
+                    method="POST",  # of every gRPC call
                     route=method.route,
                     status=call.status,
                     seconds=time.perf_counter() - began,
@@ -343,22 +342,6 @@ class Arrivals:
             if has_place:
                 raise
             raise Overloaded(f"{self._limit} messages are arriving; that is the limit") from None
-
-
-async def received(
-    messages: AsyncIterator[bytes], context: Any, streams: Budget, *, seconds: float
-) -> AsyncGenerator[bytes, None]:
-    """Yield a stream's messages. Ends the call if `streams` is full or a message is late."""
-    try:
-        with streams.held(), suppress(StopAsyncIteration):
-            while True:
-                async with asyncio.timeout(seconds):
-                    message = await anext(messages)
-                yield message
-    except Overloaded as error:
-        await end_call(context, fault_of(error))
-    except TimeoutError:
-        await end_call(context, http_fault(408, TOO_LATE))
 
 
 async def end_call(context: Any, fault: Fault, metadata: Mapping[str, str] | None = None) -> None:

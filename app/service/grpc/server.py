@@ -158,7 +158,8 @@ def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRp
             yield request
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async with calls.kept_open(context), aclosing(calls.reflected(messages, context)) as raw:
+        received = calls.received(messages, context, calls.reflections)
+        async with calls.kept_open(context), aclosing(received) as raw:
             async for reply in library.ServerReflectionInfo(parsed(raw, context), context):
                 yield bytes(reply.SerializeToString())
 
