@@ -121,15 +121,6 @@ class TokenBucket:
     def spend(self, what: str, amount: int) -> None:
         if (allowance := self._allowances.get(what)) is None:
             return
-        self._check(what, allowance)
-        allowance.left -= amount
-
-    def check(self) -> None:
-        """Raise QuotaExceeded if any allowance is used up, before any work begins."""
-        for what, allowance in self._allowances.items():
-            self._check(what, allowance)
-
-    def _check(self, what: str, allowance: Allowance) -> None:
         allowance.refill(self._clock())
         if allowance.left < 1:
             raise QuotaExceeded(
@@ -137,6 +128,12 @@ class TokenBucket:
                 retry_after=allowance.seconds_until(1),
                 limit=allowance.limit,
             )
+        allowance.left -= amount
+
+    def check(self) -> None:
+        """Raise QuotaExceeded if any allowance is used up, before any work begins."""
+        for what in self._allowances:
+            self.spend(what, 0)
 
     def headers(self) -> dict[str, str]:
         """RateLimit headers of the allowance with the smallest share left."""
