@@ -19,7 +19,7 @@ from app.doors import hugging_face, paddlex, rembg, removebg, tei
 from app.doors.door import Door
 from app.service.api import compare, info, pages
 from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
-from app.service.api.middleware.layer import REPLICA, TRACE_ID, Agents, RequestLayer, Traced
+from app.service.api.middleware.layer import REPLICA, TRACE_ID, RequestLayer, Traced, by_agent
 from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from app.service.api.problems import ANY_STATUSES, PROTOCOL, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
@@ -185,7 +185,7 @@ def _layers(
     if services.tracing is not None:
         app = Traced(app, tracing=services.tracing)
     redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
-    return Agents(app, redirects) if redirects else app
+    return by_agent(app, redirects) if redirects else app
 
 
 def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:

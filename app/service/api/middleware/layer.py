@@ -138,28 +138,23 @@ class RequestLayer:
         return buckets.running(exchange.bucket)
 
 
-class Agents:
-    """Changes the path of a request if its User-Agent is that of a known client.
+def by_agent(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> ASGIApp:
+    """Change the path of a request if its User-Agent is that of a known client.
 
-    GET and HEAD requests keep their path, because browsers use them to load pages.
+    `paths` maps a path to its replacement and to parts of the User-Agents of the clients that get
+    it. GET and HEAD requests keep their path, because browsers use them to load pages.
     """
 
-    def __init__(self, app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> None:
-        """`paths` maps a path to its replacement and the clients that get it.
-
-        Such a client has one of the listed parts in its User-Agent.
-        """
-        self._app = app
-        self._paths = paths
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        redirect = self._paths.get(scope["path"]) if scope["type"] == "http" else None
+    def redirected(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        redirect = paths.get(scope["path"]) if scope["type"] == "http" else None
         if redirect is not None and scope["method"] not in ("GET", "HEAD"):
             path, agents = redirect
             agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
             if any(each in agent for each in agents):
                 scope = {**scope, "path": path}
-        return self._app(scope, receive, send)
+        return app(scope, receive, send)
+
+    return redirected
 
 
 class Traced:

@@ -121,7 +121,8 @@ def write_reply(
         else:
             if name in form.base64:
                 entry["parameters"] = {"content_type": BASE64}
-                values = _in_base64(array.reshape(-1))
+                items: list[bytes] = array.reshape(-1).tolist()
+                values = b",".join(b'"%b"' % b"".join(base64_parts(item)) for item in items)
             else:
                 values = b",".join(_values(array.reshape(-1)))
             listed.append(b'%b,"data":[%b]}' % (_open(entry), values))
@@ -152,11 +153,6 @@ def raw_bytes(array: Array) -> bytes | memoryview:
 def _open(document: dict[str, Any]) -> bytes:
     """Write a JSON object without its closing bracket."""
     return orjson.dumps(document)[:-1]
-
-
-def _in_base64(flat: Array) -> bytes:
-    items: list[bytes] = flat.tolist()
-    return b",".join(b'"%b"' % b"".join(base64_parts(item)) for item in items)
 
 
 def _values(flat: Array) -> list[bytes]:
