@@ -95,13 +95,10 @@ def _coarse(
     height, width = alpha.shape
     while height * width > WHOLE_PIXELS * step * step:
         step *= 2
-    levels = [
-        (
-            _reduced(picture, step).astype(np.float32),
-            _reduced(alpha, step).astype(np.float32) / np.float32(255),
-        )
-    ]
-    broad = _broad(levels[0][1])
+    levels = [_level(picture, alpha, step)]
+    share = levels[0][1]
+    partial = cv2.inRange(share, VISIBLE / 255, OPAQUE / 255)
+    broad = _spread(cv2.erode(partial, _window(share), borderType=cv2.BORDER_REPLICATE))
     if clear is not None:
         broad = np.maximum(broad, _spread(cv2.inRange(_reduced(clear, step), 1, 255)))
     while max(levels[-1][1].shape) > COARSEST:
@@ -113,6 +110,12 @@ def _coarse(
         back = cv2.resize(back, size, interpolation=cv2.INTER_LINEAR)
         front, back = _fuse(small, share, front, back)
     return front, back, broad
+
+
+def _level(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats]:
+    """The reduced picture and its alpha, from 0 to 1."""
+    share = _reduced(alpha, step).astype(np.float32) / np.float32(255)
+    return _reduced(picture, step).astype(np.float32), share
 
 
 def _reduced(plane: Pixels, step: int) -> Pixels:
@@ -139,13 +142,6 @@ def _enlarged(plane: Floats, rows: int, columns: int) -> Floats:
 def _halved(plane: Plane) -> Plane:
     size = (max(1, plane.shape[1] // 2), max(1, plane.shape[0] // 2))
     return cv2.resize(plane, size, interpolation=cv2.INTER_AREA)
-
-
-def _broad(share: Floats) -> Floats:
-    window = _window(share)
-    partial = cv2.inRange(share, VISIBLE / 255, OPAQUE / 255)
-    narrow = cv2.erode(partial, window, borderType=cv2.BORDER_REPLICATE)
-    return _spread(narrow)
 
 
 def _spread(marked: Pixels) -> Floats:
@@ -194,8 +190,7 @@ def _finished(
     bottom, right = min(rows, blocks[0].stop + margin), min(columns, blocks[1].stop + margin)
     near = (slice(top, bottom), slice(left, right))
     area = (slice(top * step, bottom * step), slice(left * step, right * step))
-    small = _reduced(np.ascontiguousarray(picture[area][..., :3]), step).astype(np.float32)
-    share = _reduced(alpha[area], step).astype(np.float32) / np.float32(255)
+    small, share = _level(np.ascontiguousarray(picture[area][..., :3]), alpha[area], step)
     front, _ = _fuse(small, share, coarse[0][near], coarse[1][near])
 
     def in_place(plane: Floats) -> Floats:

@@ -32,7 +32,6 @@ TILE = 128
 """Side in pixels of the tile that is computed at once: small enough for the processor's cache."""
 
 _SUM = np.ones(4, np.float32)
-Inverse = tuple[tuple[Floats, Floats, Floats], ...]
 
 
 def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
@@ -45,7 +44,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     step = min(step, height, width)
     rows, columns = height // step, width // step
     target = cv2.resize(mask, (columns, rows), interpolation=cv2.INTER_LINEAR)
-    stretched = _stretch(target)
+    stretched = np.clip((target - np.float32(LEVELS)) / np.float32(1.0 - 2 * LEVELS), 0, 1)
     radius = max(1, round(RADIUS * max(rows, columns)))
     full, empty = _settled(stretched, radius)
     share = undecided(mask, rows, columns)
@@ -121,11 +120,6 @@ def _around(marked: Pixels, margin: int) -> Tile | None:
     )
 
 
-def _stretch(mask: Floats) -> Floats:
-    stretched = (mask - np.float32(LEVELS)) / np.float32(1.0 - 2 * LEVELS)
-    return np.clip(stretched, np.float32(0.0), np.float32(1.0))
-
-
 def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
     """The weight of the mask's own value: 1 inside undecided regions; None if there is none."""
     radius = max(1, round(BROAD * max(mask.shape)))
@@ -198,7 +192,9 @@ class ColourModel:
         return cv2.blur(plane, self._window, borderType=cv2.BORDER_REFLECT)
 
 
-def _inverse(rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any) -> Inverse:
+def _inverse(
+    rr: Any, gg: Any, bb: Any, rg: Any, rb: Any, gb: Any
+) -> tuple[tuple[Floats, ...], ...]:
     """Invert the symmetric 3 x 3 matrices by cofactors."""
     i_rr, i_rg, i_rb = gg * bb - gb * gb, gb * rb - rg * bb, rg * gb - gg * rb
     i_gg, i_gb, i_bb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg

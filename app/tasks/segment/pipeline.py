@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,8 @@ class SegmentPipeline:
                 reply = await self._decode("open_picture", meta, payload.body, picture, deadline)
             stages = dict(reply.meta["seconds"])
             meta = {"limits": limits, "shape": reply.meta["shape"]}
-            opened = _Opened(payload, options | meta | {"background": None}, [picture])
+            render = options | meta | {"background": None}
+            pictures = [picture]
             if payload.background is not None:
                 background = self._opened(held)
                 with _about("bg_image"):
@@ -142,12 +143,12 @@ class SegmentPipeline:
                         "open_background", meta, payload.background, background, deadline
                     )
                 stages["decode"] += second.meta["seconds"]
-                opened.meta["background"] = second.meta["shape"]
-                opened.pictures.append(background)
+                render["background"] = second.meta["shape"]
+                pictures.append(background)
             release = held.pop_all().close
         return Prepared(
             jobs=({self._input_name: reply.arrays["input"]},),
-            state=opened,
+            state=(payload, render, pictures),
             stages=stages,
             release=release,
         )
@@ -176,16 +177,16 @@ class SegmentPipeline:
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
     ) -> Finished:
         """A SegmentResult. Raises DeadlineExceeded, OutputTooLarge and WorkerCrashed."""
-        opened: _Opened = prepared.state
+        request, meta, pictures = prepared.state
         reply = await self._codecs.pool.submit(
             f"{STAGES}:render",
-            opened.meta,
+            meta,
             {"mask": outputs[0][self._output_name]},
-            descriptors=[each.descriptor for each in opened.pictures],
+            descriptors=[each.descriptor for each in pictures],
             deadline=deadline,
             urgent=True,
         )
-        return Finished(value=_result(opened.request, reply), stages=reply.meta["seconds"])
+        return Finished(value=_result(request, reply), stages=reply.meta["seconds"])
 
     def close(self) -> None:
         """Do nothing: the codecs are shared and belong to `app.main`."""
@@ -196,15 +197,6 @@ def _options(request: SegmentRequest) -> dict[str, Any]:
     options = asdict(request)
     del options["body"], options["background"]
     return options
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A request, what the stage render gets, and the decoded pictures, the background second."""
-
-    request: SegmentRequest
-    meta: dict[str, Any]
-    pictures: list[Picture]
 
 
 @contextmanager

@@ -209,16 +209,6 @@ class TextScores(NamedTuple):
     padding: int
 
 
-class _Request(NamedTuple):
-    """The texts of a request, and their order in its jobs.
-
-    Row n of all jobs, one job after another, is the text at position `order[n]` of `texts`.
-    """
-
-    texts: Sequence[Tokenised]
-    order: Sequence[int]
-
-
 class SentimentPipeline:
     """Implements the Pipeline port; a payload is a sequence of texts that passed check_texts()."""
 
@@ -267,16 +257,16 @@ class SentimentPipeline:
 
         Raises ModelOutputInvalid if the model's scores have a wrong shape.
         """
-        request: _Request = prepared.state
+        texts, order = prepared.state
         begin = time.perf_counter()
         logits = np.concatenate([array for output in outputs for array in output.values()])
-        expected = (len(request.texts), len(self._labels))
+        expected = (len(texts), len(self._labels))
         if logits.shape != expected:
             raise ModelOutputInvalid(
                 f"the model returned scores of shape {list(logits.shape)}, "
                 f"expected {list(expected)}"
             )
-        rows = dict(zip(request.order, logits.tolist(), strict=True))
+        rows = dict(zip(order, logits.tolist(), strict=True))
         value = [
             TextScores(
                 rank(softmax(rows[position]), labels=self._labels, labels_zh=self._labels_zh),
@@ -284,7 +274,7 @@ class SentimentPipeline:
                 truncated=text.truncated,
                 padding=text.padding,
             )
-            for position, text in enumerate(request.texts)
+            for position, text in enumerate(texts)
         ]
         return Finished(value=tuple(value), stages={"postprocess": time.perf_counter() - begin})
 
@@ -306,9 +296,10 @@ class SentimentPipeline:
                     )
         members = _members(tokenised, max_rows=self._max_rows)
         jobs = [tensors_of([tokenised[n] for n in each], pad_id=self._pad_id) for each in members]
+        order = [position for each in members for position in each]  # of the texts, row by row
         return Prepared(
             jobs=tuple(jobs),
-            state=_Request(tokenised, order=[position for each in members for position in each]),
+            state=(tokenised, order),
             stages={"preprocess": time.perf_counter() - begin},
         )
 
