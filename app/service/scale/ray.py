@@ -172,13 +172,8 @@ def application(given: Mapping[str, Any]) -> serve.Application:
             max_ongoing_requests=MAX_ONGOING,
             max_queued_requests=MAX_QUEUED,
             backpressure_config=BackpressureConfig(status_code=503, retry_after_s=1),
-            autoscaling_config={
-                "min_replicas": scale.min_replicas,
-                "max_replicas": scale.max_replicas,
-                "target_ongoing_requests": TARGET_ONGOING,
-                "upscale_delay_s": scale.upscale_delay_s,
-                "downscale_delay_s": scale.downscale_delay_s,
-            },
+            autoscaling_config=scale.model_dump(exclude={"num_cpus"})
+            | {"target_ongoing_requests": TARGET_ONGOING},
             health_check_period_s=5,
             health_check_timeout_s=10,
             graceful_shutdown_timeout_s=WAIT_SECONDS + seconds_to_end(Settings()),
