@@ -22,8 +22,6 @@ from app.service.api.services import Services, ServicesDep
 from app.service.api.v2.health import check_server
 from app.settings.server import Settings
 
-TAG = "compatible"
-
 
 def task_route(
     path: str,
@@ -36,7 +34,7 @@ def task_route(
     body: Mapping[str, Any] | None = None,
 ) -> APIRouter:
     """Build a router with one POST route. Pass `body` if the endpoint reads the body itself."""
-    router = APIRouter(tags=[TAG], route_class=TaskRoute)
+    router = APIRouter(tags=["compatible"], route_class=TaskRoute)
     router.add_api_route(
         path,
         endpoint,
@@ -92,7 +90,7 @@ NOT_FETCHED = (
     "pictures are not fetched by URL, because that would expose addresses that only the server "
     "can reach; send the picture itself"
 )
-ADDRESSES = ("http://", "https://", "ftp://", "file://")
+ADDRESSES = (b"http://", b"https://", b"ftp://", b"file://")
 
 
 def picture_in_base64(value: object, name: str) -> bytes:
@@ -103,7 +101,7 @@ def picture_in_base64(value: object, name: str) -> bytes:
         raise InvalidParameter(f"{name} must be a picture as base64")
     text = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
     beginning = text[:8].lower()
-    if beginning.startswith(tuple(each.encode() for each in ADDRESSES)):
+    if beginning.startswith(ADDRESSES):
         raise refused(name, NOT_FETCHED)
     if beginning.startswith(b"data:"):
         text = text[text.find(b",", 0, 256) + 1 :]
