@@ -63,8 +63,8 @@ class Door:
         router = APIRouter()
 
         async def upload(request: Request) -> dict[str, int]:
-            found = await read_upload(request, known=("size",), max_fields=4, second=("bg",))
-            return {"bytes": len(found.body)}
+            body, _, _ = await read_upload(request, known=("size",), max_fields=4, second=("bg",))
+            return {"bytes": len(body)}
 
         router.add_api_route("/upload", upload, methods=["POST"], max_body_size=4096)
         self._loop = asyncio.new_event_loop()

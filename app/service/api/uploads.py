@@ -129,22 +129,14 @@ _UPLOAD_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """The undecoded bytes of one or two pictures, and every parameter by name."""
-
-    body: bytes
-    parameters: Mapping[str, str]
-    second: bytes | None = None
-
-
 async def read_upload(
     request: Request, *, known: Sequence[str], max_fields: int, second: Sequence[str] = ()
-) -> Upload:
-    """Read the whole upload into memory. A parameter of `known` may occur once, in query or form.
+) -> tuple[bytes, bytes | None, Mapping[str, str]]:
+    """Read the whole upload into memory: one or two pictures, and every parameter by name.
 
-    `second` lists the accepted names of the form's field for a second picture. Raises FileMissing,
-    UnsupportedMediaType, InvalidParameter, and FileTooLarge from reading the body.
+    A parameter of `known` may occur once, in query or form. `second` lists the accepted names of
+    the form's field for a second picture. Raises FileMissing, UnsupportedMediaType,
+    InvalidParameter, and FileTooLarge from reading the body.
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")
     kind = media_type(request)
@@ -163,9 +155,9 @@ async def read_upload(
         for name in fields:
             if name in query:
                 raise InvalidParameter(f"{name} is given both in the query and in the form")
-        return Upload(picture, query | fields, background)
+        return picture, background, query | fields
     if kind.startswith(RAW_TYPES):
-        return Upload(_not_empty(await request.body()), query)
+        return _not_empty(await request.body()), None, query
     if not kind and not await request.body():
         raise FileMissing(f"the request has no picture; {_UPLOAD_HINT}")
     raise UnsupportedMediaType(

@@ -90,35 +90,26 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     Every parameter may stand in the query or in the form. A background picture is a second file.
     """
     settings = services.settings
-    upload = await read_upload(
+    body, background, given = await read_upload(
         request,
         known=(*OPTIONS, *ROUTING),
         max_fields=settings.form_max_fields,
         second=("bg_image", FILES["bg_image"][0]),
     )
-    given = upload.parameters
     as_json, preferred = read_accept(request.headers.get("accept", ""))
-    payload = read_options(upload.body, given, background=upload.second, preferred_format=preferred)
+    payload = read_options(body, given, background=background, preferred_format=preferred)
     routing = Routing.model_construct(
         model=given.get("model"),
         predictor=given.get("predictor"),
         timeout_ms=_integer(given.get("timeout_ms")),
     )
     answer = await services.dataplane.run("segment", payload, **routing.options(settings))
+    headers, result = result_headers(answer), answer.value
     if not as_json:
-        return _as_picture(answer)
-    content = await run_off_loop(services, partial(_document, answer), size=len(answer.value.image))
-    return Response(content, media_type="application/json", headers=result_headers(answer))
-
-
-def _as_picture(answer: Answer) -> Response:
-    result: SegmentResult = answer.value
-    return Response(
-        result.image,
-        media_type=MEDIA_TYPES[result.format],
-        headers=result_headers(answer)
-        | {"Content-Disposition": f'inline; filename="{result.output}.{result.format}"'},
-    )
+        headers["Content-Disposition"] = f'inline; filename="{result.output}.{result.format}"'
+        return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
+    content = await run_off_loop(services, partial(_document, answer), size=len(result.image))
+    return Response(content, media_type=_JSON, headers=headers)
 
 
 def _document(answer: Answer) -> bytes:
