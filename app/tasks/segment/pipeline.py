@@ -125,7 +125,8 @@ class SegmentPipeline:
 
         Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
         """
-        limits, options = self._limits, _options(payload)
+        limits, options = self._limits, asdict(payload)
+        del options["body"], options["background"]
         with ExitStack() as held:
             picture = self._opened(held)
             first = "file" if payload.background is not None else ""
@@ -186,17 +187,22 @@ class SegmentPipeline:
             deadline=deadline,
             urgent=True,
         )
-        return Finished(value=_result(request, reply), stages=reply.meta["seconds"])
+        found = reply.meta
+        top, left, width, height = found["box"]
+        result = SegmentResult(
+            image=reply.arrays["image"].tobytes(),
+            format=request.format,
+            output=request.output,
+            width=found["width"],
+            height=found["height"],
+            box=ForegroundBox(top=top, left=left, width=width, height=height),
+            confidence=found["confidence"],
+            labels=reply.arrays["labels"].tobytes() if request.labels else None,
+        )
+        return Finished(value=result, stages=found["seconds"])
 
     def close(self) -> None:
         """Do nothing: the codecs are shared and belong to `app.main`."""
-
-
-def _options(request: SegmentRequest) -> dict[str, Any]:
-    """The options for the stages: everything but the files."""
-    options = asdict(request)
-    del options["body"], options["background"]
-    return options
 
 
 @contextmanager
@@ -207,18 +213,3 @@ def _about(part: str) -> Iterator[None]:
         if part:
             raise error.about(part) from None
         raise
-
-
-def _result(request: SegmentRequest, reply: Reply) -> SegmentResult:
-    meta: Mapping[str, Any] = reply.meta
-    top, left, width, height = meta["box"]
-    return SegmentResult(
-        image=reply.arrays["image"].tobytes(),
-        format=request.format,
-        output=request.output,
-        width=meta["width"],
-        height=meta["height"],
-        box=ForegroundBox(top=top, left=left, width=width, height=height),
-        confidence=meta["confidence"],
-        labels=reply.arrays["labels"].tobytes() if request.labels else None,
-    )
