@@ -8,8 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Reply = tuple[int, dict[str, str], bytes]
-Answer = Callable[[str, bytes], Reply]
-"""Path with query and body of a request in; status, headers and body of the reply out."""
+Answer = Callable[[str, bytes], Reply | None]
+"""Path with query and body of a request in; status, headers and body of the reply out.
+
+None closes the connection without a reply."""
 
 
 def as_json(value: Any, status: int = 200) -> Reply:
@@ -25,7 +27,10 @@ def http_stub(answer: Answer) -> Iterator[str]:
 
         def reply(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
-            status, headers, body = answer(self.path, self.rfile.read(length))
+            if (replied := answer(self.path, self.rfile.read(length))) is None:
+                self.close_connection = True
+                return
+            status, headers, body = replied
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

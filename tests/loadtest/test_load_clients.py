@@ -1,16 +1,15 @@
 """The client of many requests a second: it waits for nobody, and tells how each request ended."""
 
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from harness import request
+from harness import HOST, request
 from load_clients import arrivals
-
-from tests.loadtest.listening import listening
 
 LARGE = 8 << 20
 """More than sockets hold: it is sent in parts."""
@@ -49,8 +48,10 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     Handler.connections = Counter()
-    with listening(Handler) as port:
-        yield port
+    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
 
 
 def post(path: str, size: int = 2) -> bytes:

@@ -7,13 +7,11 @@ import re
 import shutil
 import ssl
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from replicas import CONFIGURATION, balancer, local_configuration
 from replicas import PYTHON as RAY
 
 from app.settings.server import Settings
+from tests.http_stub import Reply, http_stub
 from tests.ran import ran
 
 PATIENCE = 20.0
@@ -66,26 +65,13 @@ def test_haproxy_accepts_it(tmp_path: Path) -> None:
     assert (done.returncode, "warning" in done.stderr.lower()) == (0, False), done.stderr
 
 
-class Everything(BaseHTTPRequestHandler):
+def everything(path: str, _body: bytes) -> Reply:
     """A replica that has every path, and never answers where the path says so."""
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if "hang" in self.path:
-            time.sleep(2 * PATIENCE)
-        if "slow" in self.path:
-            time.sleep(2.5)
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_POST = do_GET  # noqa: N815  # the name that the library calls
-
-    def log_message(self, *_: object) -> None: ...
-
-
-class Replica(ThreadingHTTPServer):
-    daemon_threads = True
+    if "hang" in path:
+        time.sleep(2 * PATIENCE)
+    if "slow" in path:
+        time.sleep(2.5)
+    return 200, {"Connection": "close"}, b""
 
 
 @dataclass(frozen=True)
@@ -94,7 +80,7 @@ class Front:
 
     port: int
     directory: Path
-    replica: Replica
+    replica: contextlib.ExitStack
 
     def ask(self, path: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -119,12 +105,10 @@ class Front:
 
 @contextlib.contextmanager
 def started(directory: Path, **options: Any) -> Iterator[Front]:
-    with Replica((HOST, 0), Everything) as replica:
-        threading.Thread(target=replica.serve_forever, daemon=True).start()
-        ports = [replica.server_port]
+    with contextlib.ExitStack() as replica:
+        ports = [int(replica.enter_context(http_stub(everything)).rpartition(":")[2])]
         with balancer(Path(str(HAPROXY)), ports, directory, **options) as proxy:
             yield Front(proxy.port, directory, replica)
-        replica.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -204,8 +188,7 @@ def test_it_speaks_tls_with_the_certificate_it_was_given(front: Front) -> None:
 @pytest.mark.slow
 def test_without_a_replica_its_own_503_has_an_id(tmp_path: Path) -> None:
     with started(tmp_path) as front:
-        front.replica.shutdown()
-        front.replica.server_close()
+        front.replica.close()
         reply = front.ask("/sentiment", X_Request_ID="mine-2")
         assert (reply.status, reply.headers["X-Request-ID"]) == (503, "mine-2")
         assert front.logged("mine-2")["status"] == 503
