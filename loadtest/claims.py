@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 
 from claim_tables import (
@@ -35,7 +33,13 @@ from pages import filled, markdown_table
 from tqdm import tqdm
 
 from app.cli.pull import default_cache
-from app.cli.shared import add_repository_option, open_repository, read_version, silence
+from app.cli.shared import (
+    add_repository_option,
+    open_repository,
+    read_version,
+    silence,
+    write_json,
+)
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.contracts.resources import available_cores
 from app.engine.backends.process import ProcessBackend
@@ -113,7 +117,7 @@ def _measure(args: argparse.Namespace) -> int:
         print(f"\n{claim_text(table)}")
     if args.json is not None:
         found = {"machine": machine, "tables": [asdict(table) for table in tables]}
-        args.json.write_text(json.dumps(found, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        write_json(args.json, found)
     if args.plot is not None:
         plot_claims(tables, args.plot)
     if args.docs is not None:
@@ -146,55 +150,39 @@ def random_bert() -> Path:
 def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTable]) -> None:
     """Write the page and its images: the claims, then two models."""
     (args.docs / "images").mkdir(parents=True, exist_ok=True)
-
-    def image(name: str) -> str:
-        return f"images/{args.page}-{name}.svg"
-
-    repository = open_repository(args.repository)
-    with_plots = []
+    claims: list[str] = []
     for table, name in zip(tables, ("u2netp", "bert"), strict=True):
-        plot_claims([table], args.docs / image(f"claims-{name}"))
-        with_plots.append((table, image(f"claims-{name}")))
-    comparisons = []
-    for model, most in REQUESTS_FOR_DOCS.items():
-        requests = min(args.requests or most, most)
-        found = compare(
+        plot = f"images/{args.page}-claims-{name}.svg"
+        plot_claims([table], args.docs / plot)
+        claims += _claims(table, plot)
+    repository = open_repository(args.repository)
+    compared = [
+        compare(
             read_version(repository, model, None),
-            requests=requests,
+            requests=min(args.requests or most, most),
             open_predictor=ProcessBackend(nice=0),
             comparison_of=comparison_of,
         )
-        plot_comparison(found, args.docs / image(model))
-        comparisons.append((found, image(model)))
+        for model, most in REQUESTS_FOR_DOCS.items()
+    ]
+    comparisons: list[str] = []
+    for found in compared:
+        plot = f"images/{args.page}-{found.model}.svg"
+        plot_comparison(found, args.docs / plot)
+        comparisons += _comparison(found, plot)
     shortened = f" --requests {args.requests}" if args.requests else ""
     named = f" --page {args.page}" if args.page != PAGE else ""
-    text = page(
-        command=f"loadtest/claims.py{shortened} --docs docs{named}",
-        machine=machine,
-        tables=with_plots,
-        comparisons=comparisons,
-    )
-    (args.docs / f"{args.page}.md").write_text(text, "utf-8")
-
-
-def page(
-    *,
-    command: str,
-    machine: str,
-    tables: Sequence[tuple[ClaimTable, str]],
-    comparisons: Sequence[tuple[Comparison, str]],
-) -> str:
-    """Build the page; each table has the path of its plot, relative to the page."""
-    return filled(
+    text = filled(
         "comparison",
-        command=command,
+        command=f"loadtest/claims.py{shortened} --docs docs{named}",
         machine=machine,
         lengths=", ".join(map(str, LENGTHS)),
         padded=PADDED,
-        claims="\n\n".join(chain.from_iterable(_claims(*each) for each in tables)),
-        budgets=comparisons[0][0].budgets(),
-        comparisons="\n\n".join(chain.from_iterable(_comparison(*each) for each in comparisons)),
+        claims="\n\n".join(claims),
+        budgets=compared[0].budgets(),
+        comparisons="\n\n".join(comparisons),
     )
+    (args.docs / f"{args.page}.md").write_text(text, "utf-8")
 
 
 def _claims(found: ClaimTable, plot: str) -> Iterator[str]:
