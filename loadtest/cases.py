@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ class Case:
     """A request to a task; it has `rows` pictures or texts. `clients` keep its predictors busy."""
 
     name: str
-    model: ModelFiles
+    model: str
     request: bytes
     rows: int = 1
     clients: int
@@ -41,7 +42,8 @@ def mask_request(body: bytes, *, model: str = "", predictor: str = "") -> bytes:
 
 def text_request(inputs: str | list[str], **parameters: str) -> bytes:
     """A request for the emotion of one text, or of each text of a list."""
-    body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    given = {name: value for name, value in parameters.items() if value}
+    body = json.dumps({"inputs": inputs, "parameters": given}).encode()
     return request("POST", "/sentiment", body, content_type="application/json")
 
 
@@ -77,24 +79,25 @@ def wait_chosen(server: Server) -> list[dict[str, Any]]:
     return wait_until(chosen, "not every group is chosen", timeout=CHOOSING_SECONDS, every=1.0)
 
 
-def read_cases(repository: ModelRepository, *, predictor: str = "") -> list[Case]:
+def read_cases(directory: Path, *, only: str = "", predictor: str = "") -> list[Case]:
     """A mask of 1 MP, one text and 32 texts, for each task with a model in the repository.
 
-    `predictor` names an instance group; without it, the default group answers.
+    `only` names one of its models. `predictor` names an instance group; without it, the default
+    group answers.
     """
-    chosen = {"predictor": predictor} if predictor else {}
+    repository = ModelRepository(directory)
     cases = []
-    for name in repository.names():
-        model = newest(repository, name)
-        count = model.config.group(model.config.default_group).count
-        if model.config.pipeline == "segment":
+    for name in [only] if only else repository.names():
+        config = newest(repository, name).config
+        count = config.group(config.default_group).count
+        if config.pipeline == "segment":
             asked = mask_request(picture(), model=name, predictor=predictor)
-            cases.append(Case(name="mask of 1 MP", model=model, request=asked, clients=count))
-        elif model.config.pipeline == "sentiment":
-            one = text_request(TEXT, model=name, **chosen)
-            many = text_request([TEXT] * 32, model=name, **chosen)
-            cases.append(Case(name="1 text", model=model, request=one, clients=4 * count))
-            cases.append(
-                Case(name="32 texts", model=model, request=many, rows=32, clients=2 * count)
-            )
+            cases.append(Case(name="mask of 1 MP", model=name, request=asked, clients=count))
+        elif config.pipeline == "sentiment":
+            one = text_request(TEXT, model=name, predictor=predictor)
+            many = text_request([TEXT] * 32, model=name, predictor=predictor)
+            cases += [
+                Case(name="1 text", model=name, request=one, clients=4 * count),
+                Case(name="32 texts", model=name, request=many, rows=32, clients=2 * count),
+            ]
     return cases

@@ -51,7 +51,6 @@ from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
 from app.evidence.comparison.result import columns
-from app.models.repository.layout import ModelRepository
 
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
@@ -206,14 +205,10 @@ def http_pairs(
             without=HttpWay(without.port, case.request, case.rows, pid=without.pid),
             within=HttpWay(within.port, other.request, other.rows, pid=within.pid),
             clients=case.clients,
-            model=case.model.name,
+            model=case.model,
         )
         for case, other in zip(cases, others or cases, strict=True)
     ]
-
-
-def cases_of(given: argparse.Namespace, *, predictor: str = "") -> list[Case]:
-    return read_cases(ModelRepository(given.repository), predictor=predictor)
 
 
 @contextlib.contextmanager
@@ -225,7 +220,7 @@ def servers(
         running_server(given.repository, environment=PLAIN, checkout=before) as without,
         running_server(given.repository, environment=PLAIN | dict(settings or {})) as within,
     ):
-        yield http_pairs(without, within, cases_of(given))
+        yield http_pairs(without, within, read_cases(given.repository))
         for name, server in (("without", without), ("with", within)):
             print(f"memory {name}: {server.memory() / 1e6:.0f} MB")
 
@@ -254,8 +249,7 @@ def tracing(given: argparse.Namespace) -> Iterator[list[Pair]]:
 @contextlib.contextmanager
 def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
     sides = [
-        [case for case in cases_of(given, predictor=name) if case.model.name == given.model]
-        for name in given.groups
+        read_cases(given.repository, only=given.model, predictor=name) for name in given.groups
     ]
     with running_server(given.repository, environment=PLAIN) as server:
         yield http_pairs(server, server, *sides)
@@ -320,7 +314,7 @@ def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
         yield [
             replace(each, meanwhile=lambda: repeated(look, every=lambda: PAGE_SECONDS))
-            for each in http_pairs(server, server, cases_of(given))
+            for each in http_pairs(server, server, read_cases(given.repository))
         ]
 
 
@@ -330,7 +324,7 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     with running_server(given.repository, environment=PLAIN) as server:
         before = server.memory()
         # With single texts, the cost of the client would be measured.
-        cases = [case for case in cases_of(given) if case.name != "1 text"]
+        cases = [case for case in read_cases(given.repository) if case.name != "1 text"]
         ways = {
             case.name: OverloadedWay(HttpWay(server.port, case.request, case.rows))
             for case in cases
@@ -346,7 +340,7 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
 @contextlib.contextmanager
 def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     """Reload a model every few seconds."""
-    cases = [case for case in cases_of(given) if case.rows == 1 and case.model.name == given.model]
+    cases = [case for case in read_cases(given.repository, only=given.model) if case.rows == 1]
     with running_server(given.repository, environment=PLAIN) as server:
         yield [
             replace(each, meanwhile=lambda: reloading(server.port, given.model, every=given.every))
