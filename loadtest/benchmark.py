@@ -20,13 +20,11 @@ import math
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -48,12 +46,13 @@ from harness import (
     free_port,
     meanwhile,
     memory_of,
+    repeated,
     running_server,
     wait_until,
 )
 from load_clients import HttpWay, checked, connected, scheduled
 from pages import filled, markdown_table
-from peer_servers import PEER_SERVERS, START_SECONDS, install, running
+from peer_servers import PEER_SERVERS, START_SECONDS, running
 from peers import as_onnx, measure, pictures
 from PIL import Image
 from tqdm import tqdm
@@ -92,7 +91,7 @@ class Subject:
 
 
 def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> Iterator[Subject]:
-    """Return this server, then, if wanted, each peer that can be installed."""
+    """Return this server, then, if wanted, each peer that pictures() could install."""
     repository, asked = scratch / "repository", mask_request(picture())
     shutil.copytree(files.directory.parent, repository / files.name)
 
@@ -124,19 +123,15 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> It
     )
     onnx = as_onnx(files, scratch)
     for peer in PEER_SERVERS if peers else ():
-        try:
-            install(peer)
-        except (OSError, subprocess.SubprocessError) as error:
-            print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
-            continue
-        home = scratch / f"alone-{peer.name}"
-        yield Subject(
-            name=peer.name,
-            open=partial(running, peer, onnx, home, workers=cores),
-            ask=peer.ask,
-            change=peer.change and partial(peer.change, home),
-            changed_by=peer.changed_by,
-        )
+        if peer.installed.exists():
+            home = scratch / f"alone-{peer.name}"
+            yield Subject(
+                name=peer.name,
+                open=partial(running, peer, onnx, home, workers=cores),
+                ask=peer.ask,
+                change=peer.change and partial(peer.change, home),
+                changed_by=peer.changed_by,
+            )
 
 
 def flood(server: Server, asked: bytes, *, rate: float) -> Row:
@@ -256,21 +251,13 @@ def hostile(server: Server, subject: Subject) -> Row:
     """Send invalid pictures while one client sends a valid one."""
     good = picture()
     bad = {"bomb": bomb(), "truncated": good[: len(good) // 2], "no picture": b"hello" * 100}
-    calm = most = memory_of(server.pid)
-    replies = {}
-    with (
-        watched(server.port, subject.ask(good), clients=1) as watch,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    calm, memory = memory_of(server.pid), [0]
+    with watched(server.port, subject.ask(good), clients=1) as watch:
         time.sleep(2.0)
-        for name, body in bad.items():
-            asking = pool.submit(_status, server.port, subject.ask(body))
-            while not asking.done():
-                most = max(most, memory_of(server.pid))
-                time.sleep(0.02)
-            replies[name] = asking.result()
+        with repeated(lambda: memory.append(memory_of(server.pid)), every=lambda: 0.02):
+            replies = {name: _status(server.port, subject.ask(body)) for name, body in bad.items()}
         time.sleep(2.0)
-    return watch.figures() | {"status": replies, "memory_growth_bytes": most - calm}
+    return watch.figures() | {"status": replies, "memory_growth_bytes": max(memory) - calm}
 
 
 def _status(port: int, asked: bytes) -> int:
@@ -377,14 +364,28 @@ Cell = tuple[float, str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; `cell` takes what was measured of one server.
+    """A column of a table; `found` returns the figures of one server, or a text.
 
     `best` is None if there is no best server: each has another load, or any value may be right.
     """
 
     head: str
-    cell: Callable[[Any], Cell]
+    found: Callable[[Any], Sequence[float | None] | str]
+    unit: str = ""
+    factor: float = 1.0
     best: Callable[[Iterable[float]], float] | None = min
+
+    def cell(self, measured: Any) -> Cell:
+        """The median, and the text with the lowest and highest figure; None is infinite."""
+        if isinstance(found := self.found(measured), str):
+            return 0.0, found
+        figures = [math.inf if each is None else each for each in found]
+        low, middle, high = (
+            _digits(self.factor * each)
+            for each in (min(figures), statistics.median(figures), max(figures))
+        )
+        text = middle if middle == "none" else f"{middle} {self.unit}".strip()
+        return statistics.median(figures), text if low == high else f"{text} ({low}–{high})"
 
 
 def _table(columns: Sequence[Column], found: Mapping[str, Any]) -> str:
@@ -402,14 +403,13 @@ def _table(columns: Sequence[Column], found: Mapping[str, Any]) -> str:
 
 def _masks(masks: Sequence[Row]) -> str:
     def rates(load: str) -> Column:
-        head = f"masks a second, {load}"
-        return Column(head, lambda row: _spread(row["rates"][load]), max)
+        return Column(f"masks a second, {load}", lambda row: row["rates"][load], best=max)
 
     columns = [
-        Column("one client", lambda row: _spread(row["seconds"], "ms", 1000)),
+        Column("one client", lambda row: row["seconds"], "ms", 1000),
         *map(rates, masks[0]["per_second"]),
-        Column("memory", lambda row: _spread(row["memory_bytes"], "MB", 1e-6)),
-        Column("mask", lambda row: (0.0, row["agreement"].split()[2]), None),
+        Column("memory", lambda row: row["memory_bytes"], "MB", 1e-6),
+        Column("mask", lambda row: row["agreement"].split()[2], best=None),
     ]
     return _table(columns, {_name(row): row for row in masks})
 
@@ -418,68 +418,49 @@ def _name(row: Row) -> str:
     return str(row["name"]).replace(" /segment", "").replace("paddlepool", "Paddlepool")
 
 
-def _of(part: str, key: str, unit: str = "", factor: float = 1.0) -> Callable[[list[Row]], Cell]:
-    """Show a figure of each run; None is infinite."""
-
-    def cell(runs: list[Row]) -> Cell:
-        values = [run[part][key] for run in runs]
-        return _spread([math.inf if each is None else each for each in values], unit, factor)
-
-    return cell
+def _of(part: str, key: str) -> Callable[[list[Row]], list[float | None]]:
+    """A figure of each run."""
+    return lambda runs: [run[part][key] for run in runs]
 
 
-def _share(key: str) -> Callable[[list[Row]], Cell]:
-    """Show a share of the requests of each run."""
-    return lambda runs: _spread(
-        [run["flood"][key] / run["flood"]["sent"] for run in runs], "%", 100
-    )
+def _share(key: str) -> Callable[[list[Row]], list[float | None]]:
+    """A share of the requests of each run."""
+    return lambda runs: [run["flood"][key] / run["flood"]["sent"] for run in runs]
 
 
-def _starts(runs: list[Row]) -> Cell:
-    return _spread([seconds for run in runs for seconds in run["starts"]], "s")
-
-
-def _statuses(runs: list[Row]) -> Cell:
+def _statuses(runs: list[Row]) -> str:
     kinds = zip(*(run["hostile"]["status"].values() for run in runs), strict=True)
-    return 0.0, ", ".join("/".join(map(str, dict.fromkeys(kind))) for kind in kinds)
+    return ", ".join("/".join(map(str, dict.fromkeys(kind))) for kind in kinds)
 
 
 TROUBLES = (
     (
-        Column("start", _starts),
-        Column("sent a second", _of("flood", "per_second"), None),
-        Column("answered", _share("answered"), None),
-        Column("refused", _share("refused"), None),
-        Column("failed", _share("failed"), None),
-        Column("p99", _of("flood", "p99_seconds", "s"), None),
-        Column("next", _of("flood", "next_seconds", "s")),
+        Column("start", lambda runs: [seconds for run in runs for seconds in run["starts"]], "s"),
+        Column("sent a second", _of("flood", "per_second"), best=None),
+        Column("answered", _share("answered"), "%", 100, best=None),
+        Column("refused", _share("refused"), "%", 100, best=None),
+        Column("failed", _share("failed"), "%", 100, best=None),
+        Column("p99", _of("flood", "p99_seconds"), "s", best=None),
+        Column("next", _of("flood", "next_seconds"), "s"),
     ),
     (
         Column("killed worker: failed", _of("killed", "failed")),
-        Column("longest gap", _of("killed", "longest_gap_seconds", "s")),
-        Column("masks a second afterwards", _of("killed", "per_second_afterwards"), max),
+        Column("longest gap", _of("killed", "longest_gap_seconds"), "s"),
+        Column("masks a second afterwards", _of("killed", "per_second_afterwards"), best=max),
     ),
     (
-        Column("bad pictures: status", _statuses, None),
-        Column("memory grew at most by", _of("hostile", "memory_growth_bytes", "MB", 1e-6)),
-        Column("longest gap beside", _of("hostile", "longest_gap_seconds", "s")),
+        Column("bad pictures: status", _statuses, best=None),
+        Column("memory grew at most by", _of("hostile", "memory_growth_bytes"), "MB", 1e-6),
+        Column("longest gap beside", _of("hostile", "longest_gap_seconds"), "s"),
     ),
     (
-        Column("another model by", lambda runs: (0.0, runs[0]["changed"]["by"]), None),
-        Column("seconds", _of("changed", "seconds", "s")),
+        Column("another model by", lambda runs: runs[0]["changed"]["by"], best=None),
+        Column("seconds", _of("changed", "seconds"), "s"),
         Column("failed", _of("changed", "failed")),
-        Column("longest gap", _of("changed", "longest_gap_seconds", "s")),
+        Column("longest gap", _of("changed", "longest_gap_seconds"), "s"),
     ),
 )
 """The columns of each table."""
-
-
-def _spread(values: Sequence[float], unit: str = "", factor: float = 1.0) -> Cell:
-    low, middle, high = (
-        _digits(factor * each) for each in (min(values), statistics.median(values), max(values))
-    )
-    text = middle if middle == "none" else f"{middle} {unit}".strip()
-    return statistics.median(values), text if low == high else f"{text} ({low}–{high})"
 
 
 def _digits(value: float) -> str:

@@ -69,6 +69,11 @@ class PeerServer:
     def environment(self) -> Path:
         return ROOT / f".venv-peers-{self.package.partition('==')[0].partition('[')[0]}"
 
+    @property
+    def installed(self) -> Path:
+        """A file that exists if the environment is complete."""
+        return self.environment / "installed"
+
 
 def rembg_cutout(picture: bytes) -> bytes:
     return form("/api/remove", "file", picture, model="u2netp")
@@ -179,8 +184,7 @@ PEER_SERVERS = (
 
 def install(peer: PeerServer) -> None:
     """Create its environment once. Raises CalledProcessError and TimeoutExpired."""
-    done = peer.environment / "installed"
-    if done.exists():
+    if peer.installed.exists():
         return
     print(f"installing {peer.package} into {peer.environment.name}", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", str(peer.environment)], check=True)
@@ -190,7 +194,7 @@ def install(peer: PeerServer) -> None:
         check=True,
         timeout=INSTALL_SECONDS,
     )
-    done.touch()
+    peer.installed.touch()
 
 
 @contextlib.contextmanager
