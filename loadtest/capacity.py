@@ -26,7 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from cases import TEXT, mask_request, text_request, wait_chosen
-from harness import ROOT, Server, ask, cpu_seconds, descendants, request, running_server
+from harness import (
+    ROOT,
+    Server,
+    ask,
+    cpu_seconds,
+    descendants,
+    memory_of,
+    request,
+    running_server,
+)
 from inputs import draw_picture
 from load_clients import HttpWay, arrivals, checked
 from pages import filled, markdown_table
@@ -159,7 +168,7 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
                 for name, sent in bar:
                     clients = cores * (4 if "text" in name else 2)
                     found = measured(server, name, sent, clients=clients, seconds=seconds)
-                    memory = server.memory()
+                    memory = memory_of(server.pid)
                     row = {"cores": cores, "precision": precision, "memory": memory} | found
                     if precision == CHOSEN and cores == counts[-1]:
                         rate = found["per_second"]

@@ -133,10 +133,6 @@ class Server:
     port: int
     pid: int
 
-    def memory(self) -> int:
-        """Memory of all its processes in bytes, with shared pages counted once."""
-        return memory_of(self.pid)
-
 
 @contextlib.contextmanager
 def meanwhile(*works: Callable[[threading.Event], None]) -> Iterator[None]:
@@ -197,14 +193,13 @@ def running_server(
     *,
     environment: Mapping[str, str] | None = None,
     log_file: Path | None = None,
-    timeout: float = 120.0,
     checkout: Path = ROOT,
     port: int | None = None,
 ) -> Iterator[Server]:
     """Run `paddlepool serve` with this model repository, or that of its settings, within the block.
 
     Another checkout runs with the Python of its own .venv. Raises RuntimeError, with the end of its
-    log, if it is not ready within `timeout` seconds.
+    log, if it is not ready within two minutes.
     """
     port = port or free_port()
     settings = {
@@ -224,7 +219,6 @@ def running_server(
         lambda: is_ready(port),
         environment=settings,
         log_file=log_file,
-        timeout=timeout,
         directory=checkout,
     ) as process:
         yield Server(port, process.pid)
@@ -244,7 +238,7 @@ def running_program(
 
     Raises RuntimeError, with the end of its log, if it is not ready within `timeout` seconds.
     """
-    begin, words = time.perf_counter(), list(map(str, command))
+    began, words = time.perf_counter(), list(map(str, command))
     with (
         log_file.open("w+b") if log_file is not None else tempfile.TemporaryFile() as log,
         subprocess.Popen(
@@ -258,7 +252,7 @@ def running_program(
         try:
             while not ready():
                 ended = process.poll() is not None
-                if ended or time.perf_counter() - begin > timeout:
+                if ended or time.perf_counter() - began > timeout:
                     log.seek(0)
                     lines = log.read().decode(errors="replace").splitlines()
                     tail = "\n".join(line for line in lines if "paddlepool.access" not in line)

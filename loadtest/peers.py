@@ -65,7 +65,7 @@ class Contender:
     threads_each: int
     alone: Way
     loads: Mapping[str, tuple[int, Way]]
-    memory: Callable[[], int]
+    pids: Sequence[int]
     read: Callable[[Reply], bytes] = lambda reply: reply.body
     seconds: list[float] = field(default_factory=list)
     rates: dict[str, list[float]] = field(default_factory=dict)
@@ -106,9 +106,6 @@ class LoopWay:
             found = pool.map(lambda child: self._call(child, seconds=seconds).meta, self.children)
             return float(sum(each["runs"] / each["seconds"] for each in found))
 
-    def memory(self) -> int:
-        return sum(memory_of(child.pid) for child in self.children)
-
 
 def loops(
     stack: contextlib.ExitStack,
@@ -146,7 +143,7 @@ def bare(
             threads_each=1,
             alone=way,
             loads=dict.fromkeys(loads, (threads, way)),
-            memory=way.memory,
+            pids=[child.pid for child in way.children],
         )
 
 
@@ -202,9 +199,8 @@ def pictures(
         for output, message in asked.items():
             way = HttpWay(server.port, message)
             loads = {f"{n} clients": (n, way) for n in (threads, 2 * threads)}
-            memory = server.memory
             contenders[output].append(
-                Contender(name=name, alone=way, loads=loads, memory=memory, **options)
+                Contender(name=name, alone=way, loads=loads, pids=[server.pid], **options)
             )
 
     with contextlib.ExitStack() as stack:
@@ -258,7 +254,7 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
             threads_each=threads_each,
             alone=single,
             loads={"32 clients": (32, single), "4 of 32 texts": (4, several)},
-            memory=server.memory,
+            pids=[server.pid],
         )
         others = bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=ours.loads)
         yield {"texts": [ours, *others]}
@@ -285,7 +281,7 @@ def measure(
             for load, (clients, way) in each.loads.items():
                 rate = way.rate(clients=clients, seconds=seconds)
                 each.rates.setdefault(load, []).append(rate)
-            each.memory_bytes.append(each.memory())
+            each.memory_bytes.append(sum(map(memory_of, each.pids)))
     return [_row(task, each, contenders[0]) for each in contenders]
 
 

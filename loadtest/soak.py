@@ -18,7 +18,6 @@ import contextlib
 import os
 import random
 import secrets
-import signal
 import statistics
 import sys
 import time
@@ -26,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGKILL
 
 from cases import load_request
 from harness import ROOT, Server, ask, descendants, repeated, resident_bytes, running_server
@@ -86,6 +86,15 @@ def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> It
     watched = Watched()
     draw = random.Random(given.seed)
 
+    def kill() -> None:
+        """Kill a codec or predictor process of this server, if there is one."""
+        children = [each for each in samples(server) if each.role != API]
+        with contextlib.suppress(IndexError, ProcessLookupError):
+            # Each role is equally likely, however many processes it has.
+            role = draw.choice(sorted({each.role for each in children}))
+            os.kill(draw.choice([each.pid for each in children if each.role == role]), SIGKILL)
+            watched.kills.append(Kill(time.monotonic(), role))
+
     def reload() -> None:
         asked = load_request(MODELS[len(watched.reloads) % len(MODELS)], key=admin_key)
         began, status = time.monotonic(), 0
@@ -94,10 +103,7 @@ def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> It
         watched.reloads.append(Reload(began, time.monotonic(), status))
 
     with (
-        repeated(
-            lambda: watched.kills.extend(_kill_one(server, draw)),
-            every=lambda: draw.uniform(0.5, 1.5) * given.kill_every,
-        ),
+        repeated(kill, every=lambda: draw.uniform(0.5, 1.5) * given.kill_every),
         repeated(reload, every=lambda: given.reload_every),
         repeated(lambda: watched.samples.extend(samples(server)), every=lambda: SAMPLE_SECONDS),
     ):
@@ -123,17 +129,6 @@ def role_of(pid: int) -> str | None:
         return None
     predictor = b"GLOG_minloglevel=" in (directory / "environ").read_bytes()
     return PREDICTOR if predictor else CODEC
-
-
-def _kill_one(server: Server, draw: random.Random) -> Iterator[Kill]:
-    """Kill a codec or predictor process of this server, if there is one."""
-    children = [each for each in samples(server) if each.role != API]
-    with contextlib.suppress(IndexError, ProcessLookupError):
-        # Each role is equally likely, however many processes it has.
-        role = draw.choice(sorted({each.role for each in children}))
-        pid = draw.choice([each.pid for each in children if each.role == role])
-        os.kill(pid, signal.SIGKILL)
-        yield Kill(time.monotonic(), role)
 
 
 def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]]:

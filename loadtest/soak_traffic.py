@@ -53,10 +53,14 @@ class Tally:
     """`sent` by kind of request; wrong, lost and rejected requests."""
 
     sent: dict[str, int] = field(default_factory=lambda: {"good": 0, "bad": 0, "disconnect": 0})
-    right: int = 0
     wrong: list[str] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     refused: list[Lost] = field(default_factory=list)
+
+    @property
+    def right(self) -> int:
+        failed = len(self.wrong) + len(self.lost) + len(self.refused)
+        return self.sent["good"] + self.sent["bad"] - failed
 
 
 def good_requests() -> list[Asked]:
@@ -208,39 +212,30 @@ class Traffic:
                 if kind == "disconnect":
                     self._disconnect(draw)
                 else:
-                    asked = draw.choice(self._bad if kind == "bad" else self._good)
-                    self._ask(connection, asked, kind)
+                    self._ask(connection, draw.choice(self._bad if kind == "bad" else self._good))
+                with self._lock:
+                    self.tally.sent[kind] += 1
 
-    def _ask(self, connection: Connection, asked: Asked, kind: str) -> None:
-        """Send one request, and count how it ended."""
+    def _ask(self, connection: Connection, asked: Asked) -> None:
+        """Send one request, and note it if its answer is not the expected one."""
         began = time.monotonic()
         try:
             reply = connection.send(asked.data)
         except OSError as error:
             lost = Lost(asked, began, time.monotonic(), 0, type(error).__name__)
-            self._count(kind, self.tally.lost, lost)
+            self.tally.lost.append(lost)
             return
         calm = self._calm[asked.data]
         if same_answer(reply, calm):
-            self._count(kind)
-        elif reply.status in FAULTS:
+            return
+        if reply.status in FAULTS:
             reason = str(_code(reply) or reply.status)
             failures = self.tally.refused if "retry-after" in reply.headers else self.tally.lost
-            lost = Lost(asked, began, time.monotonic(), reply.status, reason)
-            self._count(kind, failures, lost)
+            failures.append(Lost(asked, began, time.monotonic(), reply.status, reason))
         else:
             said = reply.body[:200] if reply.status != 200 else b"another body"
             wrong = f"{asked.name}: {calm.status} calm, {reply.status}: {said!r}"
-            self._count(kind, self.tally.wrong, wrong)
-
-    def _count(self, kind: str, failures: list[Any] | None = None, failure: object = None) -> None:
-        """Count a request, which is right unless it is one of these failures or a disconnect."""
-        with self._lock:
-            self.tally.sent[kind] += 1
-            if failures is not None:
-                failures.append(failure)
-            elif kind != "disconnect":
-                self.tally.right += 1
+            self.tally.wrong.append(wrong)
 
     def _disconnect(self, draw: random.Random) -> None:
         """Disconnect within a body or before the answer, with or without a reset."""
@@ -255,4 +250,3 @@ class Traffic:
             if draw.random() < 0.5:
                 linger = struct.pack("ii", 1, 0)
                 leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self._count("disconnect")

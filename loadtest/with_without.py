@@ -42,6 +42,7 @@ from harness import (
     Server,
     ask,
     cpu_seconds,
+    memory_of,
     repeated,
     request,
     running_server,
@@ -222,7 +223,7 @@ def servers(
     ):
         yield http_pairs(without, within, read_cases(given.repository))
         for name, server in (("without", without), ("with", within)):
-            print(f"memory {name}: {server.memory() / 1e6:.0f} MB")
+            print(f"memory {name}: {memory_of(server.pid) / 1e6:.0f} MB")
 
 
 @contextlib.contextmanager
@@ -322,7 +323,7 @@ def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
 def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     """As many clients as keep the predictors busy, and three times the capacity."""
     with running_server(given.repository, environment=PLAIN) as server:
-        before = server.memory()
+        before = memory_of(server.pid)
         # With single texts, the cost of the client would be measured.
         cases = [case for case in read_cases(given.repository) if case.name != "1 text"]
         ways = {
@@ -334,7 +335,8 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
             if way.refusals:
                 soon, late = np.quantile(way.refusals, (0.5, 0.99))
                 print(f"{name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
-        print(f"memory: {server.memory() / 1e6:.0f} MB, before the load {before / 1e6:.0f} MB")
+        now = memory_of(server.pid)
+        print(f"memory: {now / 1e6:.0f} MB, before the load {before / 1e6:.0f} MB")
 
 
 @contextlib.contextmanager
