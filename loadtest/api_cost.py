@@ -13,11 +13,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import tomlkit
 from cases import TEXT, text_request
-from harness import HOST, ROOT, free_port, is_ready, request, running_program, running_server
+from harness import HOST, ROOT, Server, free_port, request, running_program, running_server
 from load_clients import HttpWay, Way
 from peers import loops
 from pydantic import BaseModel
@@ -56,38 +57,28 @@ def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[s
     live = request("GET", LIVE)
     ways: dict[str, dict[str, Way]] = {}
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+
+        def start(name: str, server: AbstractContextManager[Server], **asked: bytes) -> None:
+            running = stack.enter_context(server)
+            ways[name] = {kind: HttpWay(running, sent) for kind, sent in asked.items()}
+
         repository = int8_repository(Path(directory))
         for name, checkout in (("this", ROOT), ("before", before)):
             if checkout is not None:
-                server = stack.enter_context(running_server(repository, checkout=checkout))
-                asked = {"text": text_request(TEXT), "live": live}
-                ways[name] = {
-                    kind: HttpWay(server.port, sent, pid=server.pid) for kind, sent in asked.items()
-                }
-                threads = Path(f"/proc/{server.pid}/task").glob("*/comm")
-                names = sorted(file.read_text("utf-8").strip() for file in threads)
-                print(f"{len(names)} threads of the API process, {name}: {', '.join(names)}")
+                server = running_server(repository, checkout=checkout)
+                start(name, server, text=text_request(TEXT), live=live)
         version = max((repository / MODEL).glob("[0-9]*"), key=lambda each: int(each.name))
+        program, port = version / "int8.onnx", free_port()
         if probe is not None:
-            port, cores = free_port(), max(1, int(available_cores()))
-            command = [sys.executable, probe, version / "int8.onnx", version / "tokenizer.json"]
+            command = [sys.executable, probe, program, version / "tokenizer.json"]
+            cores = max(1, int(available_cores()))
             command += ["--port", str(port), "--predictors", str(cores)]
-            process = stack.enter_context(
-                running_program(command, lambda: is_ready(port, "/openapi.json"))
-            )
-            ways["probe"] = {"text": HttpWay(port, text, pid=process.pid)}
-        alone = free_port()
-        process = stack.enter_context(
-            running_program([sys.executable, __file__, alone], lambda: is_ready(alone, LIVE))
-        )
-        ways["FastAPI"] = {
-            kind: HttpWay(alone, sent, pid=process.pid)
-            for kind, sent in (("text", text), ("live", live))
-        }
-        program, body = version / "int8.onnx", TEXT.encode()
-        loop = loops(stack, "onnxruntime as served", program, "text", body, threads=1)
-        ways["loop"] = {"text": loop}
-        yield ways
+            start("probe", running_program(command, port, path="/openapi.json"), text=text)
+            port = free_port()
+        bare = running_program([sys.executable, __file__, port], port, path=LIVE)
+        start("FastAPI", bare, text=text, live=live)
+        loop = loops(stack, "onnxruntime as served", program, "text", TEXT.encode(), threads=1)
+        yield ways | {"loop": {"text": loop}}
 
 
 def bare_fastapi(port: int) -> None:

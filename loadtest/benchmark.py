@@ -134,10 +134,10 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> It
             )
 
 
-def flood(server: Server, asked: bytes, *, rate: float) -> Row:
+def flood(port: int, asked: bytes, *, rate: float) -> Row:
     """Send `rate` requests per second, each on its own connection, then one more."""
     after = (number / rate for number in range(int(rate * FLOOD_SECONDS)))
-    ended = uvloop.run(scheduled(partial(_tried, server.port, asked), after))
+    ended = uvloop.run(scheduled(partial(_tried, port, asked), after))
     answered = sorted(seconds for status, seconds in ended if status == 200)
     refused = [seconds for status, seconds in ended if status in (429, 503)]
     time.sleep(1.0)
@@ -150,7 +150,7 @@ def flood(server: Server, asked: bytes, *, rate: float) -> Row:
         "refused": len(refused),
         "refusal_seconds": statistics.median(refused) if refused else None,
         "failed": len(ended) - len(answered) - len(refused),
-        "next_seconds": next_answer(server.port, asked),
+        "next_seconds": next_answer(port, asked),
     }
 
 
@@ -303,9 +303,9 @@ def trouble(subject: Subject, *, cores: int) -> Row:
     taken: list[float] = []
     found: Row = {"starts": taken}
     with started(subject, asked, taken) as server:
-        rate = HttpWay(server.port, asked).rate(clients=2 * cores, seconds=5.0)
+        rate = HttpWay(server, asked).rate(clients=2 * cores, seconds=5.0)
         found["hostile"] = hostile(server, subject)
-        found["flood"] = flood(server, asked, rate=FACTOR * rate)
+        found["flood"] = flood(server.port, asked, rate=FACTOR * rate)
     with started(subject, asked, taken) as server:
         found["killed"] = killed(server, asked, clients=2 * cores)
     found["changed"] = changed(subject, asked, taken)

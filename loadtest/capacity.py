@@ -113,14 +113,13 @@ def measured(
     proxy: Server | None = None,
 ) -> dict[str, Any]:
     """Requests per second, and the processor seconds and bytes of one request, after a warm-up."""
-    port = (proxy or server).port
 
     def used() -> tuple[float, float, float]:
         api = cpu_seconds(server.pid, below=False)
         return cpu_seconds(server.pid), api, cpu_seconds(proxy.pid) if proxy else 0.0
 
-    reply = checked(ask(port, asked))
-    way = HttpWay(port, asked)
+    way = HttpWay(proxy or server, asked)
+    reply = checked(ask(way.server.port, asked))
     way.rate(clients=clients, seconds=seconds / 4)
     before, began = used(), time.perf_counter()
     rate = way.rate(clients=clients, seconds=seconds)
@@ -137,12 +136,12 @@ def measured(
     }
 
 
-def latency(server: Server, asked: bytes, *, rate: float, seconds: float) -> list[list[float]]:
+def latency(port: int, asked: bytes, *, rate: float, seconds: float) -> list[list[float]]:
     """The 95th and 99th percentile of the latency at each of LOADS."""
     found = []
     for load in LOADS:
         draw = random.Random(1)
-        ended = arrivals(server.port, asked, rate=load * rate, seconds=seconds, draw=draw)
+        ended = arrivals(port, asked, rate=load * rate, seconds=seconds, draw=draw)
         seconds_of = [each.seconds if each.status == 200 else REFUSED_SECONDS for each in ended]
         taken = statistics.quantiles(seconds_of, n=100, method="inclusive")
         found.append([taken[94], taken[98]])
@@ -172,7 +171,7 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
                     row = {"cores": cores, "precision": precision, "memory": memory} | found
                     if precision == CHOSEN and cores == counts[-1]:
                         rate = found["per_second"]
-                        row["latency"] = latency(server, sent, rate=rate, seconds=4 * seconds)
+                        row["latency"] = latency(server.port, sent, rate=rate, seconds=4 * seconds)
                     yield row
 
 

@@ -131,7 +131,11 @@ class Server:
     """A running server."""
 
     port: int
-    pid: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
 
 @contextlib.contextmanager
@@ -187,7 +191,6 @@ def free_port() -> int:
     return port
 
 
-@contextlib.contextmanager
 def running_server(
     repository: Path | None = None,
     *,
@@ -195,7 +198,7 @@ def running_server(
     log_file: Path | None = None,
     checkout: Path = ROOT,
     port: int | None = None,
-) -> Iterator[Server]:
+) -> AbstractContextManager[Server]:
     """Run `paddlepool serve` with this model repository, or that of its settings, within the block.
 
     Another checkout runs with the Python of its own .venv. Raises RuntimeError, with the end of its
@@ -214,29 +217,27 @@ def running_server(
         settings["PADDLEPOOL_MODEL_REPOSITORY"] = str(repository.resolve())
     python = sys.executable if checkout == ROOT else checkout.resolve() / ".venv/bin/python"
     settings |= environment or {}
-    with running_program(
-        [python, "-m", "app.cli", "serve"],
-        lambda: is_ready(port),
-        environment=settings,
-        log_file=log_file,
-        directory=checkout,
-    ) as process:
-        yield Server(port, process.pid)
+    command = [python, "-m", "app.cli", "serve"]
+    return running_program(
+        command, port, environment=settings, log_file=log_file, directory=checkout
+    )
 
 
 @contextlib.contextmanager
 def running_program(
     command: Sequence[object],
-    ready: Callable[[], bool],
+    port: int,
     *,
+    path: str = "/v2/health/ready",
     environment: Mapping[str, str] = MappingProxyType({}),
     log_file: Path | None = None,
     timeout: float = 120.0,
     directory: Path = ROOT,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program within the block, and yield when it is ready; end it with its descendants.
+) -> Iterator[Server]:
+    """Run a program within the block; end it with its descendants.
 
-    Raises RuntimeError, with the end of its log, if it is not ready within `timeout` seconds.
+    It is ready when it answers `path` with 200. Raises RuntimeError, with the end of its log, if it
+    is not ready within `timeout` seconds.
     """
     began, words = time.perf_counter(), list(map(str, command))
     with (
@@ -250,7 +251,7 @@ def running_program(
         ) as process,
     ):
         try:
-            while not ready():
+            while not _answers(port, path):
                 ended = process.poll() is not None
                 if ended or time.perf_counter() - began > timeout:
                     log.seek(0)
@@ -259,7 +260,7 @@ def running_program(
                     reason = "ended" if ended else f"was not ready within {timeout:.0f} s"
                     raise RuntimeError(f"{' '.join(words)} {reason}:\n{tail[-2000:]}")
                 time.sleep(0.05)
-            yield process
+            yield Server(port, process)
         finally:
             below = descendants(process.pid)
             process.terminate()
@@ -286,8 +287,7 @@ def wait_until(
     return found
 
 
-def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
-    """Whether a server answers a path, by default its readiness, with 200."""
+def _answers(port: int, path: str) -> bool:
     with contextlib.suppress(*NO_ANSWER):
         return ask(port, request("GET", path), timeout=5).status == 200
     return False

@@ -21,7 +21,17 @@ from itertools import accumulate
 from typing import Protocol, cast
 
 import uvloop
-from harness import CLOSED, HOST, IDLE_SECONDS, Connection, Found, Reply, complete, meanwhile
+from harness import (
+    CLOSED,
+    HOST,
+    IDLE_SECONDS,
+    Connection,
+    Found,
+    Reply,
+    Server,
+    complete,
+    meanwhile,
+)
 
 FACTOR = 3.0
 """Multiple of the capacity, for an overload."""
@@ -43,19 +53,17 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpWay:
-    """One request over keep-alive connections to a local port."""
+    """One request over keep-alive connections."""
 
-    port: int
+    server: Server
     request: bytes
     units: int = 1
     status: int = 200
-    pid: int = 0
-    """The process id of the server, to measure its processor time."""
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
         """Return a client. Its calls raise RuntimeError for another status."""
-        with contextlib.closing(Connection(self.port)) as connection:
+        with contextlib.closing(Connection(self.server.port)) as connection:
             yield lambda: checked(connection.send(self.request), self.status)
 
     def rate(self, *, clients: int, seconds: float) -> float:
@@ -71,7 +79,9 @@ class HttpWay:
             return done
 
         async with contextlib.AsyncExitStack() as stack:
-            opening = (stack.enter_async_context(connected(self.port)) for _ in range(clients))
+            opening = (
+                stack.enter_async_context(connected(self.server.port)) for _ in range(clients)
+            )
             exchanges = await asyncio.gather(*opening)
             began = time.perf_counter()
             done = await asyncio.gather(*map(client, exchanges))
@@ -220,7 +230,8 @@ class OverloadedWay:
         way = self.calm
         calm = way.rate(clients=clients, seconds=seconds)
         began = time.perf_counter()
-        ended = arrivals(way.port, way.request, rate=FACTOR * calm / way.units, seconds=seconds)
+        rate = FACTOR * calm / way.units
+        ended = arrivals(way.server.port, way.request, rate=rate, seconds=seconds)
         elapsed = time.perf_counter() - began
         self.refusals.extend(each.seconds for each in ended if each.status == 503)
         answered = [checked(each) for each in ended if each.status != 503]

@@ -8,14 +8,14 @@ threads for one picture.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from harness import (
     Server,
     ask,
     free_port,
-    is_ready,
     request,
     running_program,
     wait_until,
@@ -197,10 +196,9 @@ def install(peer: PeerServer) -> None:
     peer.installed.touch()
 
 
-@contextlib.contextmanager
 def running(
     peer: PeerServer, model: Path, home: Path, *, workers: int, port: int | None = None
-) -> Iterator[Server]:
+) -> AbstractContextManager[Server]:
     """Serve the ONNX file with this many workers. Raises RuntimeError with the end of its log."""
     home.mkdir(parents=True, exist_ok=True)
     port = port or free_port()
@@ -216,11 +214,11 @@ def running(
     }
     # The same priority as the computing processes of the others.
     command = ["nice", "-n", NICE, *peer.command(bin, port)]
-    with running_program(
+    return running_program(
         command,
-        lambda: is_ready(port, peer.ready),
+        port,
+        path=peer.ready,
         environment=environment,
         timeout=START_SECONDS,
         directory=home,
-    ) as process:
-        yield Server(port, process.pid)
+    )

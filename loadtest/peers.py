@@ -197,7 +197,7 @@ def pictures(
 
     def enter(name: str, server: Server, asked: Mapping[str, bytes], **options: Any) -> None:
         for output, message in asked.items():
-            way = HttpWay(server.port, message)
+            way = HttpWay(server, message)
             loads = {f"{n} clients": (n, way) for n in (threads, 2 * threads)}
             contenders[output].append(
                 Contender(name=name, alone=way, loads=loads, pids=[server.pid], **options)
@@ -247,8 +247,8 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
         programs.append(("onnxruntime as served", int8, ", int8"))
     with contextlib.ExitStack() as stack:
         server, group, threads_each = stack.enter_context(server_of_one(files, scratch))
-        single = HttpWay(server.port, text_request(TEXT))
-        several = HttpWay(server.port, text_request([TEXT] * 32), 32)
+        single = HttpWay(server, text_request(TEXT))
+        several = HttpWay(server, text_request([TEXT] * 32), 32)
         ours = Contender(
             name=f"paddlepool /sentiment ({group})",
             threads_each=threads_each,

@@ -18,12 +18,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,7 +36,6 @@ from harness import (
     ask,
     descendants,
     free_port,
-    is_ready,
     request,
     running_program,
     running_server,
@@ -99,14 +98,13 @@ class Replica(contextlib.ExitStack):
         return time.perf_counter() - began
 
 
-@contextlib.contextmanager
 def balancer(
     executable: Path,
     ports: list[int],
     directory: Path,
     *,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Server]:
+) -> AbstractContextManager[Server]:
     """Run HAProxy in front of these ports.
 
     `directory` gets its log, haproxy.log. With PADDLEPOOL_TLS_CERTIFICATE in the environment, it
@@ -121,15 +119,13 @@ def balancer(
         "PADDLEPOOL_ADDRESS_REQUESTS": UNLIMITED,
         "PADDLEPOOL_ADDRESS_CONNECTIONS": UNLIMITED,
     }
-    command = [str(executable), "-W", "-f", str(file)]
-    with running_program(
-        command,
-        lambda: is_ready(port),
+    return running_program(
+        [executable, "-W", "-f", file],
+        port,
         environment=own | dict(environment),
         log_file=directory / "haproxy.log",
         timeout=20.0,
-    ) as process:
-        yield Server(port, process.pid)
+    )
 
 
 def local_configuration(ports: list[int], *, port: int, status_port: int) -> str:
@@ -155,25 +151,23 @@ def local_configuration(ports: list[int], *, port: int, status_port: int) -> str
 
 
 @contextlib.contextmanager
-def ray_up(
-    *options: str, environment: Mapping[str, str]
-) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Run Ray Serve within the block; yields its port and process once the first replica answers.
+def ray_up(*options: str, environment: Mapping[str, str]) -> Iterator[Server]:
+    """Run Ray Serve within the block; yields it once the first replica answers.
 
     Raises RuntimeError, with the end of its output, if none answers.
     """
     port = free_port()
-    command = [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", str(port), *options]
+    command = [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", port, *options]
     with (
         tempfile.TemporaryDirectory(prefix="ray") as directory,
         running_program(
             command,
-            lambda: is_ready(port),
+            port,
             environment={"RAY_TMPDIR": directory, **environment},
             timeout=RAY_START_SECONDS,
-        ) as process,
+        ) as server,
     ):
-        yield port, process
+        yield server
 
 
 def chaos(event: Event, seconds: float) -> Iterator[str]:
@@ -222,11 +216,12 @@ def under_ray(ingress: str, count: int) -> Iterator[tuple[int, Event, list[Repli
     number_of = str(count)
     options = ("--cpus", "0.5", "--min-replicas", number_of, "--max-replicas", number_of)
     environment = {**ENVIRONMENT, **INGRESSES[ingress]}
-    with ray_up(*options, environment=environment) as (port, process):
+    with ray_up(*options, environment=environment) as server:
+        port = server.port
         wait_for_replicas(port, count)
 
         def event(number: int) -> str:
-            servers = [each for each in descendants(process.pid) if is_server(each)]
+            servers = [each for each in descendants(server.pid) if is_server(each)]
             os.kill(servers[number % len(servers)], signal.SIGKILL)
             return f"server killed, {count} replicas again after {wait_for_replicas(port, count)}"
 

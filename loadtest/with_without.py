@@ -116,14 +116,14 @@ def taken(
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
         case "processor" if isinstance(way, HttpWay):
-            spent, began = cpu_seconds(way.pid, below=False), time.perf_counter()
+            spent, began = cpu_seconds(way.server.pid, below=False), time.perf_counter()
             rate = way.rate(clients=pair.clients, seconds=seconds)
             done = rate * (time.perf_counter() - began)
-            return [(cpu_seconds(way.pid, below=False) - spent) / done]
+            return [(cpu_seconds(way.server.pid, below=False) - spent) / done]
         case "overloaded" if isinstance(way, HttpWay):
             return [OverloadedWay(way).rate(clients=pair.clients, seconds=seconds)]
         case "reloaded" if isinstance(way, HttpWay):
-            with reloading(way.port, pair.model, every=0.0):
+            with reloading(way.server.port, pair.model, every=0.0):
                 return [way.rate(clients=1, seconds=seconds)]
     raise ValueError(f"{pair.name}: {measure} needs a server that is asked over HTTP")
 
@@ -203,8 +203,8 @@ def http_pairs(
     return [
         Pair(
             name=case.name,
-            without=HttpWay(without.port, case.request, case.rows, pid=without.pid),
-            within=HttpWay(within.port, other.request, other.rows, pid=within.pid),
+            without=HttpWay(without, case.request, case.rows),
+            within=HttpWay(within, other.request, other.rows),
             clients=case.clients,
             model=case.model,
         )
@@ -256,8 +256,8 @@ def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
         yield http_pairs(server, server, *sides)
 
 
-def through(direct: int, port: int) -> list[Pair]:
-    """Send requests of several sizes to both ports, for the group `onednn`."""
+def through(direct: Server, proxy: Server) -> list[Pair]:
+    """Send requests of several sizes to both, for the group `onednn`."""
     asked = {
         "1 text": (text_request("今天天气真好", predictor="onednn"), 200),
         # It is read completely and rejected: only the transport differs.
@@ -269,7 +269,7 @@ def through(direct: int, port: int) -> list[Pair]:
         Pair(
             name=name,
             without=HttpWay(direct, sent, status=status),
-            within=HttpWay(port, sent, status=status),
+            within=HttpWay(proxy, sent, status=status),
         )
         for name, (sent, status) in asked.items()
     ]
@@ -284,7 +284,7 @@ def haproxy(given: argparse.Namespace) -> Iterator[list[Pair]]:
         running_server(given.repository) as server,
         balancer(given.program, [server.port], Path(directory)) as proxy,
     ):
-        yield through(server.port, proxy.port)
+        yield through(server, proxy)
 
 
 @contextlib.contextmanager
@@ -296,10 +296,10 @@ def ray(given: argparse.Namespace) -> Iterator[list[Pair]]:
     }
     with (
         running_server(given.repository) as server,
-        ray_up("--cpus", "1", environment=settings | dict(INGRESSES[given.ingress])) as (port, _),
+        ray_up("--cpus", "1", environment=settings | dict(INGRESSES[given.ingress])) as proxy,
     ):
         time.sleep(RAY_SECONDS)
-        yield through(server.port, port)
+        yield through(server, proxy)
 
 
 @contextlib.contextmanager
@@ -327,8 +327,7 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
         # With single texts, the cost of the client would be measured.
         cases = [case for case in read_cases(given.repository) if case.name != "1 text"]
         ways = {
-            case.name: OverloadedWay(HttpWay(server.port, case.request, case.rows))
-            for case in cases
+            case.name: OverloadedWay(HttpWay(server, case.request, case.rows)) for case in cases
         }
         yield [replace(each, within=ways[each.name]) for each in http_pairs(server, server, cases)]
         for name, way in ways.items():

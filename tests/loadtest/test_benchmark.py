@@ -9,7 +9,7 @@ from itertools import count
 import benchmark
 import pytest
 from benchmark import flood, page, watched
-from harness import ROOT, Server, request
+from harness import ROOT, request
 
 from tests.http_stub import as_json, http_stub
 
@@ -25,7 +25,7 @@ def answering(statuses: Iterable[int]) -> Iterator[int]:
 def test_a_flood_counts_answers_refusals_and_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "FLOOD_SECONDS", 0.5)
     with answering([200, 200, 503, 429, 0, 500, *[200] * 4, 500, 200]) as port:
-        found = flood(Server(port, 0), request("GET", "/"), rate=20.0)
+        found = flood(port, request("GET", "/"), rate=20.0)
     assert (found["sent"], found["answered"], found["refused"], found["failed"]) == (10, 6, 2, 2)
     assert 0 < found["p50_seconds"] <= found["p99_seconds"] < 5
     assert found["next_seconds"] >= 0.05, "asked again after the 500"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from capacity import latency, other_machines, page, sized
-from harness import ROOT, Reply, Server
+from harness import ROOT, Reply
 from PIL import Image
 
 PAGE = ROOT / "docs" / "capacity.md"
@@ -43,7 +43,7 @@ def test_a_million_requests_cost_what_their_cores_do() -> None:
 def test_a_refused_request_counts_as_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = [Reply(200, {}, b"", 0.1)] * 97 + [Reply(503, {}, b"", 0.001)] * 3
     monkeypatch.setattr("capacity.arrivals", lambda *_, **__: ended)
-    assert latency(Server(0, 0), b"", rate=40, seconds=1) == [[0.1, 30.0]] * 3
+    assert latency(0, b"", rate=40, seconds=1) == [[0.1, 30.0]] * 3
 
 
 def test_figures_of_another_processor_stay_and_those_of_this_one_are_replaced() -> None:

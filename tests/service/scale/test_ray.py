@@ -7,7 +7,6 @@ import json
 import re
 import select
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from harness import HOST, descendants
+from harness import HOST, Server, descendants
 from replicas import PYTHON, ray_up
 
 from app.cli.ray import configure, run
@@ -44,7 +43,7 @@ INFER = json.dumps(
 
 
 @pytest.fixture(scope="module")
-def up(tiny_model_repository: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def up(tiny_model_repository: Path) -> Iterator[Server]:
     """`paddlepool ray up` with the model `tiny`."""
     environment = {
         "PADDLEPOOL_MODEL_REPOSITORY": str(tiny_model_repository),
@@ -57,12 +56,9 @@ def up(tiny_model_repository: Path) -> Iterator[tuple[int, subprocess.Popen[byte
 
 
 @needs_ray
-def test_a_replica_answers_and_its_metrics_have_its_name(
-    up: tuple[int, subprocess.Popen[bytes]],
-) -> None:
+def test_a_replica_answers_and_its_metrics_have_its_name(up: Server) -> None:
     """Through Ray, as the bare server does; what would change one replica alone is not offered."""
-    port, _ = up
-    with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client:
+    with httpx.Client(base_url=f"http://{HOST}:{up.port}", timeout=PATIENCE) as client:
         answer = client.post("/v2/models/tiny/infer", content=INFER)
         assert (answer.status_code, len(answer.json()["outputs"])) == (200, 2)
         assert answer.headers["ratelimit-limit"] == "600"
@@ -89,15 +85,12 @@ def infer_begun(port: int) -> Iterator[http.client.HTTPConnection]:
 
 
 @needs_ray
-def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
-    up: tuple[int, subprocess.Popen[bytes]],
-) -> None:
+def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(up: Server) -> None:
     """16 at the replica and 32 before it, as documented; they are answered all the same."""
-    port, _ = up
     with contextlib.ExitStack() as stack:
         waiting: dict[socket.socket, http.client.HTTPConnection] = {}
         for _ in range(60):
-            begun = stack.enter_context(infer_begun(port))
+            begun = stack.enter_context(infer_begun(up.port))
             waiting[begun.sock] = begun
             time.sleep(0.02)  # one after the other, so that it is clear who comes too late
         refused: list[http.client.HTTPConnection] = []
@@ -114,20 +107,17 @@ def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(
 
 
 @needs_ray
-def test_a_request_in_flight_is_answered_before_the_end(
-    up: tuple[int, subprocess.Popen[bytes]],
-) -> None:
+def test_a_request_in_flight_is_answered_before_the_end(up: Server) -> None:
     """SIGTERM with half a body sent: the answer comes, then everything ends with code 0."""
-    port, process = up
-    below = descendants(process.pid)
+    below = descendants(up.pid)
     assert len(below) > 5
-    with infer_begun(port) as connection:
+    with infer_begun(up.port) as connection:
         time.sleep(1)  # the replica has it
-        process.terminate()
+        up.process.terminate()
         time.sleep(1)
         connection.send(INFER[-5:])
         assert connection.getresponse().status == 200
-    assert process.wait(PATIENCE) == 0
+    assert up.process.wait(PATIENCE) == 0
     assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
 
 
