@@ -48,6 +48,7 @@ from harness import (
     memory_of,
     repeated,
     running_server,
+    status_of,
     wait_until,
 )
 from load_clients import HttpWay, checked, connected, scheduled
@@ -167,9 +168,8 @@ def next_answer(port: int, asked: bytes) -> float | None:
     """Seconds until a request is answered with 200, retrying; None after 60 s."""
     began = time.perf_counter()
     while (waited := time.perf_counter() - began) < 60.0:
-        with contextlib.suppress(OSError):
-            if ask(port, asked, timeout=60.0 - waited).status == 200:
-                return time.perf_counter() - began
+        if status_of(port, asked, timeout=60.0 - waited) == 200:
+            return time.perf_counter() - began
         time.sleep(0.05)
     return None
 
@@ -255,15 +255,12 @@ def hostile(server: Server, subject: Subject) -> Row:
     with watched(server.port, subject.ask(good), clients=1) as watch:
         time.sleep(2.0)
         with repeated(lambda: memory.append(memory_of(server.pid)), every=lambda: 0.02):
-            replies = {name: _status(server.port, subject.ask(body)) for name, body in bad.items()}
+            replies = {
+                name: status_of(server.port, subject.ask(body), timeout=PATIENCE_SECONDS)
+                for name, body in bad.items()
+            }
         time.sleep(2.0)
     return watch.figures() | {"status": replies, "memory_growth_bytes": max(memory) - calm}
-
-
-def _status(port: int, asked: bytes) -> int:
-    with contextlib.suppress(*NO_ANSWER):
-        return ask(port, asked, timeout=PATIENCE_SECONDS).status
-    return 0
 
 
 def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:

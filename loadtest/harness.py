@@ -110,6 +110,13 @@ def ask(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:
         return connection.send(request)
 
 
+def status_of(port: int, request: bytes, *, timeout: float) -> int:
+    """The status of the reply to a request, or 0 without one."""
+    with contextlib.suppress(*NO_ANSWER):
+        return ask(port, request, timeout=timeout).status
+    return 0
+
+
 def request(
     method: str,
     path: str,
@@ -185,10 +192,8 @@ def cpu_seconds(pid: int, *, below: bool = True) -> float:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    with socket.create_server((HOST, 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def running_server(
@@ -251,7 +256,7 @@ def running_program(
         ) as process,
     ):
         try:
-            while not _answers(port, path):
+            while status_of(port, request("GET", path), timeout=5) != 200:
                 ended = process.poll() is not None
                 if ended or time.perf_counter() - began > timeout:
                     log.seek(0)
@@ -285,12 +290,6 @@ def wait_until(
             raise RuntimeError(f"{what} within {timeout:.0f} s")
         time.sleep(every)
     return found
-
-
-def _answers(port: int, path: str) -> bool:
-    with contextlib.suppress(*NO_ANSWER):
-        return ask(port, request("GET", path), timeout=5).status == 200
-    return False
 
 
 def descendants(pid: int) -> list[int]:

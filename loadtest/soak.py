@@ -24,11 +24,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from signal import SIGKILL
 
 from cases import load_request
-from harness import ROOT, Server, ask, descendants, repeated, resident_bytes, running_server
+from harness import ROOT, Server, descendants, repeated, resident_bytes, running_server, status_of
 from soak_traffic import Lost, Tally, Traffic, bad_requests, good_requests
 
 SETTLED_SECONDS = 600.0
@@ -97,9 +98,7 @@ def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> It
 
     def reload() -> None:
         asked = load_request(MODELS[len(watched.reloads) % len(MODELS)], key=admin_key)
-        began, status = time.monotonic(), 0
-        with contextlib.suppress(OSError):
-            status = ask(server.port, asked, timeout=600).status
+        began, status = time.monotonic(), status_of(server.port, asked, timeout=600)
         watched.reloads.append(Reload(began, time.monotonic(), status))
 
     with (
@@ -160,11 +159,9 @@ def growth(samples: Sequence[Sample], *, settled: float) -> int | None:
 
     None if there are fewer than two minutes.
     """
-    minutes: dict[int, list[int]] = {}
-    for sample in samples:
-        if sample.at >= settled:
-            minutes.setdefault(int((sample.at - settled) // 60), []).append(sample.resident)
-    medians = [statistics.median(each) for each in minutes.values()]
+    later = (each for each in samples if each.at >= settled)
+    minutes = groupby(later, lambda each: (each.at - settled) // 60)
+    medians = [statistics.median(each.resident for each in minute) for _, minute in minutes]
     return round(max(medians[1:]) - medians[0]) if len(medians) > 1 else None
 
 
