@@ -80,24 +80,14 @@ def sized(megapixels: float) -> bytes:
 
 
 @contextlib.contextmanager
-def only_cores(count: int) -> Iterator[None]:
-    """Limit processes that are started in the block to this many cores."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, set(sorted(cores)[:count]))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-@contextlib.contextmanager
 def replica(cores: int, precision: str) -> Iterator[Server]:
     """Run a server on this many cores; if it may choose its groups, wait until it has."""
-    with contextlib.ExitStack() as stack:
-        with only_cores(cores):
-            kept = {"PADDLEPOOL_STATE_FILE": str(KEPT / f"capacity-{cores}.json")}
-            settings = SETTINGS[precision] | (kept if precision == CHOSEN else {})
-            server = stack.enter_context(running_server(environment=settings))
+    kept = {"PADDLEPOOL_STATE_FILE": str(KEPT / f"capacity-{cores}.json")}
+    settings = SETTINGS[precision] | (kept if precision == CHOSEN else {})
+    all_cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(all_cores)[:cores])  # for the server, which inherits it
+    with running_server(environment=settings) as server:
+        os.sched_setaffinity(0, all_cores)
         if precision == CHOSEN:
             wait_chosen(server)
         yield server
