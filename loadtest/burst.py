@@ -78,8 +78,8 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
     waiting = refused = came = replica_seconds = 0.0
     starting: deque[int] = deque()
     seen: deque[tuple[float, float]] = deque(maxlen=POLL_SECONDS)
-    advice: deque[tuple[int, int]] = deque()
-    raised: deque[tuple[int, int]] = deque()
+    advice: list[tuple[int, int]] = []
+    raised: list[tuple[int, int]] = []
     lowered = 0
     for now in range(CALM + BURST + AFTER):
         while starting and starting[0] <= now:
@@ -98,10 +98,8 @@ def replay(policy: Policy, values: Mapping[str, Any], *, rate: float, start: int
         figure = policy.wanted(values, ready, busy, queued)
         close = abs(figure / asked - 1) <= TOLERANCE
         advice.append((now, asked if close else math.ceil(figure)))
-        while advice[0][0] < now - window:
-            advice.popleft()
-        while raised and raised[0][0] <= now - policy.every:
-            raised.popleft()
+        advice = [(at, count) for at, count in advice if at >= now - window]
+        raised = [(at, count) for at, count in raised if at > now - policy.every]
         before = asked - sum(count for _, count in raised)
         up = min(advice[-1][1], most, before + max(before, policy.pods))
         down = max(least, *(count for _, count in advice))
