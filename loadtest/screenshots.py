@@ -1,17 +1,15 @@
 """Take the documents' pictures of the demo page.
 
-    python loadtest/screenshots.py --to docs/images
+    python loadtest/screenshots.py
 
 Needs chromium on the path, and starts its own server.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
 from harness import ROOT, running_server
@@ -38,13 +36,9 @@ VIEWS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images", metavar="DIR")
-    arguments = parser.parse_args()
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         sys.exit("screenshots need chromium on the path; there is none")
-    arguments.to.mkdir(parents=True, exist_ok=True)
     with running_server() as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
@@ -60,7 +54,7 @@ def main() -> None:
             page.wait_for_selector("#sentiment-result:not([hidden])")
             page.mouse.move(0, 0)
             page.wait_for_timeout(SETTLE_MILLISECONDS)
-            file = arguments.to / f"{name}.png"
+            file = ROOT / "docs" / "images" / f"{name}.png"
             file.write_bytes(small(page.screenshot()))
             print(f"{file}: {file.stat().st_size} bytes")
         browser.close()
