@@ -63,26 +63,21 @@ class Connection:
         """Send a request and wait for its reply. Raises one of NO_ANSWER."""
         if time.perf_counter() - self._used > IDLE_SECONDS:
             self.close()
+        reply = None
         try:
-            reply = self._exchange(request)
-        except BaseException:
-            self.close()
-            raise
-        if reply.closes:
-            self.close()
+            if self._socket is None:
+                self._socket = socket.create_connection((HOST, self._port), timeout=self._timeout)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            began, received = time.perf_counter(), bytearray()
+            self._socket.sendall(request)
+            while (reply := complete(received, began)) is None:
+                if not (chunk := self._socket.recv(1 << 18)):
+                    raise ConnectionError(CLOSED)
+                received += chunk
+        finally:
+            if reply is None or reply.closes:
+                self.close()
         self._used = time.perf_counter()
-        return reply
-
-    def _exchange(self, request: bytes) -> Reply:
-        if self._socket is None:
-            self._socket = socket.create_connection((HOST, self._port), timeout=self._timeout)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        began, received = time.perf_counter(), bytearray()
-        self._socket.sendall(request)
-        while (reply := complete(received, began)) is None:
-            if not (chunk := self._socket.recv(1 << 18)):
-                raise ConnectionError(CLOSED)
-            received += chunk
         return reply
 
     def close(self) -> None:
