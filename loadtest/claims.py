@@ -114,7 +114,9 @@ def _measure(args: argparse.Namespace) -> int:
     machine = describe_machine(cores=cores)
     print(machine)
     for table in tables:
-        print(f"\n{claim_text(table)}")
+        print(f"\n{table.title}: {table.unit}\n{columns(claim_rows(table))}")
+        for name, reason in table.refused.items():
+            print(f"{name}: refused: {reason}")
     if args.json is not None:
         found = {"machine": machine, "tables": [asdict(table) for table in tables]}
         write_json(args.json, found)
@@ -220,13 +222,6 @@ def claim_rows(table: ClaimTable) -> list[list[str]]:
         for row in table.rows
     ]
     return [head, *rows]
-
-
-def claim_text(table: ClaimTable) -> str:
-    """Format the tables for a terminal."""
-    head = f"{table.title}: {table.unit}"
-    refused = [f"{name}: refused: {reason}" for name, reason in table.refused.items()]
-    return "\n".join([head, columns(claim_rows(table)), *refused])
 
 
 def plot_claims(tables: Sequence[ClaimTable], file: Path) -> None:
