@@ -1,7 +1,5 @@
 """The ASGI application: all routers, the layers around them, and the OpenAPI document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass

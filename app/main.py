@@ -1,7 +1,5 @@
 """The composition root: builds every part once and ties their lifetimes to the application's."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import logging

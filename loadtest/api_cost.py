@@ -5,8 +5,6 @@ probe is a program `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` t
 /sentiment`. It is started, never imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

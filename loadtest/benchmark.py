@@ -9,8 +9,6 @@ processor go to a JSON file beside the page, which keeps those of other processo
 docs/benchmark.md` writes page and chart from that file.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

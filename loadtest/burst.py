@@ -8,8 +8,6 @@ Each replica holds as many requests as a deadline of ten seconds allows and reje
 and bounds come from values.yaml. Kubernetes checks every 15 s, with figures of the same age.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections import deque

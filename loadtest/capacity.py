@@ -8,8 +8,6 @@ JSON file beside the page; `--render docs/capacity.md` writes the page from that
 eleven minutes on a quiet machine with at least two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The requests that benchmarks send: a picture, a text and a list of texts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

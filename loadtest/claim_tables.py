@@ -5,8 +5,6 @@ another machine. If there are fewer `requests` than published, the published sec
 never ours.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager

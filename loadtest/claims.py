@@ -8,8 +8,6 @@ docs/comparison.md with its plots: `make comparison`. Exit code 1: a published r
 exceeded.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import sys

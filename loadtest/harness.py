@@ -1,7 +1,5 @@
 """Run a server process on a free local port, connect to it, and measure its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

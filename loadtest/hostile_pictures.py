@@ -7,8 +7,6 @@ Exit code 1: a 5xx other than 503 with Retry-After; a good picture whose bytes d
 an undisturbed server; a lost process; an API process whose memory grows over the mutants.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -1,7 +1,5 @@
 """Inputs of simulated users: generated pictures and fixed sentences, the same on every run."""
 
-from __future__ import annotations
-
 import io
 import random
 from dataclasses import dataclass

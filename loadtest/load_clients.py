@@ -5,8 +5,6 @@ whether or not earlier ones are answered. One thread sends and receives on all c
 threads would take processor time from the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """Pages that benchmarks write: templates in Markdown, filled with figures, and their tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

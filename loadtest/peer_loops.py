@@ -6,8 +6,6 @@ and the framework's defaults except for the number of threads. `onnxruntime as s
 fusion that the server disables, to measure the server alone.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

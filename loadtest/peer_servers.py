@@ -5,8 +5,6 @@ server's documentation, with one single-threaded worker per core. rembg has no w
 threads for one picture.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

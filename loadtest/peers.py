@@ -13,8 +13,6 @@ All have the same cores and one worker per core. They take turns in one run, so 
 slows all of them. The peers are installed once in .venv-peers-*; after that, no network is needed.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

@@ -1,7 +1,5 @@
 """The number of users at each moment of a load: pure functions of the time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -9,8 +9,6 @@ server below one actor is killed. Exit code 1: a wrong answer, or a request with
 own proxy does not retry, so there each kill may cost the requests of the killed server.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

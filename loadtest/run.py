@@ -1,7 +1,5 @@
 """`make load`: load a server started here or a running one, and write an HTML report."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -5,8 +5,6 @@
 Needs chromium on the path, and starts its own server.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import sys

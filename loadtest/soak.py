@@ -11,8 +11,6 @@ kill; more than 15 MiB of growth of the API process after the first ten minutes;
 lives for ten minutes and grows by more than a tenth in the second half of its life.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

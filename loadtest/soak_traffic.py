@@ -1,7 +1,5 @@
 """Users who compare their answers with those of an undisturbed server, and soak.py's traffic."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

@@ -15,8 +15,6 @@ Both sides take turns in every round. A ratio above 1 means that the second side
 interval comes from resampled rounds. Exit code 1: a ratio is below --least.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import http.server

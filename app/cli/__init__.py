@@ -1,7 +1,5 @@
 """The `paddlepool` command: one table of commands, each in its own module."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

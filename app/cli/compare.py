@@ -1,7 +1,5 @@
 """`paddlepool compare`: measure a model's instance groups on the same inputs; prove effects."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`paddlepool derive`: make the int8 programs that need no calibration data."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`paddlepool graph`: show the operators that a model runs, what was fused, and their times."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`paddlepool quantize`: publish a version with an int8 program, made from data within a budget."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`paddlepool ray`: serve with replicas under Ray Serve, scaled with the load."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

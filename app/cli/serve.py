@@ -1,7 +1,5 @@
 """`paddlepool serve`: the HTTP server."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

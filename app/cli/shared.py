@@ -1,7 +1,5 @@
 """Helpers of several commands: which repository they work on, and a quiet Paddle."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -3,8 +3,6 @@
 With --groups: find the best of its instance groups, across backends and precisions.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

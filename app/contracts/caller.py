@@ -4,8 +4,6 @@ It is a context variable, so that the pipelines between the HTTP layer and the q
 pass it on.
 """
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol

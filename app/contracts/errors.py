@@ -5,8 +5,6 @@ HTTP. A message states what was received, what was expected and the limit. It ne
 client's input and never contains the text of a library's exception.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Self
 

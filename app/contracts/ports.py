@@ -1,7 +1,5 @@
 """The engine's interfaces (predictors, pipelines, observers) and the values they exchange."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

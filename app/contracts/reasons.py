@@ -1,7 +1,5 @@
 """Labels of metrics: why a job never ran, why a process was replaced, stages, outcomes."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 START_UP = "start-up"

@@ -1,7 +1,5 @@
 """Memory, processor cores and instruction sets available to this process and its children."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

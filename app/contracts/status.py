@@ -1,7 +1,5 @@
 """State of the engine as plain values, safe to keep and to show."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

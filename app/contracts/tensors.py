@@ -1,7 +1,5 @@
 """Named arrays, the specification of a model's inputs and outputs, and tasks as tensor models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

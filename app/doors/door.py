@@ -4,8 +4,6 @@ Decoding base64 is costly. The data plane therefore calls this reader only after
 place in the queue.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping

@@ -6,8 +6,6 @@ The clients are recognised by their User-Agent, so they may also use the address
 label, so a reply about texts is a list of lists. It sends pictures without a Content-Type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from functools import partial

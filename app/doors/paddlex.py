@@ -5,8 +5,6 @@ envelope follow the page "General Semantic Segmentation Pipeline" of PaddleX 3.7
 `paddlex/inference/serving/basic_serving`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any

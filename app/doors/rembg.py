@@ -3,8 +3,6 @@
 Fields and defaults follow `rembg/commands/s_command.py` and `rembg/bg.py` of rembg 2.0.86.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

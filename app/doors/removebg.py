@@ -4,8 +4,6 @@ Fields, headers and errors follow https://www.remove.bg/api and its clients: `re
 and `remove.bg` 1.3 of npm. `translate` maps the fields to the task's request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ Requests, replies and errors follow `docs/openapi.json` and `router/src/http/ser
 https://github.com/huggingface/text-embeddings-inference, 1.7.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Await blocking work, or the futures of several jobs at once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

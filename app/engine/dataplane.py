@@ -14,8 +14,6 @@ queue accepts or rejects the job when it is submitted. Faults in a client's data
 what it holds (queued jobs, pictures, the lease), even if it is cancelled.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

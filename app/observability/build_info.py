@@ -1,7 +1,5 @@
 """Versions of this installation and properties of its machine, without importing Paddle."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

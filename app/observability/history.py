@@ -1,7 +1,5 @@
 """Histograms of each instance group's last hour, with the buckets of /metrics and no database."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """The log: one JSON object per line, or readable lines for a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

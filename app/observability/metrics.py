@@ -1,7 +1,5 @@
 """The Prometheus metric families of the server: one object, built once and passed in."""
 
-from __future__ import annotations
-
 import collections
 import math
 import threading

@@ -1,7 +1,5 @@
 """All settings of the server with their defaults and limits. Tasks declare their own."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Collection, Iterable

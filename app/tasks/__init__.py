@@ -1,7 +1,5 @@
 """The tasks of this server, with the module whose `TASK` declares each (docs/new-task.md)."""
 
-from __future__ import annotations
-
 PIPELINES: dict[str, str] = {
     "segment": "app.tasks.segment.task",
     "sentiment": "app.tasks.sentiment.task",

@@ -1,7 +1,5 @@
 """Predictors in child processes: one interface for all, and small modules for each framework."""
 
-from __future__ import annotations
-
 BACKENDS: dict[str, str] = {
     "paddle_inference": "app.engine.backends.paddle_inference:open_predictor",
     "paddle_jit": "app.engine.backends.paddle_layer:open_jit",

@@ -5,8 +5,6 @@ before an instance serves, the engine runs the version's golden self-test on the
 The self-test's expected outputs come from the reference program.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence

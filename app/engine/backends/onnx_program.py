@@ -7,8 +7,6 @@ conversion runs in its own process, so that the backends that need only the resu
 openvino) do not load Paddle into their memory.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """ONNX Runtime on the CPU, for ONNX programs and converted Paddle programs (extra `engines`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

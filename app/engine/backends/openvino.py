@@ -3,8 +3,6 @@
 OpenVINO can read Paddle programs, but only in the legacy format.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from types import ModuleType

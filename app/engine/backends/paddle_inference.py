@@ -4,8 +4,6 @@ Importing Paddle's Python package costs a second and 100 MB in every process. A 
 need it: only the extension module below it is loaded (`_load_core`).
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

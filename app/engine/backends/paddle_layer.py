@@ -4,8 +4,6 @@ The dynamic graph runs as in training and debugging. It is the slow reference of
 program that `paddle.jit.load` opens is traced, but not optimised for inference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

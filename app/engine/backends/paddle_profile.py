@@ -6,8 +6,6 @@ is the n-th operator of that name. Operations that the executor adds (layout cha
 but no operator.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import warnings

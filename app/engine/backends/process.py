@@ -1,7 +1,5 @@
 """A predictor of any framework in its own child process: a `ports.Predictor` for the engine."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import tempfile

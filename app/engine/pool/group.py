@@ -1,7 +1,5 @@
 """A running instance group: one batcher, its instances, and whether they can serve."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import dataclass, field

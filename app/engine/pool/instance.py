@@ -11,8 +11,6 @@ process serves, the loop reads its socket. When a run has ended, the next batch 
 before the jobs of the ended run are settled, so that the process does not wait for the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

@@ -1,7 +1,5 @@
 """Opens, tests and warms up the predictors of one configuration."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence

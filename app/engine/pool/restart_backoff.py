@@ -1,7 +1,5 @@
 """Delays before lost workers are replaced, and detection of crash loops."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from app.contracts.ports import Clock

@@ -1,7 +1,5 @@
 """Replaces a worker that exceeds a memory cap; the worker serves until its successor is open."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """Reads a child's answers and checks their types: an attacker's code may control the child."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

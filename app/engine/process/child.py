@@ -5,8 +5,6 @@ A failure in one (a native crash, an endless loop, a stop signal, unlimited memo
 the call in progress.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

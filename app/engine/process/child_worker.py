@@ -1,7 +1,5 @@
 """The part of a Worker that every child process provides in the same way."""
 
-from __future__ import annotations
-
 from app.contracts.reasons import Restart
 from app.engine.process.child import Child, ChildDied
 

@@ -8,8 +8,6 @@ converts its program. If the kernel lacks one of these measures, the others stil
 gets the list of the measures in force.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

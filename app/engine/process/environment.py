@@ -1,7 +1,5 @@
 """Limits of a child process, and the environment variables that it gets, without secrets."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ from Linux's system-call tables. The filter is a program in classic BPF, which t
 before each call: see seccomp(2).
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """Stops processes while others have work to do."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

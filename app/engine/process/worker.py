@@ -1,7 +1,5 @@
 """The child's side of `child.py`: imports a target, answers calls and ends with the parent."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

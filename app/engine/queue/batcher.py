@@ -7,8 +7,6 @@ submit ──► admission ──► queues ──► dispatch (a free instance)
          Overloaded         └── shed for a job of higher priority when the queue is full
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque

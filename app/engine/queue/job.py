@@ -1,7 +1,5 @@
 """One job for a process, and the batch in which jobs run together."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The waiting jobs of one instance group, by priority and shape; chooses the next batch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from bisect import insort

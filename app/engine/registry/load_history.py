@@ -1,7 +1,5 @@
 """The outcome of each attempt to load a version; the source of the repository index."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -6,8 +6,6 @@ load ──► choose ──► read + verify ──► predictors open, self-te
                                   └──► the old version stays; index() gives the reason
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

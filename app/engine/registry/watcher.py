@@ -1,7 +1,5 @@
 """Polls the model repository and makes the registry load what has changed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

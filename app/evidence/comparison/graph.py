@@ -1,7 +1,5 @@
 """A static graph as Paddle runs it: its operators, the time of each, and an SVG drawing."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from contextlib import closing

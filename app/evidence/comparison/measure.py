@@ -1,7 +1,5 @@
 """Opens predictors for a comparison and measures several groups in turn."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

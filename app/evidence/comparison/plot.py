@@ -1,7 +1,5 @@
 """Comparisons as pictures, PNG or SVG by the file's suffix (extra `compare`)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

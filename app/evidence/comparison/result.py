@@ -1,7 +1,5 @@
 """A finished comparison: one row per group, the recommended group, and both as text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The one thread that compares instance groups while no request is being answered."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -6,8 +6,6 @@ has as many processes as it would have in service, but at most TOGETHER, and few
 short.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """Proves whether a group has an effect: its runs alternate with runs of its base."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping

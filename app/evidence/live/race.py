@@ -1,7 +1,5 @@
 """A race of a candidate and the first group: they take turns with the same inputs."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager

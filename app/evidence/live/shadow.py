@@ -1,7 +1,5 @@
 """Replays answered requests on other groups in idle moments: measures time, drift, agreement."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence

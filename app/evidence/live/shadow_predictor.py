@@ -1,7 +1,5 @@
 """A predictor that runs only in idle moments and reports whether a run was interrupted."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import threading

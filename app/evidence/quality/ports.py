@@ -1,7 +1,5 @@
 """Types that a task and the measurement of quality share, and readers of data files."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

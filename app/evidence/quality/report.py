@@ -1,7 +1,5 @@
 """The figures of one model version: as text, as JSON, and between two markers of its model card."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

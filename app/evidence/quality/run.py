@@ -1,7 +1,5 @@
 """Measures one model version on its task's data, or on MNIST's held-out digits."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

@@ -7,8 +7,6 @@ bitwise equal and its times differ by no more than noise. It is *unproven* while
 runs or they are too noisy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

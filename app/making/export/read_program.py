@@ -1,7 +1,5 @@
 """Reads the inputs and outputs of a saved program with Paddle, in a child process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing

@@ -3,8 +3,6 @@
 The trial records golden values and tests whether rows are independent.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing

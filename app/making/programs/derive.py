@@ -1,7 +1,5 @@
 """Makes a version's int8 program without calibration data, checks it and publishes it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

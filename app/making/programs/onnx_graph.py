@@ -4,8 +4,6 @@ A bias that is written as an addition after its convolution is moved into the co
 quantiser would quantise the addition.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ An engine computes a layer in int8 if its input and its weights both come from a
 Weights are quantised here, for each output channel; activations need measured ranges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

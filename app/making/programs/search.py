@@ -3,8 +3,6 @@
 NNCF measures the ranges; it needs the extra `quantize`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import random

@@ -5,8 +5,6 @@ times as large as others. Smoothing divides each channel by a factor and multipl
 read it by the same factor (SmoothQuant, https://arxiv.org/abs/2211.10438).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

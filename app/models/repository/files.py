@@ -1,7 +1,5 @@
 """Files of the model repository: opening them safely, and temporary names for writing."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

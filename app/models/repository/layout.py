@@ -1,7 +1,5 @@
 """The model repository on disk: models, versions and default models. Its files are not trusted."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """manifest.json of a model version: parsed strictly, and every file it lists compared by sha256."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

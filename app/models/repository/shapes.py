@@ -1,7 +1,5 @@
 """Shapes in config.toml: the warm-ups that run before a predictor serves, and equal axes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

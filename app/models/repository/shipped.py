@@ -1,7 +1,5 @@
 """The models that come with the program, and the user's own repository, a copy of them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model repository in an object store, on a hub or in a directory, read through fsspec."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

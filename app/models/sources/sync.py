@@ -1,7 +1,5 @@
 """Copies the versions of a source to the local repository: verified, or not at all."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

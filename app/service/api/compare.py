@@ -1,7 +1,5 @@
 """GET /compare/data: all instance groups with their current numbers and the last hour's history."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ errors.toml says when each error code occurs; `python -m tests.service.api.test_
 table of docs/errors.md from it.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

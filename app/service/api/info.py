@@ -1,7 +1,5 @@
 """GET /info: models, the provenance of their weights, groups and limits. GET /metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields

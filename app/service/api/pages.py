@@ -1,7 +1,5 @@
 """The web pages, the API's documentation and their files, which are local and need no build."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import html

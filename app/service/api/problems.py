@@ -1,7 +1,5 @@
 """The form of error replies: RFC 9457 on our own endpoints, the protocol's form under /v2."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

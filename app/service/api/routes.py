@@ -6,8 +6,6 @@ signature but does not handle its requests: resolving the signature takes longer
 spends in the queue. Validation errors have the same form as FastAPI's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping

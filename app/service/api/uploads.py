@@ -3,8 +3,6 @@
 The picture is the body itself or a file of a form. A form may have a second picture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

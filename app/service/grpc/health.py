@@ -1,7 +1,5 @@
 """grpc.health.v1: health of the server and of each model, for load balancers and probes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

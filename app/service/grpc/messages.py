@@ -10,8 +10,6 @@ parses a message, this module therefore limits the number and size of the parts 
 raw tensors. It also appends raw tensors to a reply without that library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count

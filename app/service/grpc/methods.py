@@ -1,7 +1,5 @@
 """The protocol's methods: each reads a message and calls the same function as the HTTP route."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 

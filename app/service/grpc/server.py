@@ -1,7 +1,5 @@
 """The gRPC port: opened with the application, drained like the HTTP port."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """A complete server in its own process, and a function that merges several servers' metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """An ASGI application that forwards requests to another server on this machine."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Iterable
 

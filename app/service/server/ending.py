@@ -1,7 +1,5 @@
 """End a connection in a way that the client still receives the reply."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import cast

@@ -1,7 +1,5 @@
 """Checks of a request's head, and error replies that do not come from the application."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

@@ -1,7 +1,5 @@
 """The process around the application: its socket, client deadlines, signals and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Interfaces to the system: service manager, resource limits, the event loop's lag."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

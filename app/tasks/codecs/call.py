@@ -1,7 +1,5 @@
 """One call into a codec process, and the error that its caller gets for each kind of failure."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence

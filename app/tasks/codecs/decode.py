@@ -3,8 +3,6 @@
 OpenCV's decoders crashed on hostile files, so OpenCV only rotates and flips arrays from Pillow.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

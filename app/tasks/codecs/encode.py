@@ -1,7 +1,5 @@
 """Encodes our own arrays as PNG, WebP or JPEG, without metadata. Runs only in a codec process."""
 
-from __future__ import annotations
-
 import io
 import struct
 

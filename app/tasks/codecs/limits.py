@@ -1,7 +1,5 @@
 """Limits on uploaded and encoded pictures."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

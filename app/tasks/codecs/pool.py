@@ -3,8 +3,6 @@
 A function that crashes, hangs or runs out of memory costs its own call and its process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

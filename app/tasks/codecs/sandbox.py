@@ -1,7 +1,5 @@
 """The program of a codec process: set its limits once, then call functions by name."""
 
-from __future__ import annotations
-
 import pkgutil
 import resource
 from collections.abc import Mapping, Sequence

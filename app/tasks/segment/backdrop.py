@@ -1,7 +1,5 @@
 """Backgrounds and shadows, made in bands of rows, and the foreground composited over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import cv2

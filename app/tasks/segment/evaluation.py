@@ -1,7 +1,5 @@
 """Supports offline commands: sample pictures, and a model's quality on known masks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ https://arxiv.org/abs/2006.14970). A level is one step of blur-fusion (Forte, "A
 Foreground Colour Estimation", 2021).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

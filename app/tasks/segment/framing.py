@@ -3,8 +3,6 @@
 The canvas may extend beyond the picture on any side. All lengths are in whole pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ to the full one (He, Sun and Tang, "Guided Image Filtering", 2013; He and Sun, "
 2015, https://arxiv.org/abs/1505.00996).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

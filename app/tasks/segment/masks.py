@@ -1,7 +1,5 @@
 """Masks as arrays. Needs neither a picture library nor pydantic: every process imports it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from app.tasks.codecs.picture import Floats

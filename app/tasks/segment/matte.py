@@ -3,8 +3,6 @@
 Pictures are (H, W, 3 or 4) uint8, alphas (H, W) uint8, masks (h, w) float32 from 0 to 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import cv2

@@ -7,8 +7,6 @@ the matting Laplacian, is never built: its product with an alpha is a few box fi
 is solved on a reduced picture with a limited number of iterations of conjugate gradients.
 """
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 

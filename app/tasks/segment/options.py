@@ -5,8 +5,6 @@ is valid only together with another one has no `default` here: pages generated f
 document would send the default without the other option.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

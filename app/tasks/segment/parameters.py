@@ -1,7 +1,5 @@
 """The `[parameters]` of a matting model, and how well two masks agree; needs no picture library."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import numpy as np

@@ -3,8 +3,6 @@
 The first and the last step run in codec processes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """A request to `/segment` with its options checked and defaults applied, and its result."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

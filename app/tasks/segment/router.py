@@ -1,7 +1,5 @@
 """POST /segment: the formats of requests and replies; `pipeline` does the work in between."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Each function is a Handler (`app.engine.process.worker`). Those that serve a req
 seconds that each stage took.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

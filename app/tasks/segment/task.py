@@ -1,7 +1,5 @@
 """The declaration of this task."""
 
-from __future__ import annotations
-
 from app.tasks.segment.parameters import mask_agreement
 from app.tasks.segment.pipeline import SegmentPipeline
 from app.tasks.segment.request import SegmentSettings, tensors

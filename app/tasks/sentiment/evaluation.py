@@ -1,7 +1,5 @@
 """Supports offline commands: sample texts, and a model's quality on labelled posts."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence

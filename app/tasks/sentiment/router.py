@@ -1,7 +1,5 @@
 """POST /sentiment: the formats of requests and replies; `pipeline` does the work in between."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

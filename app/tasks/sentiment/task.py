@@ -1,7 +1,5 @@
 """The declaration of the task for the server and the offline commands."""
 
-from __future__ import annotations
-
 from app.tasks.sentiment.pipeline import SentimentPipeline, label_agreement, tensors
 from app.tasks.sentiment.router import build_router
 from app.tasks.sentiment.texts import SentimentSettings

@@ -4,8 +4,6 @@ The tokenizer would read a long text whole before truncating it: 3.4 million cha
 No message repeats any part of a text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

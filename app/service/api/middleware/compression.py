@@ -1,7 +1,5 @@
 """Gzip for requests and replies. Requests are decompressed piece by piece."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import zlib

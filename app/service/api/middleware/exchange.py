@@ -1,7 +1,5 @@
 """The path of one request and its reply between the HTTP server and a route; the request log."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

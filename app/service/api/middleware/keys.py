@@ -1,7 +1,5 @@
 """Access rules: optional API keys, and protection against pages of other sites."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import ipaddress

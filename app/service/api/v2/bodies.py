@@ -1,7 +1,5 @@
 """Bodies of inference requests and replies: a JSON document, optionally followed by raw tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

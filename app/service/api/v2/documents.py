@@ -1,7 +1,5 @@
 """Validation of the document of an inference request, for HTTP and gRPC."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice

@@ -1,7 +1,5 @@
 """Liveness and readiness of the server and of each model. No model is run."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 

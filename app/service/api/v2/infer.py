@@ -3,8 +3,6 @@
 gRPC shares `check_size` and `infer_tensors`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

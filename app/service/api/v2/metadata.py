@@ -5,8 +5,6 @@ as an ensemble of one step. If the repository has a model with a task's name, th
 model under /v2, and only the task's own endpoint answers for the task.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 `app.service.api.middleware.keys` checks the admin key.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 `app.service.api.v2.documents` reads requests without these models, because tensors may be large.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema

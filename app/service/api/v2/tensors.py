@@ -4,8 +4,6 @@ This module compares a declared shape with the received data before it allocates
 size. The engine checks whether the tensors fit the model (`ServedModel.submit_all`).
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import math
