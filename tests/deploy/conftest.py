@@ -1,7 +1,5 @@
 """Scripts of deploy/ and loadtest/ as modules, and what they talk to."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

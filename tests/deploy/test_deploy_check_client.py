@@ -1,7 +1,5 @@
 """The client is a distribution: it installs alone; the script that tests it on each Python."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tomllib

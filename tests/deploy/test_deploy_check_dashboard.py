@@ -1,8 +1,6 @@
 """The script that asks a Prometheus every question of the dashboard, also against the real thing:
 this server, scraped by a real Prometheus."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

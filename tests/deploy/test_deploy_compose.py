@@ -1,7 +1,5 @@
 """docker-compose.yml is valid, hardened and in step with the settings."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

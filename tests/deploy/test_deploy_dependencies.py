@@ -1,7 +1,5 @@
 """What the packages import is what pyproject.toml declares: a clean install can start."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The provisioned dashboard: up to date, of Grafana's own shape, and about metrics that exist."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The Dockerfile, what travels to the builder, and what is left out of the image."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

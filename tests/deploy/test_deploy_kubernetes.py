@@ -1,7 +1,5 @@
 """The Helm chart and the manifests for KServe and Ray: linted and held to their schemas."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

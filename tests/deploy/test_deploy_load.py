@@ -1,7 +1,5 @@
 """The load generator: its plans, its inputs, and the exit code it ends with."""
 
-from __future__ import annotations
-
 import io
 import json
 from itertools import count

@@ -1,7 +1,5 @@
 """The scrape configuration and the rules, as promtool and a real Prometheus see them."""
 
-from __future__ import annotations
-
 import re
 import time
 import urllib.request

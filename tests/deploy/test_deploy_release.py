@@ -1,7 +1,5 @@
 """The workflows, and every script that a release calls, each with stand-ins for what it drives."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The bill of materials: valid, and nothing that the image carries is missing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The table of what takes the space in the image."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import ModuleType

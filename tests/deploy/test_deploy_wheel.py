@@ -1,7 +1,5 @@
 """The server's wheel is an application: models, description and all that it needs."""
 
-from __future__ import annotations
-
 import email
 import json
 import os

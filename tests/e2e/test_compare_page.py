@@ -1,7 +1,5 @@
 """/compare in a real browser: every group side by side, links, exports, and nothing but text."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

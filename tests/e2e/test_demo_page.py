@@ -1,7 +1,5 @@
 """The demo page in a real browser: what a person does with it, and nothing from other hosts."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """/docs in a real browser: every choice it offers on the two tasks, sent as it stands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The engine's event loop in a thread of its own: tests are plain functions, and clients of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

@@ -1,7 +1,5 @@
 """Predictors, clocks and observers that tests steer: gates instead of sleeps."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools
@@ -192,7 +190,7 @@ class FakePredictor:
     What is sent runs in a thread, one after the other, and is received when it has ended.
     """
 
-    def __init__(self, factory: FakeFactory) -> None:
+    def __init__(self, factory: "FakeFactory") -> None:
         self._factory = factory
         self._tested = False
         self._ours, self._theirs = socket.socketpair()

@@ -1,7 +1,5 @@
 """Files that the system refuses to read, also where the tests run as root."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A request of several jobs: queued together, answered together, and failed together."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from collections.abc import Coroutine, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The scheduler in any order of events: every future settles, once, and nothing is left over."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import tempfile

@@ -2,8 +2,6 @@
 of its own, so that the test process never imports Paddle:  python -m tests.tasks.tagger_models DIR
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A batch lies ready behind the one that runs, and is not lost with it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future

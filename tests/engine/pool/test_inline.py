@@ -1,7 +1,5 @@
 """The event loop copies little by itself: it has others to answer."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Groups that start on demand: so many at a time, and the one unused for longest makes room."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path

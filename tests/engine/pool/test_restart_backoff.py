@@ -1,7 +1,5 @@
 """Back-off and the crash loop."""
 
-from __future__ import annotations
-
 from app.engine.pool.restart_backoff import RestartBackoff
 from tests.engine.fakes import ManualClock
 

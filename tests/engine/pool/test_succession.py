@@ -1,7 +1,5 @@
 """When a worker's memory is looked at."""
 
-from __future__ import annotations
-
 from app.contracts.ports import Worker
 from app.engine.pool.succession import POLL_SECONDS, Succession
 

@@ -1,7 +1,5 @@
 """Threads against cores."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.contracts.errors import ConfigError

@@ -1,7 +1,5 @@
 """When predictors that are being opened stand still."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.engine.pool.context import Yielding

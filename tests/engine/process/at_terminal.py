@@ -1,7 +1,5 @@
 """Prints, as JSON, what a child process can do to its parent's terminal and standard error."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import sys

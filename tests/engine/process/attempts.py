@@ -1,7 +1,5 @@
 """What a stranger's code would try in a child process: fifty probes, each named after its aim."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -1,8 +1,6 @@
 """A child process that is not ours any more: it answers its first call as a child does, and then
 what its name says."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

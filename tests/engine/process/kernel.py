@@ -1,7 +1,5 @@
 """What this kernel can confine a process by, asked without the code that does it."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 

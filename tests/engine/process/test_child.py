@@ -1,7 +1,5 @@
 """A child process that cannot be started leaves nothing behind."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

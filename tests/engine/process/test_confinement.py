@@ -1,7 +1,5 @@
 """What a stranger's code could do in a child process: nothing but what `SECURITY.md` lists."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Whatever a child process answers, its parent lives, and the child does not."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

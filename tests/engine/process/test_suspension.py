@@ -1,7 +1,5 @@
 """Processes that are held really stand still, go on, and end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

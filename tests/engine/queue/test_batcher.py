@@ -1,7 +1,5 @@
 """Admission, deadlines, cancellation and shedding in front of the instances of a group."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import math

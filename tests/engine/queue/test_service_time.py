@@ -1,7 +1,5 @@
 """How long the next run is expected to take."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.engine.queue.shape_queues import ServiceTime

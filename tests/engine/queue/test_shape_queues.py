@@ -1,7 +1,5 @@
 """Which waiting jobs may run next."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A served model: what it admits, how its instances fail, and what a failure costs the others."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import shutil

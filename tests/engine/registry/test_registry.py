@@ -1,7 +1,5 @@
 """Loading, swapping, leasing and unloading of model versions."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Several versions at once: which are served, which answers, and what a failure leaves."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial

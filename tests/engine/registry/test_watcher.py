@@ -1,7 +1,5 @@
 """Poll mode: what changes on disk is loaded once, and what fails leaves the old version serving."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A source is copied when every byte is right, and what is served never suffers from it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Functions for a codec process; most misbehave on purpose. Loaded there by their names."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

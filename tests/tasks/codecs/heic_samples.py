@@ -1,7 +1,5 @@
 """HEIC files of `corners()`, made with libheif and x265 once: this installation cannot make any."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 FILES = Path(__file__).parent / "heic"

@@ -1,7 +1,5 @@
 """Pictures made for tests: every format, mode and orientation, and the bombs."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

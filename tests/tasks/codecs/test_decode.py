@@ -1,7 +1,5 @@
 """Uploaded bytes to upright pixels: formats, modes, orientations, limits and refusals."""
 
-from __future__ import annotations
-
 import struct
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """Encoded arrays: files that others open, of a reasonable size, made without a second picture."""
 
-from __future__ import annotations
-
 import io
 import tracemalloc
 

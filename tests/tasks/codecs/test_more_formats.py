@@ -1,7 +1,5 @@
 """TIFF, AVIF and HEIC: what is read, what is refused by name, and mutants of good files."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

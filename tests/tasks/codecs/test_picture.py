@@ -1,7 +1,5 @@
 """The memory of decoded pictures: shared, bounded and given back."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import resource

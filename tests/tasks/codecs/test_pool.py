@@ -1,7 +1,5 @@
 """Codec processes: what a crash, a hang, an explosion and a cancelled call cost, and who pays."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -61,7 +59,7 @@ class Pool:
         self.pool = self.loop(CodecPool, **settings)
         self.pool.start()
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Tensors on the wire: what is read, what is refused, and that both forms mean the same."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
