@@ -61,6 +61,12 @@ def tiny_model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repository
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture
 def loop() -> Iterator[Loop]:
     """The event loop that a test of the engine drives."""

@@ -1,6 +1,5 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
-import asyncio
 import sys
 import time
 from functools import partial
@@ -90,24 +89,20 @@ def test_a_reload_waits_out_the_longest_request(
     assert registry_options(monkeypatch, settings)["drain_timeout"] > 120
 
 
-def test_codec_processes_are_in_the_metrics() -> None:
+async def test_codec_processes_are_in_the_metrics() -> None:
     """One that a picture ends is counted by its reason, and its successor as alive."""
     metrics = Metrics(build={})
     workers = build_workers(Settings(codec_processes=1), metrics, tasks=())
-
-    async def shown() -> list[str]:
-        pool = workers.codec.pool
-        submit = partial(pool.submit, meta={}, deadline=time.monotonic() + 60)
-        pool.start()
-        try:
-            with pytest.raises(WorkerCrashed):
-                await submit("tests.tasks.codecs.faults:crash")
-            await submit("tests.tasks.codecs.faults:echo")
-            return metrics.render()[0].decode().splitlines()
-        finally:
-            await workers.close()
-
-    lines = asyncio.run(shown())
+    pool = workers.codec.pool
+    submit = partial(pool.submit, meta={}, deadline=time.monotonic() + 60)
+    pool.start()
+    try:
+        with pytest.raises(WorkerCrashed):
+            await submit("tests.tasks.codecs.faults:crash")
+        await submit("tests.tasks.codecs.faults:echo")
+        lines = metrics.render()[0].decode().splitlines()
+    finally:
+        await workers.close()
     assert 'paddlepool_codec_restarts_total{reason="crashed"} 1.0' in lines
     assert "paddlepool_codec_processes 1.0" in lines
 

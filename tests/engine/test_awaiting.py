@@ -14,24 +14,20 @@ from app.engine.awaiting import in_thread, results_of
 PATIENCE = 30.0
 
 
-def test_work_that_blocks_runs_in_a_thread_of_its_name() -> None:
+async def test_work_that_blocks_runs_in_a_thread_of_its_name() -> None:
     """What it returns or raises comes back, and the loop goes on meanwhile."""
+    gate = threading.Event()
 
-    async def main() -> None:
-        gate = threading.Event()
+    def work() -> str:
+        assert gate.wait(PATIENCE), "the loop stood still"
+        return threading.current_thread().name
 
-        def work() -> str:
-            assert gate.wait(PATIENCE), "the loop stood still"
-            return threading.current_thread().name
-
-        working = asyncio.create_task(in_thread("a name", work))
-        await asyncio.sleep(0)
-        gate.set()
-        assert await working == "a name"
-        with pytest.raises(ValueError, match="no number"):
-            await in_thread("another", lambda: int("no number"))
-
-    asyncio.run(main())
+    working = asyncio.create_task(in_thread("a name", work))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await working == "a name"
+    with pytest.raises(ValueError, match="no number"):
+        await in_thread("another", lambda: int("no number"))
 
 
 def test_work_goes_on_when_nobody_waits_for_it_any_more() -> None:
@@ -72,37 +68,29 @@ def test_a_system_without_a_thread_to_give_is_told_like_one_without_a_process(
     assert raised.value.errno == errno.EAGAIN
 
 
-def test_the_first_failure_ends_the_wait_and_cancels_the_others() -> None:
+async def test_the_first_failure_ends_the_wait_and_cancels_the_others() -> None:
     """Also where it is not the first of the list."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        waiting, failed, done = (loop.create_future() for _ in range(3))
-        failed.set_exception(ValueError("unlucky"))
-        done.set_result(1)
-        with pytest.raises(ValueError, match="unlucky"):
-            await results_of([waiting, failed, done])
-        assert waiting.cancelled()
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    waiting, failed, done = (loop.create_future() for _ in range(3))
+    failed.set_exception(ValueError("unlucky"))
+    done.set_result(1)
+    with pytest.raises(ValueError, match="unlucky"):
+        await results_of([waiting, failed, done])
+    assert waiting.cancelled()
 
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("first", ["task", "future"])
-def test_a_task_and_its_futures_are_cancelled_together(count: int, first: str) -> None:
+async def test_a_task_and_its_futures_are_cancelled_together(count: int, first: str) -> None:
     """Whichever is cancelled first."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[int]] = [loop.create_future() for _ in range(count)]
-        task = asyncio.create_task(results_of(list(futures)))
-        await asyncio.sleep(0)
-        (task if first == "task" else futures[0]).cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert all(future.cancelled() for future in futures)
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[int]] = [loop.create_future() for _ in range(count)]
+    task = asyncio.create_task(results_of(list(futures)))
+    await asyncio.sleep(0)
+    (task if first == "task" else futures[0]).cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert all(future.cancelled() for future in futures)
 
 
 def test_a_second_failure_is_not_complained_of(caplog: pytest.LogCaptureFixture) -> None:

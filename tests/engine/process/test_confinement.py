@@ -1,6 +1,5 @@
 """What a stranger's code could do in a child process: nothing but what `SECURITY.md` lists."""
 
-import asyncio
 import json
 import os
 import pty
@@ -53,24 +52,18 @@ def check_outcomes(folder: Path, pid: int, found: Mapping[str, str], *, allowed:
     assert int(state["CapEff"], 16) & ~0b110 == 0
 
 
-def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
+async def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
     """It reads its own code."""
-
-    async def attempt() -> None:
-        pool = CodecPool(count=1)
-        pool.start()
-        try:
-            made = {"folder": str(folder)}
-            until = time.monotonic() + 60
-            found = (
-                await pool.submit("tests.engine.process.attempts:in_codec", made, deadline=until)
-            ).meta
-            check_held(pool.held)
-            check_outcomes(folder, live_pids(pool)[0], found, allowed={"read its code"})
-        finally:
-            await pool.close()
-
-    asyncio.run(attempt())
+    pool = CodecPool(count=1)
+    pool.start()
+    try:
+        attempts = "tests.engine.process.attempts:in_codec"
+        until = time.monotonic() + 60
+        reply = await pool.submit(attempts, {"folder": str(folder)}, deadline=until)
+        check_held(pool.held)
+        check_outcomes(folder, live_pids(pool)[0], reply.meta, allowed={"read its code"})
+    finally:
+        await pool.close()
 
 
 def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) -> None:

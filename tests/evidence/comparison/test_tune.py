@@ -1,6 +1,5 @@
 """`paddlepool tune`: what is tried, what is chosen and why, what is written."""
 
-import asyncio
 import tomllib
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from app.contracts.errors import ConfigError
 from app.evidence.comparison.search import (
     Candidate,
-    CandidateUnderLoad,
     Outcome,
     Search,
     bucket_candidates,
@@ -84,7 +82,7 @@ def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
     assert (best.candidate if best else None) == chosen
 
 
-def test_load_goes_through_the_engine(double: ModelFiles) -> None:
+async def test_load_goes_through_the_engine(double: ModelFiles) -> None:
     factory = FakeFactory()
     search = Search(
         files=double,
@@ -94,13 +92,9 @@ def test_load_goes_through_the_engine(double: ModelFiles) -> None:
         open_predictor=factory,
         comparison_of=lambda info: None,
     )
-
-    async def load() -> tuple[CandidateUnderLoad, Outcome]:
-        async with search.opened(PAIR) as loaded:
-            await loaded.run(0.3)
-            return loaded, loaded.outcome()
-
-    loaded, found = asyncio.run(load())
+    async with search.opened(PAIR) as loaded:
+        await loaded.run(0.3)
+        found = loaded.outcome()
     assert len(factory.opened) == 2
     assert found.clients == 2
     warm_ups = 2 * len(factory.opened)
@@ -110,7 +104,7 @@ def test_load_goes_through_the_engine(double: ModelFiles) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_runs_in_stages_and_closes_what_it_opened(double: ModelFiles) -> None:
+async def test_a_search_runs_in_stages_and_closes_what_it_opened(double: ModelFiles) -> None:
     """Splits first, then batches of the best; every turn ticks."""
     factory, ticks = FakeFactory(), []
     search = Search(
@@ -122,7 +116,7 @@ def test_a_search_runs_in_stages_and_closes_what_it_opened(double: ModelFiles) -
         comparison_of=lambda info: None,
         tick=lambda: ticks.append(1),
     )
-    chosen, outcomes = asyncio.run(search.run())
+    chosen, outcomes = await search.run()
     assert chosen in outcomes
     assert [each.candidate for each in outcomes[:3]] == [ALONE, PAIR, WIDE]
     assert {each.candidate.batch for each in outcomes[3:]} == {2, 4, 8}

@@ -105,17 +105,14 @@ def test_nothing_continues_until_no_request_has_come_for_a_while(
     assert not live.suspension.held
 
 
-def test_the_timer_is_one_of_the_event_loop(live: Live) -> None:
-    async def answer_two() -> None:
-        idle_gate = IdleGate(live.suspension)
-        for _ in range(2):
-            idle_gate.began()
-            idle_gate.ended()
-        assert live.suspension.held
-        await asyncio.to_thread(idle_gate.wait)
-        assert not live.suspension.held
-
-    asyncio.run(asyncio.wait_for(answer_two(), PATIENCE))
+async def test_the_timer_is_one_of_the_event_loop(live: Live) -> None:
+    idle_gate = IdleGate(live.suspension)
+    for _ in range(2):
+        idle_gate.began()
+        idle_gate.ended()
+    assert live.suspension.held
+    await asyncio.wait_for(asyncio.to_thread(idle_gate.wait), PATIENCE)
+    assert not live.suspension.held
 
 
 def test_the_end_reaches_everyone_who_waits(live: Live) -> None:

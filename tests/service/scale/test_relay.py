@@ -83,17 +83,13 @@ def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -
     return answer
 
 
-def exchanged(answer: Answer, **changed: Any) -> list[dict[str, Any]]:
+async def exchanged(answer: Answer, **changed: Any) -> list[dict[str, Any]]:
     """The messages of the answer to one request through a relay to such a server."""
-
-    async def ask() -> list[dict[str, Any]]:
-        async with relay_to(answer) as relay:
-            return await through(relay, scope(**changed))
-
-    return asyncio.run(ask())
+    async with relay_to(answer) as relay:
+        return await through(relay, scope(**changed))
 
 
-def test_a_request_arrives_as_it_was_sent() -> None:
+async def test_a_request_arrives_as_it_was_sent() -> None:
     """Path and query are not written anew, no header is added but the client's address."""
     seen: list[bytes] = []
     headers = [
@@ -103,7 +99,7 @@ def test_a_request_arrives_as_it_was_sent() -> None:
         (b"connection", b"keep-alive"),
         (b"x-request-id", b"abc"),
     ]
-    exchanged(replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen), headers=headers)
+    await exchanged(replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen), headers=headers)
     head, _, body = seen[0].partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
     assert (line, body) == (b"POST /a%20b?x=%2F&y HTTP/1.1", b"body")
@@ -116,13 +112,13 @@ def test_a_request_arrives_as_it_was_sent() -> None:
     ]
 
 
-def test_an_answer_comes_back_as_it_was_given() -> None:
+async def test_an_answer_comes_back_as_it_was_given() -> None:
     """Compressed bytes stay compressed; what the server in front says itself is left to it."""
     head = (
         "HTTP/1.1 422 Unprocessable\nContent-Length: 3\nContent-Encoding: gzip\nX-A: b\n"
         "Date: now\nX-Request-ID: abc\nConnection: close"
     )
-    start, *bodies = exchanged(replying(head, b"\x1f\x8b\x00"))
+    start, *bodies = await exchanged(replying(head, b"\x1f\x8b\x00"))
     assert (start["type"], start["status"]) == ("http.response.start", 422)
     assert start["headers"] == [
         (b"content-length", b"3"),
@@ -133,67 +129,59 @@ def test_an_answer_comes_back_as_it_was_given() -> None:
     assert [each.get("more_body", False) for each in bodies] == [True, False]
 
 
-def test_a_body_is_passed_on_as_it_comes() -> None:
+async def test_a_body_is_passed_on_as_it_comes() -> None:
     """So that the server's own deadlines see how slowly a client sends."""
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def ask() -> list[dict[str, Any]]:
-        arrived: asyncio.Queue[bytes] = asyncio.Queue()
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(2):
+            await arrived.put(await reader.readexactly(2))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            for _ in range(2):
-                await arrived.put(await reader.readexactly(2))
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async def halves() -> AsyncIterator[bytes]:
+        yield b"bo"
+        assert await arrived.get() == b"bo"  # the first half is there before the second
+        yield b"dy"
 
-        async def halves() -> AsyncIterator[bytes]:
-            yield b"bo"
-            assert await arrived.get() == b"bo"  # the first half is there before the second
-            yield b"dy"
-
-        async with relay_to(answer) as relay:
-            return await through(relay, scope(), halves())
-
-    assert asyncio.run(ask())[0]["status"] == 200
+    async with relay_to(answer) as relay:
+        assert (await through(relay, scope(), halves()))[0]["status"] == 200
 
 
-def test_a_request_without_a_body_gets_none() -> None:
+async def test_a_request_without_a_body_gets_none() -> None:
     seen: list[bytes] = []
     answer = replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen)
-    exchanged(answer, method="GET", headers=[(b"host", b"a")])
+    await exchanged(answer, method="GET", headers=[(b"host", b"a")])
     assert b"transfer-encoding" not in seen[0].lower()
     assert b"content-length" not in seen[0].lower()
 
 
-def test_a_server_that_is_gone_is_a_503_to_be_asked_again() -> None:
+async def test_a_server_that_is_gone_is_a_503_to_be_asked_again() -> None:
     async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    start, body = exchanged(close)
+    start, body = await exchanged(close)
     assert start["status"] == 503
     assert dict(start["headers"])[b"retry-after"] == b"1"
     assert json.loads(body["body"])["status"] == 503
 
 
-def test_half_an_answer_is_cut_off_and_not_completed() -> None:
+async def test_half_an_answer_is_cut_off_and_not_completed() -> None:
     with pytest.raises(aiohttp.ClientError):
-        exchanged(replying("HTTP/1.1 200 OK\nContent-Length: 9", b"half"))
+        await exchanged(replying("HTTP/1.1 200 OK\nContent-Length: 9", b"half"))
 
 
-def test_a_request_that_is_cancelled_leaves_the_server() -> None:
-    async def ask() -> bytes:
-        arrived, left = asyncio.Event(), asyncio.get_running_loop().create_future()
+async def test_a_request_that_is_cancelled_leaves_the_server() -> None:
+    arrived, left = asyncio.Event(), asyncio.get_running_loop().create_future()
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(4)
-            arrived.set()
-            left.set_result(await reader.read())
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(4)
+        arrived.set()
+        left.set_result(await reader.read())
 
-        async with relay_to(answer) as relay, asyncio.timeout(PATIENCE):
-            asked = asyncio.create_task(through(relay, scope()))
-            await arrived.wait()
-            asked.cancel()
-            end: bytes = await left
-            return end
-
-    assert asyncio.run(ask()) == b""
+    async with relay_to(answer) as relay, asyncio.timeout(PATIENCE):
+        asked = asyncio.create_task(through(relay, scope()))
+        await arrived.wait()
+        asked.cancel()
+        assert await left == b""

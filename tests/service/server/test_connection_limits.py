@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -165,78 +165,61 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("status", REFUSED)
-def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
+async def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
     """Up to a mebibyte is discarded, and then nothing is read."""
-    app = make_app(settings=make_settings(api_keys=("k",)))
-
-    async def refused() -> None:
-        state, line = ServerState(), Transport()
-        protocol = opened(app, line, state)
-        protocol.data_received(REFUSED[status])
-        await asyncio.wait(state.tasks, timeout=20)
-        assert line.written.startswith(b"HTTP/1.1 %d " % status)
-        assert line.ended
-        del protocol.parser
-        protocol.data_received(b"1\r\nx\r\n" * 200_000)
-        assert (line.paused, line.closing) == (True, False)
-        protocol.connection_lost(None)
-
-    asyncio.run(refused())
+    state, line = ServerState(), Transport()
+    protocol = opened(make_app(settings=make_settings(api_keys=("k",))), line, state)
+    protocol.data_received(REFUSED[status])
+    await asyncio.wait(state.tasks, timeout=20)
+    assert line.written.startswith(b"HTTP/1.1 %d " % status)
+    assert line.ended
+    del protocol.parser
+    protocol.data_received(b"1\r\nx\r\n" * 200_000)
+    assert (line.paused, line.closing) == (True, False)
+    protocol.connection_lost(None)
 
 
 def test_an_ended_connection_is_closed_after_a_second() -> None:
-    class Loop:
-        calls: list[Any] = []  # noqa: RUF012  # one test
-
-        def call_later(self, seconds: float, call: Any) -> None:
-            self.calls.append((seconds, call))
-
-    line, loop = Transport(), Loop()
-    lingering = Lingering(line, loop)  # type: ignore[arg-type]  # what it uses of a loop
+    line, loop = Transport(), Mock()
+    lingering = Lingering(line, loop)
     lingering.begin()
     lingering.begin()
     lingering.received(LINGER_BYTES)
     assert (line.ended, line.paused) == (True, False)
-    [(seconds, close)] = loop.calls
+    [[seconds, close]] = [call.args for call in loop.call_later.mock_calls]
     close()
     assert (seconds, line.closing) == (LINGER_SECONDS, True)
 
 
-def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> None:
-    async def closed() -> list[bool]:
-        state, lines = ServerState(), [Transport() for _ in range(LIMITS.max_connections + 20)]
-        protocols = [opened(make_app(), line, state) for line in lines]
-        before = [line.closing for line in lines]
-        protocols[0].data_received(GET % 1)
-        await asyncio.wait(state.tasks, timeout=20)
-        assert lines[0].written.startswith(b"HTTP/1.1 503 ")
-        for protocol in protocols:
-            protocol.connection_lost(None)
-        return before
-
+async def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> None:
+    state, lines = ServerState(), [Transport() for _ in range(LIMITS.max_connections + 20)]
+    protocols = [opened(make_app(), line, state) for line in lines]
     kept = LIMITS.max_connections + REFUSED_CONNECTIONS
-    assert asyncio.run(closed()) == [False] * kept + [True] * (LIMITS.max_connections + 20 - kept)
-
-
-def test_a_request_on_its_way_at_a_shutdown_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
-
-    async def stopped(requests_before: int) -> bytes:
-        state, line, closed = ServerState(), Transport(), asyncio.Event()
-        monkeypatch.setattr(line, "close", closed.set)
-        protocol = opened(told, line, state)
-        for number in range(requests_before):
-            protocol.data_received(GET % number)
-            await asyncio.wait(state.tasks, timeout=20)
-        protocol.shutdown()
-        assert not closed.is_set()
-        protocol.data_received(GET % 7)
-        await asyncio.wait_for(closed.wait(), 20)
+    assert [line.closing for line in lines] == [number >= kept for number in range(len(lines))]
+    protocols[0].data_received(GET % 1)
+    await asyncio.wait(state.tasks, timeout=20)
+    assert lines[0].written.startswith(b"HTTP/1.1 503 ")
+    for protocol in protocols:
         protocol.connection_lost(None)
-        return line.written
 
-    for requests_before in (0, 1):
-        assert asyncio.run(stopped(requests_before)).endswith(b"/7 0>")
+
+@pytest.mark.parametrize("requests_before", [0, 1])
+async def test_a_request_on_its_way_at_a_shutdown_is_answered(
+    requests_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
+    state, line, closed = ServerState(), Transport(), asyncio.Event()
+    monkeypatch.setattr(line, "close", closed.set)
+    protocol = opened(told, line, state)
+    for number in range(requests_before):
+        protocol.data_received(GET % number)
+        await asyncio.wait(state.tasks, timeout=20)
+    protocol.shutdown()
+    assert not closed.is_set()
+    protocol.data_received(GET % 7)
+    await asyncio.wait_for(closed.wait(), 20)
+    protocol.connection_lost(None)
+    assert line.written.endswith(b"/7 0>")
 
 
 def replying(*parts: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ASGIApp:

@@ -187,17 +187,13 @@ def test_only_one_tcp_socket_is_taken(
             passed_listener()
 
 
-def test_a_step_that_blocks_the_loop_is_seen() -> None:
+async def test_a_step_that_blocks_the_loop_is_seen() -> None:
     """By the rest of it after the timer was due; never as less than nothing."""
     seen: list[float] = []
-
-    async def scenario() -> None:
-        watching = asyncio.create_task(watch_loop(seen.append))
-        loop = asyncio.get_running_loop()
-        loop.call_later(INTERVAL_SECONDS / 2, time.sleep, INTERVAL_SECONDS)
-        await asyncio.sleep(3 * INTERVAL_SECONDS)
-        watching.cancel()
-
-    asyncio.run(scenario())
+    watching = asyncio.create_task(watch_loop(seen.append))
+    loop = asyncio.get_running_loop()
+    loop.call_later(INTERVAL_SECONDS / 2, time.sleep, INTERVAL_SECONDS)
+    await asyncio.sleep(3 * INTERVAL_SECONDS)
+    watching.cancel()
     assert seen[0] >= 0.4 * INTERVAL_SECONDS
     assert min(seen) >= 0

@@ -253,7 +253,7 @@ def test_labels_come_best_first_with_their_chinese_names() -> None:
 # --- whole pipeline -------------------------------------------------------------------------
 
 
-def test_more_waiting_requests_than_allowed_are_refused_at_once(
+async def test_more_waiting_requests_than_allowed_are_refused_at_once(
     pipeline: SentimentPipeline, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The executor's queue is bounded: what would wait without end gets Overloaded instead."""
@@ -262,36 +262,29 @@ def test_more_waiting_requests_than_allowed_are_refused_at_once(
     def ask() -> asyncio.Task[Prepared]:
         return asyncio.create_task(pipeline.prepare(LONG, deadline=FAR))
 
-    async def ask_often() -> None:
-        waiting = [ask(), ask()]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded) as caught:
-            await ask()
-        assert (caught.value.limit, caught.value.received) == (2, 2)
-        waiting[1].cancel()
-        await asyncio.wait([waiting[1]])
-        replacement = ask()  # a cancelled one makes room
-        await asyncio.sleep(0)
-        gate.set()
-        assert 1 == len((await waiting[0]).jobs) == len((await replacement).jobs)
-
-    asyncio.run(ask_often())
+    waiting = [ask(), ask()]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as caught:
+        await ask()
+    assert (caught.value.limit, caught.value.received) == (2, 2)
+    waiting[1].cancel()
+    await asyncio.wait([waiting[1]])
+    replacement = ask()  # a cancelled one makes room
+    await asyncio.sleep(0)
+    gate.set()
+    assert 1 == len((await waiting[0]).jobs) == len((await replacement).jobs)
 
 
-def test_a_short_text_is_tokenised_at_once(
+async def test_a_short_text_is_tokenised_at_once(
     pipeline: SentimentPipeline, gate: threading.Event
 ) -> None:
     short = "我" * SHORT_CHARACTERS
-
-    async def ask() -> None:
-        assert (await asyncio.wait_for(pipeline.prepare([short], deadline=FAR), 10)).jobs
-        long = asyncio.create_task(pipeline.prepare([short, "我"], deadline=FAR))
-        await asyncio.sleep(0)
-        assert not long.done()
-        gate.set()
-        assert len((await long).jobs) == 2
-
-    asyncio.run(ask())
+    assert (await asyncio.wait_for(pipeline.prepare([short], deadline=FAR), 10)).jobs
+    long = asyncio.create_task(pipeline.prepare([short, "我"], deadline=FAR))
+    await asyncio.sleep(0)
+    assert not long.done()
+    gate.set()
+    assert len((await long).jobs) == 2
 
 
 @pytest.mark.parametrize("texts", [["我"], LONG], ids=["short", "long"])

@@ -5,7 +5,6 @@ import gzip
 import tracemalloc
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 from fastapi import APIRouter, Request, Response
 
@@ -234,32 +233,27 @@ def test_listed_origins_are_allowed_and_no_other() -> None:
     assert client.send("OPTIONS", "/sentiment", headers=other | asked).status_code == 400
 
 
-def test_a_body_that_finds_no_room_gets_503() -> None:
+async def test_a_body_that_finds_no_room_gets_503() -> None:
     app = make_app(reading_router(), settings=make_settings(body_memory_bytes=1_000))
+    held, rest = asyncio.Event(), asyncio.Event()
 
-    async def scenario() -> tuple[httpx.Response, ...]:
-        held, rest = asyncio.Event(), asyncio.Event()
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x" * 600
+        held.set()
+        await rest.wait()
+        yield b"x" * 400
 
-        async def slow() -> AsyncIterator[bytes]:
-            yield b"x" * 600
-            held.set()
-            await rest.wait()
-            yield b"x" * 400
+    async def in_parts() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"x" * 100
 
-        async def in_parts() -> AsyncIterator[bytes]:
-            for _ in range(5):
-                yield b"x" * 100
-
-        async with Client(app).session() as client:
-            waiting = asyncio.create_task(client.post("/big", content=slow()))
-            await held.wait()
-            refused = await client.post("/big", content=in_parts())
-            fits = await client.post("/big", content=b"x" * 400)
-            rest.set()
-            return refused, fits, await asyncio.wait_for(waiting, 20)
-
-    refused, *answered = asyncio.run(scenario())
-    assert [reply.json() for reply in answered] == [400, 1_000]
+    async with Client(app).session() as client:
+        waiting = asyncio.create_task(client.post("/big", content=slow()))
+        await held.wait()
+        refused = await client.post("/big", content=in_parts())
+        assert (await client.post("/big", content=b"x" * 400)).json() == 400
+        rest.set()
+        assert (await asyncio.wait_for(waiting, 20)).json() == 1_000
     assert_problem(refused, 503, "overloaded")
     assert refused.headers["retry-after"] == "1"
 

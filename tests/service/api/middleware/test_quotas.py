@@ -74,7 +74,7 @@ def test_an_ipv6_client_is_its_network() -> None:
     assert client_network("no:address") == "no:address"
 
 
-def test_requests_at_one_time_are_limited() -> None:
+async def test_requests_at_one_time_are_limited() -> None:
     """The one too many is refused at once, and when they are done there is room again."""
     inside = 0
     gate, full = asyncio.Event(), asyncio.Event()
@@ -90,16 +90,13 @@ def test_requests_at_one_time_are_limited() -> None:
 
     router.add_api_route("/wait", wait, methods=["POST"])
 
-    async def scenario() -> list[int]:
-        async with app_of(router, quota_concurrent_requests=2).session() as client:
-            running = [asyncio.create_task(client.post("/wait")) for _ in range(2)]
-            await full.wait()
-            refused = await asyncio.wait_for(client.post("/wait"), 20)
-            gate.set()
-            done = [(await each).status_code for each in running]
-            return [refused.status_code, *done, (await client.post("/wait")).status_code]
-
-    assert asyncio.run(scenario()) == [429, 200, 200, 200]
+    async with app_of(router, quota_concurrent_requests=2).session() as client:
+        running = [asyncio.create_task(client.post("/wait")) for _ in range(2)]
+        await full.wait()
+        assert (await asyncio.wait_for(client.post("/wait"), 20)).status_code == 429
+        gate.set()
+        assert [(await each).status_code for each in running] == [200, 200]
+        assert (await client.post("/wait")).status_code == 200
 
 
 def test_what_a_request_costs_is_paid_off_before_the_next() -> None:
