@@ -1,7 +1,8 @@
-"""Programs that run beside a test and end by themselves."""
+"""Programs that run beside a test, and what is waited for."""
 
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,3 +27,11 @@ def ran(
     )
     assert not (check and done.returncode), f"{done.stdout}\n{done.stderr}"
     return done
+
+
+def wait_until(condition: Callable[[], bool], *, patience: float = 120.0) -> None:
+    """For what becomes true in another thread or process without an event to wait for."""
+    give_up = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < give_up, "it never became true"
+        time.sleep(0.01)

@@ -6,7 +6,6 @@ here is what the product runs.
 
 import logging
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +19,7 @@ from app.main import create_app
 from app.settings.server import unknown_variables
 from app.tasks import PIPELINES
 from app.tasks.task import load_tasks, settings_class
-from tests.engine.fakes import PATIENCE
-from tests.ran import ROOT, ran
+from tests.ran import ROOT, ran, wait_until
 
 pytestmark = pytest.mark.paddle
 
@@ -52,12 +50,14 @@ def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient
         settings = kind(model_repository=repository)
     app = create_app(settings, pipelines=pipelines)
     with TestClient(app, base_url="http://localhost") as client:
-        until = time.monotonic() + PATIENCE
-        while (models := client.get("/info").json()["models"]) == [] or any(
-            model["state"] == "LOADING" or model["reason"] == NOT_LOADED for model in models
-        ):
-            assert time.monotonic() < until, models
-            time.sleep(0.05)
+
+        def loaded() -> bool:
+            models = client.get("/info").json()["models"]
+            return models and not any(
+                model["state"] == "LOADING" or model["reason"] == NOT_LOADED for model in models
+            )
+
+        wait_until(loaded)
         yield client
 
 

@@ -21,7 +21,6 @@ def server(
 ) -> Iterator[Server]:
     """A server with the model `tiny` loaded. Shared: leave it as it was."""
     with running(tiny_model_repository, tmp_path_factory.mktemp("server")) as server:
-        server.wait_loaded()
         yield server
 
 
@@ -63,7 +62,6 @@ def full_server(
     shutil.copytree(tiny_model_repository / "tiny", root / "repository" / "tiny")
     settings = PATIENT | {"admin_key": "admin", "grpc_port": 0}
     with running(root / "repository", root, settings=settings) as server:
-        server.wait_loaded()
         yield server
 
 
@@ -77,7 +75,6 @@ def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("keyed_server")
     settings = PATIENT | {"api_keys": f"{KEY},{FOREIGN_KEY}"}
     with running(ROOT / "model_repo", directory, settings=settings) as server:
-        server.wait_loaded()
         yield server
 
 

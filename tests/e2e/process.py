@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from tests.ran import ROOT
+from tests.ran import wait_until as wait_until
 
 PATIENCE = 120.0
 """Seconds after which a server that has not done what a test waits for counts as hung."""
@@ -52,10 +53,6 @@ class Server:
     def text(self) -> str:
         return self._log_file.read_text("utf-8", errors="replace")
 
-    def wait_loaded(self) -> None:
-        """Until loading has ended, well or not."""
-        self.wait_logged(event="loaded")
-
     def wait_logged(self, **members: Any) -> dict[str, Any]:
         """Until a line with these members is in the log, which is written in the rear; returns the
         first."""
@@ -70,14 +67,7 @@ class Server:
         raise AssertionError(f"no line with {members}:\n{self.text()[-3000:]}")
 
     def children(self) -> set[int]:
-        """The ids of its processes, from /proc."""
-        found = set()
-        for status in Path("/proc").glob("[0-9]*/status"):
-            with contextlib.suppress(OSError):  # that one has ended
-                lines = status.read_text("ascii", errors="replace")
-                if f"\nPPid:\t{self.process.pid}\n" in lines:
-                    found.add(int(status.parent.name))
-        return found
+        return children_of(self.process.pid)
 
     def connect(self) -> socket.socket:
         """A raw connection that fails after PATIENCE instead of hanging."""
@@ -92,21 +82,28 @@ class Server:
         return self.process.wait(PATIENCE)
 
 
-def alive(pid: int) -> bool:
-    """Whether this process has not ended, or become a zombie."""
+def children_of(pid: int) -> set[int]:
+    """The ids of its processes, from /proc."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):  # that one has ended
+            if f"\nPPid:\t{pid}\n" in status.read_text("ascii", errors="replace"):
+                found.add(int(status.parent.name))
+    return found
+
+
+def state_of(pid: int) -> str:
+    """The letter that /proc has for it; none where it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+        return ""
+    return stat.rpartition(")")[2].split()[0]
 
 
-def wait_until(condition: Callable[[], bool], *, patience: float = PATIENCE) -> None:
-    """Until it is so; fails after `patience` seconds."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
+def alive(pid: int) -> bool:
+    """Whether this process has not ended, or become a zombie."""
+    return state_of(pid) not in ("", "Z", "X")
 
 
 @contextlib.contextmanager
@@ -118,10 +115,12 @@ def running(
     module: str = "app.cli",
     before: Callable[[], None] | None = None,
     passed: socket.socket | None = None,
+    loaded: bool = True,
 ) -> Iterator[Server]:
     """A server on this model repository; its log goes to `directory`. Killed at the end.
 
-    `before` is called in its process. A listening socket is `passed` as systemd does it.
+    `before` is called in its process. A listening socket is `passed` as systemd does it. Unless
+    `loaded` is False, loading has ended by then, well or not.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}
     # The groups stay as config.toml says, unless a test asks for more.
@@ -143,7 +142,10 @@ def running(
             preexec_fn=before,
         )
     try:
-        yield Server(process, log_file)
+        server = Server(process, log_file)
+        if loaded:
+            server.wait_logged(event="loaded")
+        yield server
     finally:
         process.kill()
         process.wait()
@@ -156,7 +158,6 @@ def slow_server(directory: Path, **settings: object) -> Iterator[Server]:
     with running(
         directory / "models", directory, settings=settings, module="tests.e2e.altered_server"
     ) as server:
-        server.wait_loaded()
         yield server
 
 

@@ -74,12 +74,10 @@ def test_a_kept_choice_answers_from_the_start(
     choice = Choice(group="fast", by="measured", reason="twice the throughput of first")
     kept.keep(ModelRepository(repository).read("tiny", 1), choice)
     with start(repository, "1", prove_groups="off") as server, server.client() as client:
-        server.wait_loaded()
         assert infer(client).headers["x-predictor"] == "fast"
         assert chosen_by(server) == "kept"
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # instructions masked
     with start(repository, "2", prove_groups="off") as server, server.client() as client:
-        server.wait_loaded()
         assert infer(client).headers["x-predictor"] == "first"
         assert "it was chosen with another environment" in server.text()
 
@@ -88,7 +86,6 @@ def test_a_kept_choice_answers_from_the_start(
 def test_choosing_and_swapping(repository: Path) -> None:
     """Two users lose no request; the reason is told everywhere."""
     with start(repository, "1") as server:
-        server.wait_loaded()
         assert chosen_by(server) == "start"
         users = [User(server), User(server)]
         for user in users:
@@ -126,7 +123,6 @@ def test_choosing_and_swapping(repository: Path) -> None:
 def test_the_end_in_the_middle_of_choosing(repository: Path) -> None:
     """Prompt, clean, and nothing is left running; what is not decided is not kept."""
     with start(repository, "1") as server:
-        server.wait_loaded()
         children = server.children()
         wait_until(lambda: bool(server.children() - children), patience=IDLE_PATIENCE)
         beside = server.children()

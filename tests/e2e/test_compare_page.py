@@ -338,7 +338,6 @@ def test_a_key_is_asked_for_and_an_absent_server_is_said(browser: Browser, tmp_p
     empty.mkdir()
     with opened(browser, []) as page:
         with running(empty, tmp_path, settings={"api_keys": FOREIGN_KEY}) as server:
-            server.wait_loaded()
             page.goto(f"{server.url}/compare")
             page.wait_for_selector("#key-form:not([hidden])")
             page.wait_for_selector("#feed-refusal:not([hidden])")

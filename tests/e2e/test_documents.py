@@ -207,7 +207,6 @@ def served(
 ) -> Iterator[tuple[Desk, Server]]:
     desk, _ = made
     with running(desk.root / "runs" / "models", tmp_path_factory.mktemp("circle")) as server:
-        server.wait_loaded()
         desk.at(server.url)
         yield desk, server
 

@@ -213,7 +213,6 @@ def test_a_draining_server_says_so_and_serves_on(
     """Readiness is gone at once and who watches is told; a second signal ends the delay."""
     settings = {"grpc_port": 0, "drain_delay_seconds": 600}
     with running(tiny_model_repository, tmp_path, settings=settings) as server:
-        server.wait_loaded()
         with grpc.insecure_channel(address(server)) as channel:
             watched = health_pb2_grpc.HealthStub(channel).Watch(
                 health_pb2.HealthCheckRequest(), timeout=PATIENCE

@@ -111,7 +111,6 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "model_repo" / "emotion", tmp_path / "models" / "emotion")
     settings = {"timeout_default_ms": 30_000}  # the machine may be busy
     with running(tmp_path / "models", tmp_path, settings=settings) as server:
-        server.wait_loaded()
         text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"
         clients = Clients(server, 4, "/sentiment", {"inputs": [text] * 16})
         wait_until(lambda: len(clients.answers) >= 16)
@@ -180,7 +179,6 @@ def test_no_child_outlives_a_server_that_is_killed(
     tiny_model_repository: Path, tmp_path: Path
 ) -> None:
     with running(tiny_model_repository, tmp_path) as server:
-        server.wait_loaded()
         children = server.children()
         assert len(children) >= 3
         server.stop(signal.SIGKILL)
@@ -193,7 +191,7 @@ def test_the_socket_answers_while_models_load(repository: Path, tmp_path: Path) 
     gate = tmp_path / "gate"
     (repository / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
     with (
-        running(repository, tmp_path, module="tests.e2e.altered_server") as server,
+        running(repository, tmp_path, module="tests.e2e.altered_server", loaded=False) as server,
         server.client() as client,
     ):
         assert client.get("/v2/health/live").status_code == 200
@@ -201,7 +199,7 @@ def test_the_socket_answers_while_models_load(repository: Path, tmp_path: Path) 
         assert client.get("/v2/models/tiny/ready").status_code == 503
         assert client.get("/v2/models/tiny").status_code == 503
         gate.touch()
-        server.wait_loaded()
+        server.wait_logged(event="loaded")
         assert client.get("/v2/health/ready").status_code == 200
         assert client.get("/v2/models/tiny/ready").status_code == 200
         assert client.get("/v2/models/tiny/versions/1/ready").status_code == 200
@@ -229,7 +227,6 @@ def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -
         running(tmp_path / "models", tmp_path, before=limited, settings=settings) as server,
         contextlib.ExitStack() as idle,
     ):
-        server.wait_loaded()
         for _ in range(21):
             idle.enter_context(server.connect())
         with server.connect() as connection:

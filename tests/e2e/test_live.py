@@ -35,7 +35,6 @@ def live(tiny_model_repository: Path, tmp_path_factory: pytest.TempPathFactory) 
     shutil.copytree(tiny_model_repository, directory / "models")
     (directory / "models" / "tiny" / "config.toml").write_text(GROUPS)
     with running(directory / "models", directory, settings=SETTINGS) as server:
-        server.wait_loaded()
         yield server
 
 

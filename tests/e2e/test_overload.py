@@ -53,7 +53,6 @@ def test_unfinished_bodies_share_their_memory(tiny_model_repository: Path, tmp_p
         running(tiny_model_repository, tmp_path, settings=settings) as server,
         contextlib.ExitStack() as stack,
     ):
-        server.wait_loaded()
         before = peak_bytes(server.process.pid)
         connections = []
         for _ in range(BODIES):

@@ -34,7 +34,6 @@ def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> N
 
     tiny = repository / "tiny"
     with running(repository, tmp_path, settings=SETTINGS) as server, server.client() as client:
-        server.wait_loaded()
         publish(tiny / "1", tiny / "2")
         wait_for("/v2/models/tiny/versions/2/ready", 200)
         wait_for("/v2/models/tiny/versions/1", 404)

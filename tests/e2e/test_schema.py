@@ -23,7 +23,6 @@ def test_every_answer_is_as_the_document_says(tmp_path: Path) -> None:
         pytest.skip("SKIPPED SCHEMA TESTS: make .venv-schema/.installed makes their environment")
     settings = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}
     with running(ROOT / "model_repo", tmp_path, settings=settings) as server:
-        server.wait_loaded()
         document = f"{server.url}/openapi.json"
         options = ["--max-time", str(SECONDS), "--seed", SEED]
         options += ["--no-shrink", "--no-color", "--continue-on-failure"]

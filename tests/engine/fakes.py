@@ -37,6 +37,7 @@ from app.models.repository.layout import ModelRepository
 from tests.engine.driving import PATIENCE as PATIENCE
 from tests.engine.driving import Driven, Loop, inner
 from tests.model_files import write_config, write_version
+from tests.ran import wait_until as wait_until
 
 Behaviour = Callable[[Tensors], Tensors]
 
@@ -140,14 +141,6 @@ class Sleeper:
     def _sleep(self) -> None:
         threading.Event().wait(max(0.0, self._deadline - time.monotonic()))
         self._woke.set_result(time.monotonic())
-
-
-def wait_until(condition: Callable[[], bool], *, patience: float = PATIENCE) -> None:
-    """For what becomes true in another thread or process without an event to wait for."""
-    give_up = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < give_up, "it never became true"
-        time.sleep(0.005)
 
 
 class Crash(WorkerCrashed):

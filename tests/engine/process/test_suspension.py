@@ -3,14 +3,14 @@
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from app.engine.process.suspension import Suspension
+from tests.e2e.process import state_of
 from tests.engine.fakes import PATIENCE
+from tests.ran import wait_until
 
 PROGRAM = "import sys; print('up', flush=True); sys.stdin.read()"
 
@@ -27,13 +27,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_state(process: subprocess.Popen[bytes], *, stopped: bool) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        stat = Path(f"/proc/{process.pid}/stat").read_text()
-        if (stat.rpartition(")")[2].split()[0] == "T") == stopped:
-            return
-        time.sleep(0.005)
-    raise AssertionError(f"never {'stopped' if stopped else 'running'}")
+    wait_until(lambda: (state_of(process.pid) == "T") == stopped)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,6 @@ def sealed(foreign: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(sealed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Of a server that serves all of them."""
     with running(sealed, tmp_path_factory.mktemp("log")) as server, server.client() as client:
-        server.wait_loaded()
         yield client
 
 

@@ -68,7 +68,6 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
     Image.fromarray(picture).save(body, "PNG")
     options = {"output": "mask", "refine": "none", "timeout_ms": "30000"}
     with running(sealed, tmp_path) as server, server.client() as client:
-        server.wait_loaded()
         for group in ("onnxruntime", "openvino"):
             reply = client.post(  # the second group starts with its first request
                 "/segment",

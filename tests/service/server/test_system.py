@@ -7,7 +7,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,45 +64,61 @@ def notices(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[b
         thread.join()
 
 
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """The model of the server `new` opens when this file is there."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def start(
+    tiny_model_repository: Path, tmp_path: Path, gate: Path
+) -> Iterator[Callable[..., Server]]:
+    """Starts the server `old` or `new`, which are passed the same socket."""
+    for name in ("old", "new"):
+        shutil.copytree(tiny_model_repository, tmp_path / name / "models")
+    (tmp_path / "new" / "models" / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+
+        def start(name: str, **settings: object) -> Server:
+            server = stack.enter_context(
+                running(
+                    tmp_path / name / "models",
+                    tmp_path / name,
+                    settings={"replica": name, **settings},
+                    module="tests.e2e.altered_server",
+                    passed=listener,
+                    loaded=False,
+                )
+            )
+            assert server.port == listener.getsockname()[1]
+            return server
+
+        yield start
+
+
 @pytest.mark.e2e
 @pytest.mark.paddle
 def test_the_next_server_takes_over_the_socket_without_a_lost_request(
-    tiny_model_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Server], gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes no connection until its models answer, and is told of as ready then."""
-    gate = tmp_path / "gate"
-    directories = {name: tmp_path / name for name in ("old", "new")}
-    for directory in directories.values():
-        shutil.copytree(tiny_model_repository, directory / "models")
-    new = directories["new"] / "models"
-    (new / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
-    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
-        told: dict[str, list[bytes]] = {}
-        servers: dict[str, Server] = {}
-        for name, directory in directories.items():
-            told[name] = stack.enter_context(notices(directory, monkeypatch))
-            servers[name] = stack.enter_context(
-                running(
-                    directory / "models",
-                    directory,
-                    settings={"replica": name},
-                    module="tests.e2e.altered_server",
-                    passed=listener,
-                )
-            )
-            if name == "old":
-                assert servers[name].port == listener.getsockname()[1]
-                wait_until(lambda: READY in told["old"])
-                clients = Clients(servers[name].port)
-                stack.callback(clients.join)
-        wait_until(lambda: len(servers["new"].children()) >= 3)
+    with contextlib.ExitStack() as stack:
+        told = {"old": stack.enter_context(notices(tmp_path / "old", monkeypatch))}
+        old = start("old")
+        wait_until(lambda: READY in told["old"])
+        clients = Clients(old.port)
+        stack.callback(clients.join)
+        told["new"] = stack.enter_context(notices(tmp_path / "new", monkeypatch))
+        new = start("new")
+        wait_until(lambda: len(new.children()) >= 3)
         asked = len(clients.replies)
         wait_until(lambda: len(clients.replies) > asked + 100)
         assert set(clients.replies) == {"old"}, "it took connections before its model was loaded"
         gate.touch()
         wait_until(lambda: READY in told["new"])
         wait_until(lambda: "new" in clients.replies)
-        assert servers["old"].stop() == 0
+        assert old.stop() == 0
         assert told["old"].count(READY) >= 2, "no watchdog's notice each second"
         assert told["old"][-1] == b"STOPPING=1"
         asked = len(clients.replies)
@@ -114,53 +130,36 @@ def test_the_next_server_takes_over_the_socket_without_a_lost_request(
 
 @pytest.mark.e2e
 @pytest.mark.paddle
-def test_the_next_server_shares_the_grpc_port(tiny_model_repository: Path, tmp_path: Path) -> None:
+def test_the_next_server_shares_the_grpc_port(start: Callable[..., Server], gate: Path) -> None:
     """It listens there once its models are ready. Calls on an open channel move to it when the old
     server stops."""
     grpc = pytest.importorskip("grpc")
     health = pytest.importorskip("grpc_health.v1.health_pb2_grpc")
     health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
-    gate = tmp_path / "gate"
-    for name in ("old", "new"):
-        shutil.copytree(tiny_model_repository, tmp_path / name / "models")
-    (tmp_path / "new" / "models" / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
-    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+    old = start("old", grpc_port=0)
+    address = old.wait_logged(event="listening for gRPC")["address"]
 
-        def started(name: str, port: int, **settings: object) -> Server:
-            return stack.enter_context(
-                running(
-                    tmp_path / name / "models",
-                    tmp_path / name,
-                    settings={"replica": name, "grpc_port": port, **settings},
-                    module="tests.e2e.altered_server",
-                    passed=listener,
-                )
-            )
+    def answering(channel: Any) -> str:
+        request = health_pb2.HealthCheckRequest(service="tiny")
+        check = health.HealthStub(channel).Check
+        reply, call = check.with_call(request, timeout=PATIENCE, wait_for_ready=True)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        return str(dict(call.trailing_metadata())["x-replica"])
 
-        old = started("old", 0)
-        address = old.wait_logged(event="listening for gRPC")["address"]
-        kept = stack.enter_context(grpc.insecure_channel(address))
+    def answering_anew() -> str:
+        options = [("grpc.use_local_subchannel_pool", 1)]  # or it shares a connection
+        with grpc.insecure_channel(address, options=options) as channel:
+            return answering(channel)
 
-        def answering(channel: Any) -> str:
-            request = health_pb2.HealthCheckRequest(service="tiny")
-            check = health.HealthStub(channel).Check
-            reply, call = check.with_call(request, timeout=PATIENCE, wait_for_ready=True)
-            assert reply.status == health_pb2.HealthCheckResponse.SERVING
-            return str(dict(call.trailing_metadata())["x-replica"])
-
-        def answering_anew() -> str:
-            options = [("grpc.use_local_subchannel_pool", 1)]  # or it shares a connection
-            with grpc.insecure_channel(address, options=options) as channel:
-                return answering(channel)
-
+    with grpc.insecure_channel(address) as kept:
         assert answering(kept) == "old"
         port = int(address.rpartition(":")[2])
-        given_up = started("new", port, drain_delay_seconds=60)
+        given_up = start("new", grpc_port=port, drain_delay_seconds=60)
         wait_until(lambda: len(given_up.children()) >= 3)
         assert given_up.stop() == 0
         assert "listening for gRPC" not in given_up.text(), "it never had a model"
         assert "requests are accepted for 0.0 s more" in given_up.text()
-        new = started("new", port)
+        new = start("new", grpc_port=port)
         wait_until(lambda: len(new.children()) >= 3)
         assert {answering_anew() for _ in range(20)} == {"old"}, "it listened before it was ready"
         gate.touch()

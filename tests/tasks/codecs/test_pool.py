@@ -146,10 +146,7 @@ class Gate:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
-        limit = time.monotonic() + 60
-        while not self.began.stat().st_size:
-            assert time.monotonic() < limit
-            time.sleep(0.002)
+        wait_until(lambda: self.began.stat().st_size > 0)
         return future
 
     def open(self) -> None:
