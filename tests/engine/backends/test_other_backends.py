@@ -4,8 +4,7 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,14 @@ import numpy as np
 import pytest
 
 from app.contracts.errors import BackendError, ConfigError
-from app.contracts.ports import Predictor, PredictorFactory
+from app.contracts.ports import Predictor
 from app.contracts.tensors import Tensors, largest_difference
 from app.engine.backends import onnxruntime, openvino
 from app.engine.backends.process import ProcessBackend
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import build_info
+from tests.engine.backends import test_process as process
 from tests.engine.fakes import PATIENCE
 from tests.ran import needs_converter, ran
 
@@ -44,19 +44,9 @@ def mnist() -> ModelFiles:
     return repository.read("mnist", repository.versions("mnist")[0])
 
 
-@contextmanager
-def opened(
-    files: ModelFiles,
-    backend: str,
-    factory: PredictorFactory | None = None,
-    **options: Any,
-) -> Iterator[Predictor]:
+def opened(files: ModelFiles, backend: str, **options: Any) -> AbstractContextManager[Predictor]:
     group = InstanceGroup(name="tested", backend=backend, options=options)
-    predictor = (factory or ProcessBackend())(files.spec(group))
-    try:
-        yield predictor
-    finally:
-        predictor.close()
+    return process.opened(files.spec(group), ProcessBackend())
 
 
 def golden(files: ModelFiles) -> tuple[Tensors, Tensors]:

@@ -4,6 +4,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -22,7 +24,9 @@ from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.backends import paddle_inference
 from app.engine.backends.paddle_inference import SHAPES
 from app.engine.backends.process import ProcessBackend, ProcessPredictor
+from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles, ModelRepository
+from tests.engine.backends.test_process import opened
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, RecordingObserver, open_registry
 from tests.model_files import TINY, write_manifest
@@ -31,16 +35,8 @@ pytestmark = pytest.mark.paddle
 
 
 def spec_of(files: ModelFiles, **changes: Any) -> PredictorSpec:
-    fields: dict[str, Any] = {
-        "directory": files.directory,
-        "program": files.manifest.program,
-        "params": files.manifest.params,
-        "inputs": files.manifest.inputs,
-        "outputs": files.manifest.outputs,
-        "backend": "paddle_inference",
-        "threads": 1,
-    }
-    return PredictorSpec(**(fields | changes))
+    group = InstanceGroup(name="tested", backend="paddle_inference")
+    return replace(files.spec(group), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +46,9 @@ def files(tiny_model_repository: Path) -> ModelFiles:
 
 @pytest.fixture(scope="module", params=[True, False], ids=["onednn", "native"])
 def predictor(files: ModelFiles, request: pytest.FixtureRequest) -> Iterator[ProcessPredictor]:
-    predictor = ProcessBackend()(spec_of(files, options={"onednn": request.param}))
-    assert isinstance(predictor, ProcessPredictor)
-    yield predictor
-    predictor.close()
+    given = spec_of(files, options={"onednn": request.param})
+    with opened(given, ProcessBackend()) as predictor:
+        yield predictor
 
 
 def image(rows: int, *, height: int = 8, width: int = 8) -> Tensors:
@@ -123,16 +118,12 @@ def test_small_inputs_run_without_onednn(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:
     """Capacity 0 against 1, beyond the number of shapes after which the predictor is new."""
-    predictors = [
-        ProcessBackend()(spec_of(files, options={"cache_capacity": kept})) for kept in (0, 1)
-    ]
-    try:
+    specs = [spec_of(files, options={"cache_capacity": kept}) for kept in (0, 1)]
+    with ExitStack() as stack:
+        predictors = [stack.enter_context(opened(spec, ProcessBackend())) for spec in specs]
         for height in range(8, 8 + SHAPES + 2):
             shared, own = (p.run(image(1, height=height), timeout=PATIENCE) for p in predictors)
             np.testing.assert_allclose(shared["scores"], own["scores"], atol=1e-6)  # type: ignore[arg-type]
-    finally:
-        for predictor in predictors:
-            predictor.close()
 
 
 def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessPredictor) -> None:
@@ -196,10 +187,6 @@ def ask(registry: Driven, group: str | None = None) -> np.ndarray[Any, Any]:
     return np.asarray(scores)
 
 
-def _listed_again(version: Path) -> None:
-    write_manifest(version, TINY)
-
-
 def _other_weights(version: Path) -> None:
     shutil.copy(version.parents[1] / "other.pdiparams", version / "inference.pdiparams")
 
@@ -232,7 +219,7 @@ def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(
     registry.load("tiny")
     version = Path(shutil.copytree(repository / "tiny" / "1", repository / "tiny" / "2"))
     damage(version)
-    _listed_again(version)
+    write_manifest(version, TINY)
     with pytest.raises((BackendError, ManifestError)):
         registry.load("tiny")
     states = {status.version: status.state for status in registry.index()}

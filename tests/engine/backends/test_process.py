@@ -23,7 +23,7 @@ from app.contracts.errors import (
     RunRefused,
     WorkerCrashed,
 )
-from app.contracts.ports import Predictor, PredictorSpec
+from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.backends.process import NICE, ProcessBackend, ProcessPredictor
 from app.engine.process.suspension import Suspension
@@ -60,17 +60,20 @@ def spec(**changes: Any) -> PredictorSpec:
     return PredictorSpec(**(fields | changes))
 
 
-def _pid(predictor: Predictor) -> int:
+@contextlib.contextmanager
+def opened(
+    given: PredictorSpec, backend: ProcessBackend | None = None, **options: Any
+) -> Iterator[ProcessPredictor]:
+    predictor = (backend or ProcessBackend(BACKENDS))(given, **options)
     assert isinstance(predictor, ProcessPredictor)
-    return predictor.pid
+    with contextlib.closing(predictor):
+        yield predictor
 
 
 @pytest.fixture
 def predictor() -> Iterator[ProcessPredictor]:
-    predictor = ProcessBackend(BACKENDS)(spec())
-    assert isinstance(predictor, ProcessPredictor)
-    yield predictor
-    predictor.close()
+    with opened(spec()) as predictor:
+        yield predictor
 
 
 def send(predictor: ProcessPredictor, inputs: Tensors) -> None:
@@ -141,7 +144,7 @@ def test_the_end_of_a_run_is_named(
 
 def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
     """The framework's text, which may quote a client, is neither in the error nor in the log."""
-    with contextlib.closing(ProcessBackend(BACKENDS)(spec())) as predictor:
+    with opened(spec()) as predictor:
         with pytest.raises(RunRefused) as refused:
             predictor.run(row(REFUSE), timeout=PATIENCE)
         assert "secret" not in refused.value.message
@@ -179,10 +182,10 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
     """A lost predictor must be replaced soon; what runs then gives way to liveness."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     backends = {"fake": "tests.engine.backends.targets:open_priorities"}
-    with contextlib.closing(ProcessBackend(backends)(spec(), suspension=suspension)) as predictor:
+    with opened(spec(), ProcessBackend(backends), suspension=suspension) as predictor:
         found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
-        policy = os.sched_getscheduler(_pid(predictor))
-        threads = [int(task.name) for task in Path(f"/proc/{_pid(predictor)}/task").iterdir()]
+        policy = os.sched_getscheduler(predictor.pid)
+        threads = [int(task.name) for task in Path(f"/proc/{predictor.pid}/task").iterdir()]
         given = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
     assert found == [[mine if suspension is None else min(19, mine + NICE), min(19, mine + NICE)]]
     assert (len(threads), given) == (2, {min(19, mine + NICE)})
@@ -191,11 +194,11 @@ def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
 
 def test_a_settled_predictor_serves_whatever_is_held() -> None:
     suspension = Suspension()
-    with contextlib.closing(ProcessBackend(BACKENDS)(spec(), suspension=suspension)) as predictor:
+    with opened(spec(), suspension=suspension) as predictor:
         suspension.hold()
         predictor.settle()
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
-        os.kill(_pid(predictor), signal.SIGSTOP)
+        os.kill(predictor.pid, signal.SIGSTOP)
         wait_until(lambda: predictor.failure() == "stopped")
 
 
@@ -203,7 +206,7 @@ def test_a_held_predictor_gets_ahead_with_moments() -> None:
     """A server that is never idle can still open one: it gets a moment of every tenth second."""
     suspension = Suspension(slice_seconds=0.01)
     suspension.hold()
-    with contextlib.closing(ProcessBackend(BACKENDS)(spec(), suspension=suspension)) as predictor:
+    with opened(spec(), suspension=suspension) as predictor:
         assert suspension.held
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
 

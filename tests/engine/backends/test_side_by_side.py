@@ -13,6 +13,7 @@ from app.contracts.errors import BackendError
 from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles, ModelRepository
+from tests.engine.backends.test_process import opened
 from tests.engine.fakes import PATIENCE
 
 pytestmark = [
@@ -77,14 +78,9 @@ def test_two_instances_may_use_every_core(two_cores: set[int], group: InstanceGr
     inputs = {name: array[:1] for name, array in test.inputs.items()}
     backend = ProcessBackend(nice=0)
 
-    def opened_one() -> ProcessPredictor:
-        predictor = backend(MODEL.spec(group))
-        assert isinstance(predictor, ProcessPredictor)
-        return opened.enter_context(contextlib.closing(predictor))
-
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         try:
-            pair = [opened_one() for _ in range(2)]
+            pair = [stack.enter_context(opened(MODEL.spec(group), backend)) for _ in range(2)]
         except BackendError as refusal:
             pytest.skip(f"this machine cannot run it: {refusal}")
         for each in pair:  # in their first run libraries visit every core, to learn what it is

@@ -15,12 +15,11 @@ from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.engine.process.suspension import Suspension
 from tests.e2e.process import alive
 from tests.engine.backends.targets import HANG, SPIN
-from tests.engine.backends.test_process import BACKENDS, spec
+from tests.engine.backends.test_process import BACKENDS, opened, spec
 from tests.engine.fakes import PATIENCE, row, wait_until
+from tests.ran import ROOT
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -31,21 +30,15 @@ def suspension() -> Suspension:
 @pytest.fixture
 def predictor(suspension: Suspension) -> Iterator[ProcessPredictor]:
     """In the suspension, but not so idle that a busy machine never lets it run."""
-    predictor = ProcessBackend(BACKENDS)(spec(), suspension=suspension)
-    assert isinstance(predictor, ProcessPredictor)
-    yield predictor
-    predictor.close()
+    with opened(spec(), suspension=suspension) as predictor:
+        yield predictor
 
 
 def test_it_runs_only_where_nobody_else_wants_to(suspension: Suspension) -> None:
     """Every thread of it, also those that a framework starts."""
-    predictor = ProcessBackend(BACKENDS, suspension=suspension)(spec())
-    assert isinstance(predictor, ProcessPredictor)
-    try:
+    with opened(spec(), ProcessBackend(BACKENDS, suspension=suspension)) as predictor:
         for task in Path(f"/proc/{predictor.pid}/task").iterdir():
             assert os.sched_getscheduler(int(task.name)) == os.SCHED_IDLE
-    finally:
-        predictor.close()
 
 
 def test_a_run_outlives_its_timeout_while_it_is_held(

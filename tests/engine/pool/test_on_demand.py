@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,48 +24,38 @@ from tests.engine.fakes import (
 )
 
 
-class FakeGroup:
-    def __init__(self) -> None:
-        self.at_work = False
-        self.stops = 0
-        self.bytes = 0
+def idle_groups(count: int) -> list[Mock]:
+    """So many that nobody uses now, which hold no memory."""
+    return [
+        Mock(**{"idle.return_value": True, "resident_bytes.return_value": 0}) for _ in range(count)
+    ]
 
-    def resident_bytes(self) -> int:
-        return self.bytes
 
-    def idle(self) -> bool:
-        return not self.at_work
-
-    def stop(self) -> None:
-        self.stops += 1
+def stops(groups: list[Mock]) -> list[int]:
+    return [group.stop.call_count for group in groups]
 
 
 def test_the_one_unused_for_longest_makes_room() -> None:
     """Of those that nobody uses now."""
     on_demand = OnDemand(3)
-    groups: list[Any] = [FakeGroup() for _ in range(5)]
-    first, second, third, fourth, fifth = groups
+    first, second, third, fourth, fifth = groups = idle_groups(5)
     for group in (first, second, third, first):
         on_demand.use(group)
-    second.at_work = True
+    second.idle.return_value = False
     on_demand.use(fourth)
     on_demand.use(fifth)
-    assert [group.stops for group in groups] == [1, 0, 1, 0, 0]
+    assert stops(groups) == [1, 0, 1, 0, 0]
 
 
 def test_no_group_is_started_beyond_the_memory() -> None:
     """Whoever is unused makes room first; with all at work the next choice is refused."""
     on_demand = OnDemand(10, max_bytes=1_000)
-    groups: list[Any] = [FakeGroup() for _ in range(3)]
-    first, second, third = groups
-    on_demand.use(first)
-    first.bytes = 600
-    on_demand.use(second)
-    second.bytes = 600
-    on_demand.use(third)
-    assert [group.stops for group in groups] == [1, 0, 0]
-    third.bytes = 600
-    second.at_work = third.at_work = True
+    first, second, third = groups = idle_groups(3)
+    for group in groups:
+        on_demand.use(group)
+        group.resident_bytes.return_value = 600
+    assert stops(groups) == [1, 0, 0]
+    second.idle.return_value = third.idle.return_value = False
     on_demand.use(third)  # it runs already
     with pytest.raises(Overloaded, match="hold 1200 bytes; no other starts from 1000 bytes on"):
         on_demand.use(first)
@@ -117,7 +107,7 @@ def test_a_stopped_group_starts_again(two: Two) -> None:
     the group, and no queue's; the next finds it running."""
     waited = []
     for number, value in ((0, 1), (0, 2), (1, 3), (0, 4)):
-        wait_until(lambda: all(group.idle() for group in spares(two)))
+        wait_until(lambda: all(model._groups["spare"].idle() for model in two.models))
         waited.append(two.ask(number, value))
     assert [result.start_up_seconds > 0 for result in waited] == [True, False, True, True]
     assert all(result.queue_seconds >= 0 for result in waited)
@@ -157,7 +147,3 @@ def test_an_unloaded_model_takes_no_room(two: Two) -> None:
     two.ask(1, 2)
     with pytest.raises(ModelNotReady):
         two.ask(0, 1)
-
-
-def spares(two: Two) -> list[Any]:
-    return [model._groups["spare"] for model in two.models]  # type: ignore[misc]

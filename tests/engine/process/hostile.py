@@ -10,10 +10,10 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from app.engine.process.shared_arrays import SEALS
+from tests.descriptors import open_descriptors
 
 Handler = Callable[..., tuple[Mapping[str, Any], Mapping[str, Any]]]
 
@@ -45,6 +45,7 @@ MESSAGES: dict[str, Sequence[bytes]] = {
     "error without words": [b'{"error": {"kind": "InputError"}}'],
     "flood": [reply([])] * 300,
     "nothing unasked": [reply([]), b""],
+    "ages": [reply([], seconds=1e300)],
 }
 """What such a child sends. Arrays are asked from a block that has a page."""
 
@@ -55,12 +56,10 @@ def open_hostile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
     return {}, partial(_attack, opening["attack"], wire)
 
 
-def attack(
-    meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def attack(meta: Mapping[str, Any], *_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The same in a codec process, as a function that it calls."""
     with socket.socket(fileno=os.dup(_wire())) as wire:
-        return _attack(str(meta["attack"]), wire, {}, arrays, descriptors)
+        return _attack(str(meta["attack"]), wire)
 
 
 TURNS = {name: 1000.0 + number for number, name in enumerate(MESSAGES)}
@@ -83,11 +82,11 @@ def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, An
     wire = socket.socket(fileno=os.dup(_wire()))
 
     def handle(
-        meta: Mapping[str, Any], arrays: Mapping[str, Any], descriptors: Sequence[int]
+        _meta: object, arrays: Mapping[str, Any], _descriptors: object
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         for name, value in TURNS.items():
             if (arrays["x"] == value).any():
-                return _attack(name, wire, meta, arrays, descriptors)
+                return _attack(name, wire)
         for number, wrong in enumerate(WRONG.values(), 2000):
             if (arrays["x"] == number).any():
                 return wrong(2 * arrays["x"])
@@ -97,15 +96,11 @@ def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, An
 
 
 def _attack(
-    name: str,
-    wire: socket.socket,
-    _meta: Mapping[str, Any],
-    _arrays: Mapping[str, Any],
-    _descriptors: Sequence[int],
+    name: str, wire: socket.socket, *_: object
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if name == "short file":
         _shorten(wire)
-    for block in _blocks("replies"):
+    for block in _blocks():
         os.ftruncate(block, max(4096, os.fstat(block).st_size))
     if name == "hang up":
         wire.shutdown(socket.SHUT_RDWR)
@@ -129,7 +124,7 @@ def _read_nothing(wire: socket.socket) -> None:
 
 def _shorten(wire: socket.socket) -> None:
     """Take the pages away that were promised, over and over while they are copied."""
-    blocks = _blocks("replies")
+    blocks = _blocks()
     for block in blocks:
         os.ftruncate(block, 256 << 20)
     wire.send(reply([["x", "|u1", [256 << 20], 0]]))
@@ -145,31 +140,12 @@ def _shorten(wire: socket.socket) -> None:
 
 
 def _wire() -> int:
-    return next(number for number, target in _opened() if target.startswith("socket:"))
+    return min(_descriptors("socket:"))
 
 
-def _blocks(name: str) -> list[int]:
-    return [number for number, target in _opened() if target.startswith(f"/memfd:{name}")]
+def _blocks() -> list[int]:
+    return _descriptors("/memfd:replies")
 
 
-def _opened() -> list[tuple[int, str]]:
-    listed = sorted(int(path.name) for path in Path("/proc/self/fd").iterdir())
-    found = []
-    for number in listed:
-        try:
-            found.append((number, str(Path(f"/proc/self/fd/{number}").readlink())))
-        except OSError:
-            continue
-    return found
-
-
-def open_slow_clock(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """A child that says each call took ages."""
-    wire = socket.socket(fileno=os.dup(_wire()))
-
-    def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        wire.send(reply([], seconds=1e300))
-        time.sleep(60)
-        raise AssertionError("it was not ended")
-
-    return {}, handle
+def _descriptors(target: str) -> list[int]:
+    return [int(number) for number, found in open_descriptors() if found.startswith(target)]

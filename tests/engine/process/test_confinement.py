@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.ports import PredictorSpec
-from app.engine.backends.process import ProcessBackend, ProcessPredictor
+from app.engine.backends.process import ProcessBackend
 from app.engine.process import confinement, landlock, seccomp
 from app.tasks.codecs.pool import CodecPool
+from tests.engine.backends.test_process import opened, spec
 from tests.engine.fakes import PATIENCE, row
 from tests.engine.process.kernel import check_held, live_pids
-from tests.model_files import PAIRS
 
 pytestmark = pytest.mark.slow  # real processes
 
@@ -68,27 +67,14 @@ async def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
 
 def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) -> None:
     """Nor while it opens its model, and no thread is freer than another."""
-    spec = PredictorSpec(
-        directory=folder / "models/mine/1",
-        program="p",
-        params="w",
-        inputs=PAIRS[0],
-        outputs=PAIRS[1],
-        backend="fake",
-        threads=1,
-        options={"folder": str(folder)},
-    )
+    mine = spec(directory=folder / "models/mine/1", options={"folder": str(folder)})
     backend = ProcessBackend({"fake": "tests.engine.process.attempts:open_predictor"})
-    predictor = backend(spec)
-    assert isinstance(predictor, ProcessPredictor)
-    try:
+    with opened(mine, backend) as predictor:
         check_held(backend.held)
         [answer] = predictor.run(row(1), timeout=PATIENCE).values()
         allowed = {"read its code", "read its model", "a file of memory"}
         for found in json.loads(answer.tobytes()):
             check_outcomes(folder, predictor.pid, found, allowed=allowed)
-    finally:
-        predictor.close()
 
 
 @pytest.mark.parametrize("where", ["terminal", "pipe", "file"])

@@ -21,14 +21,13 @@ from tests.engine.process.hostile import MESSAGES
 pytestmark = pytest.mark.slow  # real processes
 
 UNASKED = ("flood", "nothing unasked")
-TARGET = "tests.engine.process.hostile:open_hostile"
 
 
 def hostile(attack: str) -> Child:
-    return Child(TARGET, {"attack": attack})
+    return Child("tests.engine.process.hostile:open_hostile", {"attack": attack})
 
 
-@pytest.mark.parametrize("name", [name for name in MESSAGES if name not in UNASKED])
+@pytest.mark.parametrize("name", [name for name in MESSAGES if name not in (*UNASKED, "ages")])
 def test_an_answer_that_is_none_is_refused(name: str) -> None:
     """Offsets, dtypes, shapes, JSON: nothing is read by them."""
     with contextlib.closing(SharedArrays.create("block")) as block:
@@ -89,7 +88,7 @@ def test_a_file_cannot_be_shortened_while_it_is_copied() -> None:
 
 def test_seconds_are_never_more_than_have_passed() -> None:
     """Admission counts with them: it would refuse every later request."""
-    with contextlib.closing(Child("tests.engine.process.hostile:open_slow_clock", {})) as child:
+    with contextlib.closing(hostile("ages")) as child:
         began = time.monotonic()
         reply = child.call({}, timeout=20.0)
         assert reply.seconds <= time.monotonic() - began

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from app.contracts.errors import (
     ModelNotReady,
     ModelOutputInvalid,
 )
+from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.pool import restart_backoff
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
+    Behaviour,
     Crash,
     FakeFactory,
     Gate,
@@ -61,6 +64,16 @@ class Bench:
             model.start()
         return model
 
+    def run_together(self, behaviour: Behaviour, *jobs: Tensors) -> list[Future[InferResult]]:
+        """Submit jobs that wait for each other behind a run, and let them go."""
+        self.factory.behaviour = gate = Gate(behaviour)
+        model = self.serve(batch=4)
+        model.submit(row(0), deadline=soon())
+        gate.wait_entered()
+        futures = [model.submit(job, deadline=soon()) for job in jobs]
+        gate.open()
+        return futures
+
     def close(self) -> None:
         self.factory.let_go()
         for model in self._opened:
@@ -83,19 +96,14 @@ def answered(model: Any, *values: float, group: str | None = None) -> list[float
 def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
     """Three jobs of 1, 2 and 1 rows run together and are told apart again; each batch is reported
     once."""
-    bench.factory.behaviour = gate = Gate()
-    model = bench.serve(batch=4)
-    first = model.submit(row(0), deadline=soon())
-    gate.wait_entered()
-    jobs = [np.full((rows, 1), value, np.float32) for rows, value in ((1, 1), (2, 2), (1, 3))]
-    futures = [model.submit({"x": job}, deadline=soon()) for job in jobs]
-    gate.open()
-    results = [future.result(timeout=PATIENCE) for future in futures]
+    jobs = [
+        {"x": np.full((rows, 1), value, np.float32)} for rows, value in ((1, 1), (2, 2), (1, 3))
+    ]
+    results = [future.result(timeout=PATIENCE) for future in bench.run_together(doubled, *jobs)]
     assert [result.outputs["y"].ravel().tolist() for result in results] == [[2], [4, 4], [6]]
     assert {(each.model, each.group, each.batch_rows) for each in results} == {
         ("double", "main", 4)
     }
-    assert first.result(timeout=PATIENCE).batch_rows == 1
     assert [batch["rows"] for batch in bench.observer.batches] == [1, 4]
 
 
@@ -167,26 +175,16 @@ def test_a_value_that_is_no_number_fails_its_job_alone(bench: Bench, value: floa
         x = inputs["x"]
         return {"y": np.where(x == 13, np.float32(value), 2 * x)}  # type: ignore[operator]
 
-    bench.factory.behaviour = gate = Gate(spoil)
-    model = bench.serve(batch=4)
-    model.submit(row(0), deadline=soon())
-    gate.wait_entered()
-    good, bad = model.submit(row(1), deadline=soon()), model.submit(row(13), deadline=soon())
-    gate.open()
+    good, bad = bench.run_together(spoil, row(1), row(13))
     assert good.result(timeout=PATIENCE).outputs["y"] == 2
     assert isinstance(bad.exception(timeout=PATIENCE), ModelOutputInvalid)
 
 
 def test_outputs_that_do_not_fit_the_batch_are_an_error(bench: Bench) -> None:
     """A model that loses rows cannot be split; no job gets another one's numbers."""
-    bench.factory.behaviour = gate = Gate(
-        lambda inputs: {"y": inputs["x"][: max(1, len(inputs["x"]) - 1)]}
+    futures = bench.run_together(
+        lambda inputs: {"y": inputs["x"][: max(1, len(inputs["x"]) - 1)]}, row(5), row(7)
     )
-    model = bench.serve(batch=4)
-    model.submit(row(0), deadline=soon())
-    gate.wait_entered()
-    futures = [model.submit(row(value), deadline=soon()) for value in (5, 7)]
-    gate.open()
     assert [future.result(timeout=PATIENCE).outputs["y"].tolist() for future in futures] == [
         [[5]],
         [[7]],

@@ -1,8 +1,8 @@
 """What is concluded from trial runs, with predictors that only pretend."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,18 +14,6 @@ from app.making.export.seal import run_trial
 from app.models.repository.config import ModelConfig
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))
-Behaviour = Callable[[Tensors], Tensors]
-
-
-@dataclass(frozen=True)
-class Pretended:
-    behaviour: Behaviour
-
-    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        assert timeout > 0
-        return self.behaviour(inputs)
-
-    def close(self) -> None: ...
 
 
 def spec(*outputs: TensorSpec) -> PredictorSpec:
@@ -40,8 +28,9 @@ def spec(*outputs: TensorSpec) -> PredictorSpec:
     )
 
 
-def opening(behaviour: Behaviour) -> PredictorFactory:
-    return lambda _spec: Pretended(behaviour)  # type: ignore[return-value]
+def opening(behaviour: Callable[[Tensors], Tensors]) -> PredictorFactory:
+    predictor = Mock(run=lambda inputs, timeout: behaviour(inputs))
+    return lambda _spec: predictor  # type: ignore[return-value]
 
 
 def test_rows_that_differ_in_length_are_no_batch() -> None:
