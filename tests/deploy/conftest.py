@@ -72,6 +72,14 @@ def tool(name: str, hint: str) -> str:
     return found
 
 
+def in_their_environment(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Python with what the checks of manifests and the bill of materials need."""
+    python = ROOT / ".venv-deploy" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("SKIPPED: `make .venv-deploy/.installed` makes what they need")
+    return ran([python, *arguments])
+
+
 def promtool(*arguments: str) -> str:
     """Run promtool; what it printed when all is well. Skips where there is none."""
     done = ran([tool("promtool", PROMETHEUS), *arguments])

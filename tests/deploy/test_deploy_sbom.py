@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from packaging.utils import canonicalize_name
 
-from tests.deploy.conftest import Script, load_script
-from tests.ran import ROOT, ran
+from tests.deploy.conftest import Script, in_their_environment, load_script
+from tests.ran import ROOT
 
-PYTHON = ROOT / ".venv-deploy" / "bin" / "python"
 OWN = {"paddlepool", "paddlepool-client"}
 
 
@@ -37,10 +36,8 @@ def bill(
             if each.name != "paddlepool" and "_vendor" not in str(each.locate_file(""))
         ]
         return {"components": load_script("deploy/sbom.py").components(installed)}
-    if not PYTHON.exists():
-        pytest.skip("SKIPPED SBOM TESTS: make .venv-deploy/.installed makes their environment")
     output = tmp_path_factory.mktemp("sbom") / "sbom.json"
-    ran([PYTHON, ROOT / "deploy" / "sbom.py", "--output", output])
+    in_their_environment(ROOT / "deploy" / "sbom.py", "--output", output)
     found: dict[str, Any] = json.loads(output.read_text("utf-8"))
     return found
 
