@@ -26,12 +26,11 @@ def assert_live_within(server: Server, *, seconds: float) -> None:
     A process that only echoes is asked in turn; what it waits is the machine's doing, not ours. It
     may also stop us alone for a moment: then more is asked, and all the answers count.
     """
-    echo = subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
-    assert echo.stdout is not None
     live: list[float] = []
     control: list[float] = []
     excess = 0.0
-    try:
+    with subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True) as echo:
+        assert echo.stdout is not None
         address = ("127.0.0.1", int(echo.stdout.readline()))
         with server.connect() as ours, socket.create_connection(address, PATIENCE) as theirs:
             for _ in range(ROUNDS):
@@ -41,10 +40,6 @@ def assert_live_within(server: Server, *, seconds: float) -> None:
                 excess = p99 - waited
                 if excess <= seconds:
                     break
-    finally:
-        echo.kill()
-        echo.wait()
-        echo.stdout.close()
     assert excess <= seconds
 
 

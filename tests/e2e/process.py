@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,26 @@ def running(
     finally:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def asking(server: Server, count: int, ask: Callable[[httpx.Client], object]) -> Iterator[None]:
+    """So many clients, each of which asks again and again until the end."""
+    stop = threading.Event()
+
+    def keep_asking() -> None:
+        with server.client() as client:
+            while not stop.is_set():
+                ask(client)
+
+    with ThreadPoolExecutor(count) as clients:
+        running = [clients.submit(keep_asking) for _ in range(count)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for each in running:
+        each.result()
 
 
 @contextlib.contextmanager

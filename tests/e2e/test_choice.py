@@ -1,7 +1,7 @@
 """The default group is measured, swapped in under load, and there at once after the next start."""
 
 import json
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from app.contracts.status import Choice
 from app.evidence.live.kept_choices import KeptChoices
 from app.models.repository.layout import ModelRepository
 from app.observability.build_info import machine
-from tests.e2e.process import Server, running, wait_until
+from tests.e2e.process import Server, asking, running, wait_until
 from tests.e2e.test_live import IDLE_PATIENCE, infer
 from tests.model_files import ON_DEMAND, group
 
@@ -51,21 +51,6 @@ def chosen_by(server: Server) -> str:
     return str(choice(server)["by"])
 
 
-class User(threading.Thread):
-    """Asks, pauses, and asks again until it is told to stop."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(daemon=True)
-        self._server = server
-        self.stop = threading.Event()
-        self.answers: list[httpx.Response] = []
-
-    def run(self) -> None:
-        with self._server.client() as client:
-            while not self.stop.wait(0.4):
-                self.answers.append(infer(client))
-
-
 def test_a_kept_choice_answers_from_the_start(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,18 +70,18 @@ def test_a_kept_choice_answers_from_the_start(
 @pytest.mark.nightly  # measures, with users beside it
 def test_choosing_and_swapping(repository: Path) -> None:
     """Two users lose no request; the reason is told everywhere."""
+    answers: list[httpx.Response] = []
+
+    def ask(user: httpx.Client) -> None:
+        time.sleep(0.4)
+        answers.append(infer(user))
+
     with start(repository, "1") as server:
         assert chosen_by(server) == "start"
-        users = [User(server), User(server)]
-        for user in users:
-            user.start()
-        wait_until(lambda: chosen_by(server) == "measured", patience=IDLE_PATIENCE)
-        seen = sum(len(user.answers) for user in users)
-        wait_until(lambda: sum(len(user.answers) for user in users) > seen + 10)
-        for user in users:
-            user.stop.set()
-            user.join()
-        answers = [answer for user in users for answer in user.answers]
+        with asking(server, 2, ask):
+            wait_until(lambda: chosen_by(server) == "measured", patience=IDLE_PATIENCE)
+            seen = len(answers)
+            wait_until(lambda: len(answers) > seen + 10)
         assert {answer.status_code for answer in answers} == {200}
         assert {answer.headers["x-predictor"] for answer in answers} == {"first", "fast"}
         found = choice(server)

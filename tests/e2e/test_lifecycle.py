@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -124,22 +125,15 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
 def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
     """503 for a request that the drain timeout cuts off; the process ends all the same."""
     with slow_server(tmp_path, drain_timeout_seconds=1) as server:
-        replies: list[httpx.Response] = []
-
-        def ask() -> None:
-            with server.client() as client:
-                replies.append(client.post("/slow?seconds=50"))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        with server.client() as client:
+        with server.client() as client, ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(client.post, "/slow?seconds=50")
             wait_until(lambda: client.get("/slow/counts").json()["started"] == 1)
-        started = time.monotonic()
-        assert server.stop() == 0
-        assert time.monotonic() - started < 25
-        thread.join(PATIENCE)
-        assert replies[0].status_code == 503
-        assert replies[0].json()["code"] == "shutting_down"
+            started = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - started < 25
+            reply = asked.result(PATIENCE)
+        assert reply.status_code == 503
+        assert reply.json()["code"] == "shutting_down"
         assert not any("exception" in line for line in server.log())
 
 

@@ -3,7 +3,6 @@ and those of which the official weights give the official masks."""
 
 import io
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -13,7 +12,7 @@ from PIL import Image
 
 from app.making.export.publish import published_version
 from app.making.export.release import U2NETP_RELEASE
-from tests.e2e.process import ROOT, Server
+from tests.e2e.process import ROOT, Server, asking
 from tests.tasks.codecs import pictures
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
@@ -37,26 +36,22 @@ def test_hostile_pictures_get_their_expected_status(full_server: Server, step: i
     manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
     before = full_server.children()
     good = pictures.encoded(pictures.photo(), "JPEG")
-    done = threading.Event()
     neighbours: list[int] = []
 
-    def keep_asking() -> None:
-        with full_server.client() as client:
-            while not done.is_set():
-                neighbours.append(post(client, good).status_code)
+    def ask(neighbour: httpx.Client) -> None:
+        neighbours.append(post(neighbour, good).status_code)
 
     def outcome(name: str) -> tuple[str, int, str]:
         response = post(client, (CORPUS / name).read_bytes())
         code = "" if response.is_success else response.json()["code"]
         return name, response.status_code, code
 
-    with full_server.client() as client, ThreadPoolExecutor(4) as clients:
-        neighbour = clients.submit(keep_asking)
-        try:
-            outcomes = list(clients.map(outcome, list(manifest)[::step]))
-        finally:
-            done.set()
-        neighbour.result()
+    with (
+        full_server.client() as client,
+        asking(full_server, 1, ask),
+        ThreadPoolExecutor(3) as clients,
+    ):
+        outcomes = list(clients.map(outcome, list(manifest)[::step]))
     wrong = {
         name: (status, code)
         for name, status, code in outcomes

@@ -2,16 +2,14 @@
 
 import json
 import math
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.e2e.probe import assert_live_within
-from tests.e2e.process import ROOT, Server
+from tests.e2e.process import ROOT, Server, asking
 from tests.engine.process.kernel import available_measures
 from tests.tasks.codecs.pictures import encoded, photo
 
@@ -69,29 +67,18 @@ def test_naughty_strings_get_200_or_422_and_no_echo(
 def test_liveness_answers_while_predictors_use_every_core(full_server: Server) -> None:
     """p99 within 50 ms under more pictures and texts than the machine can take."""
     picture = encoded(photo(640, 480), "PNG")
-    stop = threading.Event()
-    answers: list[int] = []
+    answers: list[httpx.Response] = []
 
-    def load(path: str, options: dict[str, Any]) -> None:
-        with full_server.client() as client:
-            while not stop.is_set():
-                answers.append(client.post(path, **options).status_code)
+    def cut(client: httpx.Client) -> None:
+        headers = {"Content-Type": "image/png"}
+        path = "/segment?timeout_ms=30000"
+        answers.append(client.post(path, content=picture, headers=headers))
 
-    requests: list[tuple[str, dict[str, Any]]] = [
-        (
-            "/segment?timeout_ms=30000",
-            {"content": picture, "headers": {"Content-Type": "image/png"}},
-        ),
-        ("/sentiment?timeout_ms=30000", {"json": {"text": "今天很开心" * 20}}),
-    ]
-    threads = [threading.Thread(target=load, args=request) for request in requests * 4]
-    for thread in threads:
-        thread.start()
-    try:
+    def classify(client: httpx.Client) -> None:
+        path = "/sentiment?timeout_ms=30000"
+        answers.append(client.post(path, json={"text": "今天很开心" * 20}))
+
+    with asking(full_server, 4, cut), asking(full_server, 4, classify):
         assert_live_within(full_server, seconds=0.050)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert answers
-    assert set(answers) <= {200, 503}
+    assert {answer.status_code for answer in answers} <= {200, 503}
