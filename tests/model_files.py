@@ -88,6 +88,11 @@ def write_config(model: Path, text: str) -> None:
     (model / "config.toml").write_text(text, "utf-8")
 
 
+def add_to_config(model: Path, text: str) -> None:
+    with (model / "config.toml").open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
 def write_model(model: Path, text: str) -> Path:
     """Write a model with this configuration and a version 1; returns its directory."""
     write_config(model, text)

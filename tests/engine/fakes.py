@@ -336,57 +336,38 @@ class FakeFactory:
     specs: list[PredictorSpec] = field(default_factory=list)
     pauses: list[Suspended | None] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._opening = threading.Condition()
-
     def __call__(
         self, spec: PredictorSpec, *, suspension: Suspended | None = None
     ) -> FakePredictor:
-        with self._opening:
-            self.specs.append(spec)
-            self.pauses.append(suspension)
-            self._opening.notify_all()
-            if self.refuse is not None:
-                raise self.refuse
-            self.opened.append(FakePredictor(self))
-            self.opened[-1].suspension = suspension
-            return self.opened[-1]
+        self.specs.append(spec)
+        self.pauses.append(suspension)
+        if self.refuse is not None:
+            raise self.refuse
+        predictor = FakePredictor(self)
+        predictor.suspension = suspension
+        self.opened.append(predictor)
+        return predictor
 
     def let_go(self) -> None:
         """Open the gate that its runs wait at, if they do: at the end of a test."""
         if isinstance(self.behaviour, Gate):
             self.behaviour.open()
 
-    def wait_attempts(self, count: int) -> None:
-        with self._opening:
-            assert self._opening.wait_for(lambda: len(self.specs) >= count, PATIENCE)
-
 
 class RecordingObserver:
     def __init__(self) -> None:
-        self._changed = threading.Condition()
         self.batches: list[dict[str, Any]] = []
         self.restarts: list[str] = []
         self.rejections: Counter[str] = Counter()
 
     def batch_done(self, **batch: Any) -> None:
-        with self._changed:
-            self.batches.append(batch)
-            self._changed.notify_all()
+        self.batches.append(batch)
 
     def restarted(self, *, model: str, group: str, reason: Restart) -> None:
-        with self._changed:
-            self.restarts.append(reason)
-            self._changed.notify_all()
+        self.restarts.append(reason)
 
     def rejected(self, *, model: str, reason: Rejection) -> None:
-        with self._changed:
-            self.rejections[reason] += 1
-            self._changed.notify_all()
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE), "it was never observed"
+        self.rejections[reason] += 1
 
 
 DOUBLE = """

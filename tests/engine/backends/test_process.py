@@ -295,7 +295,7 @@ def test_a_signal_under_load_costs_one_request(
             while len(observer.batches) < 20:
                 stop.wait(0.01)
             os.kill(min(before), sent)
-            observer.wait_for(lambda: len(observer.restarts) == 1)
+            wait_until(lambda: len(observer.restarts) == 1)
             while registry.served()[0].groups()[0].live < 2:
                 stop.wait(0.01)
         finally:
@@ -323,7 +323,7 @@ def test_an_idle_predictor_is_replaced_before_anyone_asks(
     """Struck while it waits, it is noticed and replaced without a request being lost."""
     struck = min(predictors())
     os.kill(struck, sent)
-    observer.wait_for(lambda: observer.restarts == [reason])
+    wait_until(lambda: observer.restarts == [reason])
     while registry.served()[0].groups()[0].live < 2:
         threading.Event().wait(0.01)
     assert struck not in predictors()
@@ -339,6 +339,6 @@ def test_a_hanging_request_is_answered_at_its_deadline(
         future = model.submit(row(HANG), deadline=deadline)
         assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
         assert 0.0 <= time.monotonic() - deadline < 0.2 + answering.late()
-        observer.wait_for(lambda: observer.restarts == ["timeout"])
+        wait_until(lambda: observer.restarts == ["timeout"])
         assert time.monotonic() - deadline >= 2.0
         wait_until(lambda: model.groups()[0].live == 2)

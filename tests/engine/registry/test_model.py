@@ -40,7 +40,7 @@ from tests.engine.fakes import (
     wait_until,
     write_double,
 )
-from tests.model_files import write_version
+from tests.model_files import add_to_config, group, write_config, write_version
 
 
 class Bench:
@@ -101,9 +101,8 @@ def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
     ]
     results = [future.result(timeout=PATIENCE) for future in bench.run_together(doubled, *jobs)]
     assert [result.outputs["y"].ravel().tolist() for result in results] == [[2], [4, 4], [6]]
-    assert {(each.model, each.group, each.batch_rows) for each in results} == {
-        ("double", "main", 4)
-    }
+    told = {(each.model, each.group, each.batch_rows) for each in results}
+    assert told == {("double", "main", 4)}
     assert [batch["rows"] for batch in bench.observer.batches] == [1, 4]
 
 
@@ -185,10 +184,8 @@ def test_outputs_that_do_not_fit_the_batch_are_an_error(bench: Bench) -> None:
     futures = bench.run_together(
         lambda inputs: {"y": inputs["x"][: max(1, len(inputs["x"]) - 1)]}, row(5), row(7)
     )
-    assert [future.result(timeout=PATIENCE).outputs["y"].tolist() for future in futures] == [
-        [[5]],
-        [[7]],
-    ]
+    found = [future.result(timeout=PATIENCE).outputs["y"].tolist() for future in futures]
+    assert found == [[[5]], [[7]]]
 
 
 @pytest.mark.slow
@@ -200,7 +197,7 @@ def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(bench: Bench
     gate.wait_entered()
     assert isinstance(late.exception(timeout=PATIENCE), DeadlineExceeded)
     gate.open()
-    bench.observer.wait_for(lambda: len(bench.observer.batches) == 1)
+    wait_until(lambda: len(bench.observer.batches) == 1)
     assert answered(model, 2) == [4]
     found = model.statistics()
     assert (found.executions, found.success.count, found.failure.count) == (2, 1, 1)
@@ -213,7 +210,7 @@ def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
     model = bench.serve()
     answers = iter(["stopped"])
     monkeypatch.setattr(bench.factory.opened[0], "failure", lambda: next(answers, None))
-    bench.observer.wait_for(lambda: bench.observer.restarts == ["stopped"])
+    wait_until(lambda: bench.observer.restarts == ["stopped"])
     assert answered(model, 2) == [4]
 
 
@@ -249,7 +246,7 @@ def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
     model = bench.serve(count=count)
     bench.factory.refuse = BackendError("no more")
     bench.factory.opened[0].die(Restart.CRASHED)
-    bench.observer.wait_for(lambda: len(bench.observer.restarts) == 6)
+    wait_until(lambda: len(bench.observer.restarts) == 6)
     assert bench.observer.restarts == ["crashed", *["failed"] * 5]
     if count == 2:
         assert (model.groups()[0].live, model.ready()) == (1, True)
@@ -269,7 +266,7 @@ def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) ->
     bench.factory.opened[0].resident = 200 << 20
     for _ in range(20):
         assert answered(model, 1) == [2]
-    bench.factory.wait_attempts(2)
+    wait_until(lambda: len(bench.factory.specs) >= 2)
     assert answered(model, 1) == [2]
     assert bench.observer.restarts == []
     opening.set()
@@ -322,7 +319,7 @@ def test_what_the_system_lacks_closes_no_group_however_long(
     model = bench.serve()
     bench.factory.refuse = OSError(errno.EMFILE, "too many open files")
     bench.factory.opened[0].die()
-    bench.observer.wait_for(lambda: len(bench.observer.restarts) > 20)
+    wait_until(lambda: len(bench.observer.restarts) > 20)
     assert set(bench.observer.restarts[1:]) == {"lacking"}
     assert model.groups()[0].reason == "restarting"
     bench.factory.refuse = None
@@ -334,7 +331,6 @@ def test_a_model_that_kills_every_process_is_refused(
 ) -> None:
     """In a crash loop nobody waits any longer: a reload goes on with the old version."""
     monkeypatch.setattr(restart_backoff, "DELAYS", (0.0,) * 9)
-
     bench.factory.refuse = Crash("killed")
     with pytest.raises(BackendError, match="keep crashing"):
         bench.serve(start=False).start()
@@ -364,20 +360,17 @@ def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> None:
 def test_a_group_without_its_program_is_listed_and_not_fatal(bench: Bench) -> None:
     """Even one that always runs; only the default group's absence makes the version unfit."""
     model = write_double(bench.root)
-    text = (model / "config.toml").read_text("utf-8")
-    fast = '\n[[instance_group]]\nname = "fast"\nbackend = "onnxruntime"\nprogram = "int8"\n'
-    (model / "config.toml").write_text(text + fast, "utf-8")
+    add_to_config(model, group("fast", 'program = "int8"', backend="onnxruntime"))
     served = bench.open()
     served.start()
     assert served.ready()
-    [status] = [group for group in served.groups() if group.name == "fast"]
+    [status] = [each for each in served.groups() if each.name == "fast"]
     assert (status.program, status.ready) == ("int8", False)
     assert status.reason == "cannot start: this version has no program 'int8'"
     with pytest.raises(ModelNotReady, match="'fast': cannot start"):
         served.submit(row(1), deadline=soon(), group="fast")
-    (model / "config.toml").write_text(
-        text.replace('default_group = "main"', 'default_group = "fast"') + fast, "utf-8"
-    )
+    text = (model / "config.toml").read_text("utf-8")
+    write_config(model, text.replace('default_group = "main"', 'default_group = "fast"'))
     unfit = bench.open()
     with pytest.raises(BackendError, match="has no program 'int8'"):
         unfit.start()

@@ -1,6 +1,5 @@
 """An observer of the live comparison that remembers, and behaviours of predictors."""
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
 from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.driving import Loop
-from tests.engine.fakes import PATIENCE, FakeFactory, FakePredictor
+from tests.engine.fakes import FakeFactory, FakePredictor
 
 
 class GateWithoutDelay(IdleGate):
@@ -28,7 +27,6 @@ class GateWithoutDelay(IdleGate):
 
 class RecordingLive:
     def __init__(self) -> None:
-        self._changed = threading.Condition()
         self.batches: list[dict[str, Any]] = []
         self.drifts: list[dict[str, Any]] = []
         self.outcomes: list[str] = []
@@ -40,13 +38,7 @@ class RecordingLive:
         self.drifts.append(drift)
 
     def shadowed(self, *, model: str, outcome: str) -> None:
-        with self._changed:
-            self.outcomes.append(outcome)
-            self._changed.notify_all()
-
-    def wait_outcomes(self, count: int) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.outcomes) >= count, PATIENCE)
+        self.outcomes.append(outcome)
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) ->
     background.ended()
     gate.wait_entered()
     gate.open()
-    live.observer.wait_outcomes(1)
+    wait_until(lambda: bool(live.observer.outcomes))
     assert live.observer.outcomes == ["replayed"]
 
 
@@ -74,7 +74,7 @@ def test_groups_are_proven_only_some_time_after_the_start(live: Live, build: Bui
     clock = ManualClock()
     background = build(clock=clock, start_seconds=10.0)
     answer(background, live.served)
-    live.observer.wait_outcomes(1)
+    wait_until(lambda: bool(live.observer.outcomes))
     assert all(group.effect == UNKNOWN_EFFECT for group in live.served.groups())
     gate = Gate()
     live.beside.selftest = gate
@@ -89,14 +89,13 @@ def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(live: Live, bu
     live.beside.refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
     background = build(start_seconds=1e9)
     answer(background, live.served)
-    live.observer.wait_outcomes(1)
+    wait_until(lambda: bool(live.observer.outcomes))
     for _ in range(5):
         answer(background, live.served)
         time.sleep(2 * SETTLE_SECONDS)
     assert live.observer.outcomes[0] == "failed"
-    assert set(live.observer.outcomes[1:]) == {
-        "dropped"
-    }  # the next one waits for the end of the pause
+    # The next one waits for the end of the pause.
+    assert set(live.observer.outcomes[1:]) == {"dropped"}
     assert len(live.beside.specs) == 1
 
 

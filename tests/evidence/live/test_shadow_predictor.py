@@ -4,6 +4,7 @@ idle moments that they run in."""
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -117,18 +118,10 @@ async def test_the_timer_is_one_of_the_event_loop(live: Live) -> None:
 
 def test_the_end_reaches_everyone_who_waits(live: Live) -> None:
     live.gate.began()
-    ended = threading.Event()
-
-    def wait() -> None:
-        with pytest.raises(Closed):
-            live.gate.wait()
-        ended.set()
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    live.gate.close()
-    assert ended.wait(PATIENCE)
-    waiter.join()
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(live.gate.wait)
+        live.gate.close()
+        assert isinstance(waiting.exception(PATIENCE), Closed)
     with pytest.raises(Closed):
         live.gate.rest(PATIENCE, unless=lambda: True)
     with pytest.raises(Closed):
