@@ -8,7 +8,7 @@ import pytest
 
 from app.cli import main
 from tests.engine.fakes import FakeFactory, write_double
-from tests.model_files import write_manifest
+from tests.model_files import add_to_config, write_manifest
 
 Models = Callable[..., list[list[str]]]
 
@@ -40,9 +40,7 @@ def test_list_says_what_serves_where_the_newest_cannot(tmp_path: Path, models: M
     double = write_double(tmp_path, 1, 2, 3)
     (double / "3" / "manifest.json").write_text("half a mani", "utf-8")
     assert [row[2] for row in models("list")[1:]] == ["no", "yes", "no"]
-    config = double / "config.toml"
-    policy = '[version_policy]\nkind = "specific"\nversions = [1]\n'
-    config.write_text(f"{config.read_text('utf-8')}\n{policy}", "utf-8")
+    add_to_config(double, '[version_policy]\nkind = "specific"\nversions = [1]\n')
     assert [row[2] for row in models("list")[1:]] == ["no", "no", "yes"]
 
 

@@ -1,6 +1,7 @@
 """Loading, swapping, leasing and unloading of model versions."""
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -38,7 +39,7 @@ from tests.engine.fakes import (
     wait_until,
     write_double,
 )
-from tests.model_files import write_config, write_model, write_version
+from tests.model_files import add_to_config, write_config, write_model, write_version
 
 
 class Bench:
@@ -161,16 +162,10 @@ def test_a_bad_model_does_not_keep_the_others_from_loading(bench: Bench) -> None
     registry.load_all()
     assert answer(registry).version == 1
     found = states(registry)
-    assert found["broken", 1] == (
-        "UNAVAILABLE",
-        "broken/config.toml: nonsense: Extra inputs are not permitted",
-    )
+    refusal = "broken/config.toml: nonsense: Extra inputs are not permitted"
+    assert found["broken", 1] == ("UNAVAILABLE", refusal)
     assert found["empty", None] == ("UNAVAILABLE", "empty: no version with a manifest is published")
-    assert (registry.ready(), registry.ready("double"), registry.ready("broken")) == (
-        False,
-        True,
-        False,
-    )
+    assert [registry.ready(name) for name in (None, "double", "broken")] == [False, True, False]
 
 
 def test_nothing_loaded_is_not_ready(bench: Bench) -> None:
@@ -325,8 +320,7 @@ def _flip(path: Path, position: int) -> None:
 
 
 def _truncate(path: Path, share: float) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
+    os.truncate(path, int(path.stat().st_size * share))
 
 
 def _edit(version: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -476,9 +470,7 @@ def test_a_start_is_gentle_to_nobody(bench: Bench) -> None:
 
 def test_only_a_start_times_its_first_runs(bench: Bench) -> None:
     """Runs that stood still in between would have admission refuse what could be answered."""
-    model = write_double(bench.root)
-    config = (model / "config.toml").read_text("utf-8")
-    (model / "config.toml").write_text(config + "[[warmup]]\nshapes = { x = [1, 5] }\n", "utf-8")
+    add_to_config(write_double(bench.root), "[[warmup]]\nshapes = { x = [1, 5] }\n")
     registry = bench.open()
     registry.load("double")
     registry.load("double")

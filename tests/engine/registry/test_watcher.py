@@ -22,7 +22,7 @@ from tests.engine.fakes import (
     write_double,
 )
 from tests.engine.permissions import mode
-from tests.model_files import write_model, write_version
+from tests.model_files import add_to_config, write_model, write_version
 
 
 @dataclass
@@ -48,9 +48,7 @@ def bench(loop: Loop, tmp_path: Path, registry: Any, factory: FakeFactory) -> Be
     return Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
 
 
-def touch_config(tmp_path: Path, tail: str) -> None:
-    config = tmp_path / "double" / "config.toml"
-    config.write_text(config.read_text("utf-8") + tail, "utf-8")
+ALL = '[version_policy]\nkind = "all"\n'
 
 
 def test_a_new_version_is_served_and_the_old_one_retired(bench: Bench) -> None:
@@ -69,7 +67,7 @@ def test_a_new_version_is_served_and_the_old_one_retired(bench: Bench) -> None:
 def test_a_configuration_that_is_being_written_counts_for_nothing(bench: Bench) -> None:
     """A poll may come between its truncation and its text; an empty file means the defaults."""
     write_version(bench.root / "double" / "2")
-    touch_config(bench.root, '[version_policy]\nkind = "all"\n')
+    add_to_config(bench.root / "double", ALL)
     bench.look()
     config = bench.root / "double" / "config.toml"
     text = config.read_text("utf-8")
@@ -119,7 +117,7 @@ def test_a_new_model_appears_and_a_removed_one_goes(bench: Bench) -> None:
 def test_a_changed_policy_opens_only_what_is_missing(bench: Bench) -> None:
     """A version that is added later leaves its neighbours as they are."""
     write_version(bench.root / "double" / "2")
-    touch_config(bench.root, '[version_policy]\nkind = "all"\n')
+    add_to_config(bench.root / "double", ALL)
     bench.look()
     assert bench.served() == [("double", 2), ("double", 1)]
     before = len(bench.factory.opened)

@@ -14,7 +14,7 @@ from app.evidence.live.shadow import Shadow, warn_of_unknown_groups
 from app.models.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import FakeFactory, doubled, failing, open_registry, row, write_double
 from tests.evidence.live.fakes import Live, nudged
-from tests.model_files import ON_DEMAND, group
+from tests.model_files import ON_DEMAND, add_to_config, group
 
 Build = Callable[..., Shadow]
 
@@ -120,8 +120,7 @@ def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
 
 def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Build) -> None:
     model = write_double(tmp_path / "three")
-    config = model / "config.toml"
-    config.write_text(config.read_text("utf-8") + group("third", ON_DEMAND), "utf-8")
+    add_to_config(model, group("third", ON_DEMAND))
     registry = open_registry(live.loop, tmp_path / "three", FakeFactory())
     alive = []
 

@@ -14,11 +14,12 @@ from app.making.programs.derive import OPSET, named_graph
 from app.making.programs.onnx_graph import simplified
 from app.models.repository.layout import ModelFiles, ModelRepository
 from tests.making.programs.test_qdq import run
-from tests.model_files import write_config, write_manifest
+from tests.model_files import add_to_config, write_config, write_manifest
+from tests.ran import ROOT
 from tests.tiny_onnx import model
 
 SIDE = 32
-PICTURE = Path(__file__).parents[3] / "docs" / "images" / "astronaut.jpg"
+PICTURE = ROOT / "docs" / "images" / "astronaut.jpg"
 MATTE = f"""
 pipeline = "segment"
 default_group = "openvino"
@@ -143,9 +144,7 @@ def test_a_sealed_network_is_quantised(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command, "--budget", "0.05"]) == 0
     said = capsys.readouterr().out
     assert "no instance group runs it yet; add one to matte/config.toml:" in said
-    config = tmp_path / "models" / "matte" / "config.toml"
-    lines = said[said.index("[[instance_group]]") :]
-    config.write_text(config.read_text("utf-8") + lines, "utf-8")
+    add_to_config(tmp_path / "models" / "matte", said[said.index("[[instance_group]]") :])
     [derived] = ModelRepository(tmp_path / "models").read("matte", 2).manifest.programs
     assert derived.derivation.float_layers == ()
     group = ModelRepository(tmp_path / "models").config("matte").group("openvino_int8")

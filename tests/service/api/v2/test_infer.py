@@ -15,6 +15,7 @@ from app.contracts.errors import RunRefused
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import FakeFactory, calling, failing, write_double
+from tests.model_files import add_to_config
 from tests.service.api.fakes import Client, RecordingExecutor, make_app
 
 INFER = "/v2/models/double/infer"
@@ -58,8 +59,7 @@ def test_each_served_version_answers_by_its_number(
     client: Client, registry: Driven, tmp_path: Path
 ) -> None:
     """The highest unless one is named; a version that is not there is 404."""
-    config = write_double(tmp_path, 2) / "config.toml"
-    config.write_text(config.read_text("utf-8") + '[version_policy]\nkind = "all"\n', "utf-8")
+    add_to_config(write_double(tmp_path, 2), '[version_policy]\nkind = "all"\n')
     registry.load("double")
     for version in (1, 2):
         path = f"/v2/models/double/versions/{version}"
