@@ -1,13 +1,11 @@
 """Whose name it is under /v2: a task's, or a model's that is called as one."""
 
-import json
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
-from app.service.api.v2.tensors import BINARY_HEADER
 from tests.service.api.fakes import (
     Client,
     FakeModel,
@@ -16,6 +14,7 @@ from tests.service.api.fakes import (
     make_app,
     make_services,
 )
+from tests.service.api.v2.test_infer import binary
 
 ECHO = TaskTensors(
     inputs=(TensorSpec("text", STRINGS, (-1,)),),
@@ -59,9 +58,7 @@ def test_many_strings_are_read_beside_the_event_loop() -> None:
         raw = bytes(4 * count)
         entry = {"name": "text", "datatype": "BYTES", "shape": [count]}
         header = {"inputs": [entry | {"parameters": {"binary_data_size": len(raw)}}]}
-        text = json.dumps(header).encode()
-        length = {BINARY_HEADER: str(len(text))}
-        asked.post("/v2/models/echo/infer", content=text + raw, headers=length)
+        asked.post("/v2/models/echo/infer", **binary(header, raw))
         assert operations.runs == apart
 
 

@@ -41,9 +41,9 @@ def document(**changes: Any) -> dict[str, Any]:
     return {"inputs": [{key: value for key, value in entry.items() if value is not None}]}
 
 
-def parse(request: Any, raw: bytes = b"") -> TensorRequest:
+def parse(request: Any, raw: bytes = b"", spec: TensorSpec = IMAGE) -> TensorRequest:
     header = json.dumps(request).encode()
-    return read(header + raw, len(header) if raw else None)
+    return read(header + raw, len(header) if raw else None, spec)
 
 
 def read(body: bytes, header_length: int | None = None, spec: TensorSpec = IMAGE) -> TensorRequest:
@@ -121,6 +121,17 @@ def test_what_does_not_fit_is_refused(request_: Any, raw: bytes) -> None:
     assert len(refused.value.message) < 300
 
 
+def peak_of_refusal(body: bytes, match: str | None = None) -> int:
+    """How much memory it takes to refuse this."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidTensor, match=match):
+            read(body)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -133,14 +144,7 @@ def test_what_does_not_fit_is_refused(request_: Any, raw: bytes) -> None:
 def test_what_is_no_number_makes_no_array(data: list[Any]) -> None:
     """One long string in a list made NumPy keep as much room for each of the others."""
     body = json.dumps(document(shape=[250, 4], data=data)).encode()
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidTensor):
-            read(body)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 20 * len(body)
+    assert peak_of_refusal(body) < 20 * len(body)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +162,7 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
 def test_more_lists_than_the_limit_are_not_read(brackets: bytes) -> None:
     """They would take thirty times the body's memory, and the interpreter for half a second."""
     body = b"[" + b",".join([brackets] * MAX_LISTS) + b"]"
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidTensor, match=f"{MAX_LISTS + 1} lists.* {MAX_LISTS};"):
-            read(body)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak = peak_of_refusal(body, match=f"{MAX_LISTS + 1} lists.* {MAX_LISTS};")
     assert peak < len(body) + 100_000
 
 
@@ -185,20 +183,31 @@ def test_integers_that_do_not_fit_are_refused(datatype: str, data: list[float]) 
     body = {"inputs": [{"name": "x", "datatype": datatype, "shape": [1], "data": data}]}
     spec = TensorSpec("x", DATATYPES[datatype], (-1,))
     with pytest.raises(InvalidTensor):
-        read(json.dumps(body).encode(), spec=spec)
+        parse(body, spec=spec)
 
 
 def test_a_raw_bool_is_a_byte_of_0_or_1() -> None:
     """Any other byte would be a third truth value."""
     entry = {"name": "x", "datatype": "BOOL", "shape": [2], "parameters": {"binary_data_size": 2}}
-    text = json.dumps({"inputs": [entry]}).encode()
     spec = TensorSpec("x", "bool", (-1,))
-    assert read(text + b"\0\1", len(text), spec).inputs["x"].tolist() == [False, True]
+    assert parse({"inputs": [entry]}, b"\0\1", spec).inputs["x"].tolist() == [False, True]
     with pytest.raises(InvalidTensor, match="0 or 1"):
-        read(text + b"\0\2", len(text), spec)
+        parse({"inputs": [entry]}, b"\0\2", spec)
 
 
 NAMES = TensorSpec("image", STRINGS, (-1,))
+
+
+def parse_names(entry: dict[str, Any], raw: bytes = b"", **more: Any) -> TensorRequest:
+    """The request to a task that takes strings and gives a file, which is no text, and names."""
+    expected = Expected(
+        inputs=[NAMES],
+        outputs=[TensorSpec("file", STRINGS, (1,)), replace(NAMES, name="names")],
+        options=("mode",),
+        opaque=frozenset({"file"}),
+    )
+    document = {"inputs": [{"name": "image", "datatype": "BYTES", **entry}], **more}
+    return read_document(document, memoryview(raw), expected=expected, settings=Settings())
 
 
 @pytest.mark.parametrize(
@@ -215,11 +224,8 @@ NAMES = TensorSpec("image", STRINGS, (-1,))
 )
 def test_a_string_that_is_not_what_came_is_refused(raw: bytes) -> None:
     """Its length is compared with the bytes before anything is made of it."""
-    entry = {"name": "image", "datatype": "BYTES", "shape": [1]}
-    header = {"inputs": [entry | {"parameters": {"binary_data_size": len(raw)}}]}
-    text = json.dumps(header).encode()
     with pytest.raises(InvalidTensor, match="image"):
-        read(text + raw, len(text), NAMES)
+        parse_names({"shape": [1], "parameters": {"binary_data_size": len(raw)}}, raw)
 
 
 def test_a_tasks_shape_is_held_before_its_strings_are_read() -> None:
@@ -228,18 +234,6 @@ def test_a_tasks_shape_is_held_before_its_strings_are_read() -> None:
     listed = [entry | {"parameters": {"binary_data_size": 3}}]
     with pytest.raises(InvalidTensor, match=r"must have the shape \[1\].*received \[3\]"):
         read_inputs(listed, memoryview(b"abc"), [replace(NAMES, shape=(1,))], of_task=True)
-
-
-def parse_names(entry: dict[str, Any], raw: bytes = b"", **more: Any) -> TensorRequest:
-    """The request to a task that takes strings and gives a file, which is no text, and names."""
-    expected = Expected(
-        inputs=[NAMES],
-        outputs=[TensorSpec("file", STRINGS, (1,)), replace(NAMES, name="names")],
-        options=("mode",),
-        opaque=frozenset({"file"}),
-    )
-    document = {"inputs": [{"name": "image", "datatype": "BYTES", **entry}], **more}
-    return read_document(document, memoryview(raw), expected=expected, settings=Settings())
 
 
 IN_BASE64 = {"content_type": "base64"}
@@ -311,10 +305,8 @@ def test_unknown_parameters_are_named_in_the_reply() -> None:
 
 def test_more_strings_than_bytes_are_refused_unmade() -> None:
     """Four bytes say how long each is, so that a shape alone makes no list."""
-    entry = {"name": "image", "datatype": "BYTES", "shape": [2**40]}
-    text = json.dumps({"inputs": [entry | {"parameters": {"binary_data_size": 8}}]}).encode()
     with pytest.raises(InvalidTensor, match="more than the 8 received bytes"):
-        read(text + b"\0" * 8, len(text), NAMES)
+        parse_names({"shape": [2**40], "parameters": {"binary_data_size": 8}}, bytes(8))
 
 
 @pytest.mark.parametrize(
