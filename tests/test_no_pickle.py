@@ -1,11 +1,11 @@
 """Only static models are served: nothing in the service can be made to unpickle a file (A8)."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.ran import ROOT
+
 SOURCES = sorted((ROOT / "app").rglob("*.py"))
 DANGERS = re.compile(
     r"(?:import|from) (?:c?_?[pP]ickle|dill|cloudpickle|joblib|shelve|marshal)\b"

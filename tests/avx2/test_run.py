@@ -3,13 +3,12 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.avx2.run import why_not
+from tests.ran import ROOT
 
-ROOT = Path(__file__).parents[2]
 FOUND = """
 import json
 from numpy._core._multiarray_umath import __cpu_features__ as features

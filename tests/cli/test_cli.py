@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from app.cli import main
-
-ROOT = Path(__file__).parents[2]
+from tests.ran import ROOT
 
 
 @pytest.mark.parametrize(

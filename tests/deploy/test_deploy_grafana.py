@@ -3,15 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.deploy.conftest import Script
+from tests.ran import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
 RULES = ROOT / "deploy" / "prometheus" / "rules"
 DASHBOARD = json.loads((GRAFANA / "dashboards" / "paddlepool.json").read_text("utf-8"))

@@ -12,8 +12,8 @@ import yaml
 
 from app.observability.metrics import SECONDS
 from tests.deploy.conftest import ask, prometheus_scraping, promtool
+from tests.ran import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"
 RULES = DEPLOY / "rules"
 CASES = Path(__file__).parent / "prometheus"

@@ -1,14 +1,12 @@
 """The table of what takes the space in the image."""
 
 import re
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.deploy.conftest import Script
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.ran import ROOT
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import re
 import tomllib
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,9 +33,9 @@ from app.observability.metrics import (
     ModelGauges,
 )
 from tests.engine.fakes import infer_result
+from tests.ran import ROOT
 from tests.service.api.fakes import GROUP
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"
 GROUPS = ("onednn", "native")
 

@@ -20,9 +20,9 @@ from app.evidence.quality.ports import Bench, Findings, Source, Table
 from app.evidence.quality.run import compare_outputs, differences
 from app.tasks.sentiment.evaluation import SentimentQuality
 from tests.engine.fakes import write_double
+from tests.ran import ROOT
 
 T = TypeVar("T")
-ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "data"
 
 

@@ -22,8 +22,7 @@ from app.models.repository.config import load_config
 from app.models.repository.layout import VERSION, version_numbers
 from app.tasks.sentiment import pipeline
 from tests.models.networks.conftest import FIXTURES
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.ran import ROOT
 
 pytestmark = pytest.mark.paddle
 TINY = FIXTURES / "tiny_bert"

@@ -1,7 +1,5 @@
 """Smoothing changes nothing that float32 computes, and embeddings keep a scale for each row."""
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -13,9 +11,9 @@ from app.making.programs.derive import derive_int8
 from app.making.programs.onnx_graph import Graph
 from app.making.programs.smoothing import quantise_embeddings, smooth
 from app.models.repository.layout import ModelRepository
-from tests.ran import needs_converter
+from tests.ran import ROOT, needs_converter
 
-MODELS = Path(__file__).parents[3] / "model_repo"
+MODELS = ROOT / "model_repo"
 CHANNELS, HIDDEN = 4, 6
 
 

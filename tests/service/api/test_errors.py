@@ -4,7 +4,6 @@ import inspect
 import logging
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 from fastapi import APIRouter
@@ -19,10 +18,11 @@ from app.contracts.errors import (
     Unauthorized,
 )
 from app.service.api.errors import STATUS, WHEN, error_codes
+from tests.ran import ROOT
 from tests.service.api.fakes import Client, assert_problem, make_app, make_settings
 
-APP = Path(__file__).parents[3] / "app"
-PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
+APP = ROOT / "app"
+PAGE = ROOT / "docs" / "errors.md"
 SECRET = "correct horse battery staple"
 JSON = {"Content-Type": "application/json"}
 

@@ -21,8 +21,8 @@ from replicas import PYTHON, ray_up
 from app.cli.ray import configure, run
 from app.contracts.errors import ConfigError
 from app.settings.server import Settings
+from tests.ran import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 MANIFEST = ROOT / "deploy" / "ray" / "rayservice.yaml"
 PATIENCE = 120.0
 

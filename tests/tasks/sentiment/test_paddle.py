@@ -4,7 +4,6 @@ import random
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ from starlette.testclient import TestClient
 from app.main import create_app
 from app.tasks.task import load_tasks, settings_class
 from tests.engine.fakes import wait_until
-from tests.ran import ran
+from tests.ran import ROOT, ran
 
 pytestmark = pytest.mark.paddle
 
-ROOT = Path(__file__).parents[3]
 TEXTS = [
     "我好开心",
     "今天气死了。",

@@ -41,6 +41,7 @@ from app.tasks.sentiment.pipeline import (
 )
 from app.tasks.sentiment.texts import SentimentSettings, WholeTexts, check_texts
 from tests.engine.fakes import calling
+from tests.ran import ROOT
 
 LABELS = ["angry", "happy", "neutral", "surprise", "sad", "fear"]
 LABELS_ZH = ["愤怒", "快乐", "平静", "惊讶", "悲伤", "恐惧"]
@@ -134,9 +135,6 @@ def test_texts_cost_their_caller_one_each(pipeline: SentimentPipeline) -> None:
     assert spent == [("texts", 3), ("texts", 1)]
 
 
-# --- tokens ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("characters", "bucket"),
     [(1, 16), (14, 16), (15, 32), (30, 32), (31, 64), (126, 128), (127, 128), (1_999, 128)],
@@ -219,9 +217,6 @@ def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
         asyncio.run(pipeline.prepare(["我", "~~~"], deadline=FAR))
 
 
-# --- scores ---------------------------------------------------------------------------------
-
-
 @given(
     st_numpy.arrays(
         np.float32,
@@ -248,9 +243,6 @@ def test_labels_come_best_first_with_their_chinese_names() -> None:
     assert [s.label for s in ranked] == ["happy", "sad", "angry", "neutral", "surprise", "fear"]
     assert [s.label_zh for s in ranked[:2]] == ["快乐", "悲伤"]
     assert [s.score for s in ranked[:2]] == [0.4, 0.2]
-
-
-# --- whole pipeline -------------------------------------------------------------------------
 
 
 async def test_more_waiting_requests_than_allowed_are_refused_at_once(
@@ -296,9 +288,6 @@ def test_a_request_past_its_deadline_is_not_tokenised(
         asyncio.run(pipeline.prepare(texts, deadline=time.monotonic()))
 
 
-# --- configuration --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -335,7 +324,7 @@ def test_a_missing_or_damaged_tokenizer_is_a_config_error(
 
 def test_markers_that_someone_typed_are_text() -> None:
     """The committed tokenizer must not end a text where its author wrote "[SEP]"."""
-    version = replace(INFO, directory=Path(__file__).parents[3] / "model_repo" / "emotion" / "1")
+    version = replace(INFO, directory=ROOT / "model_repo" / "emotion" / "1")
     tokenizer = open_tokenizer(version, Parameters.model_validate(PARAMETERS))
     markers = {tokenizer.token_to_id(marker) for marker in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")}
     [encoding] = tokenizer.encode_batch_fast(["[CLS]好[SEP][PAD][MASK]"])
