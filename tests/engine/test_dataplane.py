@@ -2,6 +2,7 @@
 
 import asyncio
 import weakref
+from array import array
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -367,10 +368,6 @@ def test_a_request_that_ends_in_finish_is_released_once(bench: Bench, ending: st
     assert bench.run(bench.served().drain(0))
 
 
-class Payload(list[float]):
-    """A list that can be watched."""
-
-
 @pytest.mark.parametrize("door", ["task", "tensors"])
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
 def test_nothing_of_a_request_waits_for_the_garbage_collector(
@@ -389,7 +386,7 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
         if door == "tensors":
             version = 9 if ending == "refused" else None
             return bench.dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
-        payload = Payload([1.0, 2.0] if ending != "refused" else [1.0] * 7)
+        payload = array("d", [1.0, 2.0] if ending != "refused" else [1.0] * 7)
         watched.append(weakref.ref(payload))
         return bench.dataplane.run("several", payload, timeout=PATIENCE)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -153,16 +154,13 @@ def test_a_copy_that_fails_costs_its_job(
     assert copying.observer.restarts == (["killed"] if dies else untaken)
 
 
-async def no_thread(*_: object) -> None:
-    raise NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-
 @pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
 def test_without_a_thread_to_be_had_nothing_is_lost(
     copying: Copying, monkeypatch: pytest.MonkeyPatch, width: int, answer: int
 ) -> None:
     """The event loop itself copies, and ends the process that has died."""
-    monkeypatch.setattr(awaiting, "in_thread", no_thread)
+    no_thread = NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    monkeypatch.setattr(awaiting, "in_thread", AsyncMock(side_effect=no_thread))
     outputs = copying.ask(width, answer)[0].result(timeout=PATIENCE).outputs
     assert outputs["y"].shape == (1, answer)
     [predictor] = copying.factory.opened

@@ -7,19 +7,8 @@ from tests.engine.fakes import ManualClock
 def test_the_first_loss_is_replaced_at_once_and_later_ones_ever_more_slowly() -> None:
     """Each delay within a minute is longer than the one before, up to half a minute."""
     backoff = RestartBackoff(ManualClock())
-    assert [backoff.delay_after_loss() for _ in range(11)] == [
-        0,
-        0.25,
-        0.5,
-        1,
-        2,
-        5,
-        10,
-        20,
-        30,
-        30,
-        30,
-    ]
+    delays = [backoff.delay_after_loss() for _ in range(11)]
+    assert delays == [0, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 30, 30]
 
 
 def test_six_losses_within_a_minute_are_a_loop_and_time_ends_it() -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -71,11 +71,10 @@ def test_a_child_inherits_how_code_runs_and_no_secret(monkeypatch: pytest.Monkey
     switches = ("ONEDNN_MAX_CPU_ISA", "DNNL_VERBOSE", "FLAGS_x", "ORT_x", "OPENVINO_x", "LC_ALL")
     for name in switches:
         monkeypatch.setenv(name, "C")
-    child = Child(TARGET, {"options": {}}, limits=Limits(environment={"GIVEN": "1"}))
-    try:
+    with closing(
+        Child(TARGET, {"options": {}}, limits=Limits(environment={"GIVEN": "1"}))
+    ) as child:
         lines = Path(f"/proc/{child.pid}/environ").read_text().split("\0")
-    finally:
-        child.close()
     found = dict(line.split("=", 1) for line in lines if line)
     assert "secret" not in found.values()
     assert not any(name.startswith("PADDLEPOOL_") for name in found)

@@ -65,18 +65,15 @@ def test_answers_that_nobody_asked_for_are_answers_to_nobody(attack: str) -> Non
 
 def test_a_child_that_reads_nothing_holds_nobody_up() -> None:
     """Its requests fill the socket: one that waited there would hold up the whole event loop."""
-    child = hostile("read nothing")
 
-    def ask() -> None:
+    def ask(child: Child) -> None:
         for _ in range(100):
             child.call({"padding": "x" * 10_000}, timeout=20.0)
 
-    try:
+    with contextlib.closing(hostile("read nothing")) as child:
         with pytest.raises(ChildDied) as caught:
-            ask()
+            ask(child)
         assert caught.value.reason is Restart.CORRUPT
-    finally:
-        child.close()
 
 
 def test_a_file_cannot_be_shortened_while_it_is_copied() -> None:

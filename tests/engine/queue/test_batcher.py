@@ -47,26 +47,6 @@ class RecordingTaker:
         self.batches.append(batch)
 
 
-def new_job(
-    now: float,
-    *,
-    timeout: float = 60.0,
-    width: int = 1,
-    priority: int = 0,
-    caller: str = "",
-) -> Job:
-    inputs = {"x": np.zeros((1, width), np.float32)}
-    return Job(
-        inputs=inputs,
-        rows=1,
-        key=shape_key(inputs),
-        priority=priority,
-        deadline=now + timeout,
-        enqueued=now,
-        caller=caller,
-    )
-
-
 class Bench:
     """A batcher with its clock, its rejections, and takers that have just ended a run: each is
     handed its next batch when it is offered again."""
@@ -91,8 +71,10 @@ class Bench:
             self.batcher.submit(*[self.job(priority=URGENT) for _ in range(full)])
             self.batcher.finished(taker.batches.pop(), None)
 
-    def job(self, **options: Any) -> Job:
-        job: Job = self.loop(new_job, self.clock(), **options)
+    def job(self, *, timeout: float = 60.0, width: int = 1, **options: Any) -> Job:
+        now, inputs = self.clock(), {"x": np.zeros((1, width), np.float32)}
+        options = {"priority": 0, "deadline": now + timeout, "enqueued": now} | options
+        job: Job = self.loop(Job, inputs=inputs, rows=1, key=shape_key(inputs), **options)
         return job
 
     def submit(self, **options: Any) -> Job:
