@@ -71,6 +71,17 @@ def test_busy_runs_use_every_predictor() -> None:
     assert sum(len(behaviour.rows) for behaviour in behaviours) == 18
 
 
+def compared(files: ModelFiles, open_predictor: Any, **options: Any) -> Comparison:
+    return compare(
+        files,
+        open_predictor=open_predictor,
+        comparison_of=lambda info: None,
+        requests=2,
+        concurrent=False,
+        **options,
+    )
+
+
 def test_a_group_that_is_refused_is_told_and_the_others_run(double: ModelFiles) -> None:
     """A missing GPU must not take the comparison with it; a refused default must."""
 
@@ -85,21 +96,12 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(double: ModelFiles) 
 
         return open_predictor
 
-    def compared(refused: str) -> Comparison:
-        return compare(
-            double,
-            open_predictor=refusing(refused),
-            comparison_of=lambda info: None,
-            requests=2,
-            concurrent=False,
-        )
-
-    found = compared("spare")
+    found = compared(double, refusing("spare"))
     assert [each.group for each in found.groups] == ["main"]
     assert found.refused == {"spare": "no such device"}
     assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
     with pytest.raises(BackendError, match="default group main cannot run: no such device"):
-        compared("main")
+        compared(double, refusing("main"))
 
 
 @pytest.mark.parametrize("error", [BackendError("no room"), KeyboardInterrupt()], ids=str)
@@ -132,14 +134,7 @@ def test_a_group_that_cannot_be_opened_whole_is_closed(
 @pytest.mark.parametrize("named", [("spare",), ("spare", "main")])
 def test_only_the_named_groups_run(double: ModelFiles, named: tuple[str, ...]) -> None:
     """Without the default group the first one is what others are compared with."""
-    found = compare(
-        double,
-        open_predictor=FakeFactory(),
-        comparison_of=lambda info: None,
-        groups=named,
-        requests=2,
-        concurrent=False,
-    )
+    found = compared(double, FakeFactory(), groups=named)
     assert {each.group for each in found.groups} == set(named)
     assert found.default_group == ("main" if "main" in named else "spare")
     alone = recommend(found, double.config).reason == "no other group ran"

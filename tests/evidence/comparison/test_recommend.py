@@ -176,16 +176,14 @@ def test_each_group_is_judged_by_its_own_budget() -> None:
     """One without a limit on a measure is not held to it, but for what is no number."""
     faster: dict[str, Any] = {"concurrent_per_second": 60.0, "mean_difference": 0.5}
     loose = Budget(mean_difference=1.0, agreement=0.5)
-    assert recommend(comparison(faster), OFFERED).group == "main"
-    assert (
-        recommend(comparison(faster | {"budget": loose, "agreement": 0.6}), OFFERED).group
-        == "spare"
-    )
     by_agreement = faster | {"budget": Budget(agreement=0.9)}
-    assert recommend(comparison(by_agreement), OFFERED).group == "spare"
-    assert (
-        recommend(comparison(by_agreement | {"mean_difference": np.inf}), OFFERED).group == "main"
-    )
+    for other, group in (
+        (faster, "main"),
+        (faster | {"budget": loose, "agreement": 0.6}, "spare"),
+        (by_agreement, "spare"),
+        (by_agreement | {"mean_difference": np.inf}, "main"),
+    ):
+        assert recommend(comparison(other), OFFERED).group == group, other
 
 
 def test_the_mean_difference_is_that_of_the_budgets(double: ModelFiles) -> None:

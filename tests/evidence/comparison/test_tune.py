@@ -160,13 +160,10 @@ def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
     assert "# the one that answers" in text
     found = tomllib.loads(text)
     assert found["dynamic_batching"] == {"max_batch_size": 4, "max_queue_size": 7}
-    assert found["instance_group"][0] == {
-        "name": "main",
-        "backend": "fake",
-        "count": 3,
-        "threads": 2,
-    }
-    assert found["instance_group"][1] == {"name": "other", "backend": "fake", "threads": 3}
+    assert found["instance_group"] == [
+        {"name": "main", "backend": "fake", "count": 3, "threads": 2},
+        {"name": "other", "backend": "fake", "threads": 3},
+    ]
     assert found["warmup"] == [{"shapes": {"x": [1, 16]}}, {"shapes": {"x": [1, 64]}}]
     assert found["parameters"] == {"buckets": [16, 64], "pad_id": 0}
     assert list(tmp_path.iterdir()) == [path]
