@@ -94,10 +94,8 @@ def test_what_serves_is_a_part_of_the_complete_lock(script: Script) -> None:
     assert serving.items() < complete.items()
     names = {re.split("[=@ ]", line)[0] for line in serving}
     needed = script("deploy/container/keep.py").needed
-    assert needed(["paddlepool[onnx,heic]", "paddlepool-client"]) - names == {
-        "paddlepool",
-        "paddlepool-client",
-    }
+    ours = {"paddlepool", "paddlepool-client"}
+    assert needed(["paddlepool[onnx,heic]", "paddlepool-client"]) - names == ours
     assert not names & {"pytest", "playwright", "mypy", "ruff", "hypothesis", "matplotlib"}
 
 

@@ -58,10 +58,8 @@ def removebg(reply: dict[str, Any], status: int) -> bool:
 
 def tei(reply: dict[str, Any], status: int) -> bool:
     kinds = {400: "Empty", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
-    return reply["error_type"] == kinds.get(status, "Validation") and set(reply) == {
-        "error",
-        "error_type",
-    }
+    kind = kinds.get(status, "Validation")
+    return set(reply) == {"error", "error_type"} and reply["error_type"] == kind
 
 
 def hub(reply: dict[str, Any], status: int) -> bool:

@@ -72,10 +72,8 @@ def test_what_a_client_asks_first(client: Any, full_server: Server) -> None:
             assert metadata.platform == told["platform"]
             config = client.get_model_config(name).config
             told = http.get(f"/v2/models/{name}/config").json()
-            assert (config.max_batch_size, config.input[0].dims) == (
-                told["max_batch_size"],
-                told["input"][0]["dims"],
-            )
+            assert config.max_batch_size == told["max_batch_size"]
+            assert config.input[0].dims == told["input"][0]["dims"]
     before = client.get_inference_statistics("tiny", "1").model_stats[0].inference_count
     client.infer("tiny", [image()])
     assert client.get_inference_statistics("tiny").model_stats[0].inference_count == before + 2

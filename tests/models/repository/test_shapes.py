@@ -21,10 +21,8 @@ def test_each_shape_is_run_smallest_first() -> None:
         config({"ids": [1, 64], "picture": [1, 3]}, {"ids": [1, 16], "picture": [1, 3]}), SPECS
     )
     assert [run["ids"].shape for run in runs] == [(1, 16), (1, 64)]
-    assert {name: array.dtype.name for name, array in runs[0].items()} == {
-        "ids": "int64",
-        "picture": "float32",
-    }
+    dtypes = {name: array.dtype.name for name, array in runs[0].items()}
+    assert dtypes == {"ids": "int64", "picture": "float32"}
 
 
 @pytest.mark.parametrize(

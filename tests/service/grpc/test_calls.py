@@ -182,10 +182,8 @@ def test_keys_are_asked_for_before_a_message_is_read(registry: Driven) -> None:
     """As over HTTP: health is open, model control has a key of its own."""
     with opened(registry, api_keys=("k",), admin_key="a") as client:
         code, _, metadata = client.refused("ModelInfer", b"\xff")
-        assert (code, metadata["error-code"]) == (
-            grpc.StatusCode.UNAUTHENTICATED,
-            "unauthorized",
-        )
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert metadata["error-code"] == "unauthorized"
         for offered in (("x-api-key", "k"), ("authorization", "Bearer k")):
             assert client.ask("ModelInfer", infer(), metadata=[offered])[0].model_name == "double"
         assert client.ask("ServerLive")[0].live
@@ -211,10 +209,8 @@ def test_quotas_are_those_of_the_caller(registry: Driven) -> None:
         left = [client.ask("ModelInfer", infer())[1]["ratelimit-remaining"] for _ in range(2)]
         assert left[0] == "1"
         code, details, metadata = client.refused("ModelInfer", infer())
-        assert (code, "quota of 2 requests" in details) == (
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            True,
-        )
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "quota of 2 requests" in details
         assert 0 < int(metadata["grpc-retry-pushback-ms"]) <= 60_000
         assert client.ask("ServerReady")[0].ready
 

@@ -32,16 +32,8 @@ def test_the_descriptors_are_those_of_the_proto(tmp_path: Path) -> None:
     """The proto's first lines have the command that makes them anew."""
     pytest.importorskip("grpc_tools")
     out = tmp_path / "made.binpb"
-    ran(
-        [
-            sys.executable,
-            "-m",
-            "grpc_tools.protoc",
-            "-Iapp/service/grpc",
-            f"-o{out}",
-            "open_inference.proto",
-        ]
-    )
+    made = ["-Iapp/service/grpc", f"-o{out}", "open_inference.proto"]
+    ran([sys.executable, "-m", "grpc_tools.protoc", *made])
     assert out.read_bytes() == DESCRIPTORS.read_bytes()
 
 

@@ -37,9 +37,8 @@ def error(colours: Pixels, front: Pixels, alpha: Pixels) -> float:
 def test_most_of_the_background_leaves_the_edges(height: int, width: int) -> None:
     """The colours come to within a third of the distance that the mixture has from them."""
     picture, front, alpha = mixture(disc(height, width, ramp=min(height, width) / 40))
-    assert (
-        error(foreground_colours(picture, alpha), front, alpha) < error(picture, front, alpha) / 3
-    )
+    colours = foreground_colours(picture, alpha)
+    assert error(colours, front, alpha) < error(picture, front, alpha) / 3
 
 
 def test_a_region_that_is_partial_throughout_keeps_its_texture() -> None:
