@@ -147,10 +147,7 @@ def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
     page.route("**/compare/data*", measured)
     page.goto(f"{served.url}/compare?model=emotion")
     expect(page.locator("#now")).to_have_text("Now: onnxruntime, 2.4 times as fast as onednn.")
-    for group, said in (
-        ("onnxruntime", "2.41 × (2.10 – 2.74)"),
-        ("onednn", "1 × (reference)"),
-    ):
+    for group, said in (("onnxruntime", "2.41 × (2.10 – 2.74)"), ("onednn", "1 × (reference)")):
         expect(page.locator(f"{card(group)} .speed dd")).to_have_text(said)
     assert "÷" not in page.inner_text("main")
     assert "effective" not in page.inner_text("main")

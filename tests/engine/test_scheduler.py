@@ -14,12 +14,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from app.contracts.errors import BackendError, ModelNotReady, Overloaded, WorkerCrashed
 from app.contracts.ports import InferResult

@@ -9,14 +9,7 @@ from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFou
 from app.engine.dataplane import DataPlane, TensorRequest
 from app.engine.registry.model import ServedModel
 from tests.engine.driving import Driven, Loop
-from tests.engine.fakes import (
-    Crash,
-    FakeFactory,
-    Gate,
-    failing,
-    row,
-    wait_until,
-)
+from tests.engine.fakes import Crash, FakeFactory, Gate, failing, row, wait_until
 
 
 class Bench:

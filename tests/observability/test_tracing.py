@@ -19,13 +19,7 @@ from opentelemetry.trace import SpanKind
 from app.contracts.errors import ConfigError
 from app.contracts.ports import InferResult
 from app.observability.log import extras
-from app.observability.tracing import (
-    Delivery,
-    Tracing,
-    add_trace_id,
-    open_tracing,
-    trace_stages,
-)
+from app.observability.tracing import Delivery, Tracing, add_trace_id, open_tracing, trace_stages
 from tests.engine.fakes import ManualClock, infer_result
 
 TRACE, PARENT = "ab" * 16, "cd" * 8

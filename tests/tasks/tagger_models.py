@@ -18,10 +18,7 @@ TAGS = {
     "scripts": ("han", "kana", "hangul", "cyrillic", "latin"),
     "scripts_zh": ("汉字", "假名", "谚文", "西里尔字母", "拉丁字母"),
 }
-SPECS = (
-    (TensorSpec("shares", "float32", (-1, 5)),),
-    (TensorSpec("logits", "float32", (-1, 5)),),
-)
+SPECS = ((TensorSpec("shares", "float32", (-1, 5)),), (TensorSpec("logits", "float32", (-1, 5)),))
 CONFIG = """
 pipeline = "tagger"
 default = {default}

@@ -13,12 +13,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from app.contracts.errors import (
-    BackendError,
-    ConfigError,
-    ManifestError,
-    PaddlepoolError,
-)
+from app.contracts.errors import BackendError, ConfigError, ManifestError, PaddlepoolError
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.backends import paddle_inference
@@ -81,9 +76,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[MagicMock
     """Paddle's extension as a fake, and the handler of a predictor that is opened with it."""
     core = MagicMock()
     core.create_predictor.side_effect = lambda config: MagicMock(
-        get_input_names=lambda: ["x"],
-        get_output_names=lambda: ["y"],
-        run=config.ran,
+        get_input_names=lambda: ["x"], get_output_names=lambda: ["y"], run=config.ran
     )
     core.AnalysisConfig.side_effect = lambda *_: MagicMock()
     monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
@@ -169,10 +162,7 @@ def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def registry(
-    loop: Loop,
-    repository: Path,
-    observer: RecordingObserver,
-    predictors: Callable[[], set[int]],
+    loop: Loop, repository: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
 ) -> Iterator[Driven]:
     registry = open_registry(loop, repository, ProcessBackend(), observer=observer)
     yield registry

@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import (
-    DeadlineExceeded,
-    ModelNotReady,
-    Overloaded,
-    TooManyInputs,
-)
+from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded, TooManyInputs
 from app.contracts.tensors import shape_key
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher

@@ -178,12 +178,7 @@ def test_the_wait_counts_the_runs_before_a_job(waiting: list[Job], expected: flo
     assert filled(*waiting).seconds_before(0, job().key, 1, "", times) == expected
 
 
-JOBS = st.builds(
-    job,
-    width=st.integers(1, 3),
-    rows=st.integers(1, 4),
-    priority=st.integers(0, 2),
-)
+JOBS = st.builds(job, width=st.integers(1, 3), rows=st.integers(1, 4), priority=st.integers(0, 2))
 JOBS_OF_ALL = st.builds(
     job,
     width=st.integers(1, 2),

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.contracts.status import Candidate, Choice
-from app.evidence.live.kept_choices import (
-    MAX_CHOICES,
-    KeptChoices,
-    open_kept_choices,
-)
+from app.evidence.live.kept_choices import MAX_CHOICES, KeptChoices, open_kept_choices
 from app.models.repository.layout import ModelRepository
 from app.observability.build_info import machine as describe
 from tests.engine.fakes import DOUBLE, write_double

@@ -32,10 +32,7 @@ def two_layers() -> onnx.ModelProto:
         helper.make_node("Conv", ["t5", "second.weight"], ["fetch_0"]),
     ]
     return model(
-        nodes,
-        inputs={"t0": [1, 3, 8, 8]},
-        outputs={"fetch_0": [1, 2, 8, 8]},
-        constants={},
+        nodes, inputs={"t0": [1, 3, 8, 8]}, outputs={"fetch_0": [1, 2, 8, 8]}, constants={}
     )
 
 
@@ -59,8 +56,5 @@ def planted(culprit: str | None) -> onnx.ModelProto:
         nodes.append(helper.make_node("Relu", [f"c{place}"], [after]))
         value = after
     return model(
-        nodes,
-        inputs={"t0": [1, 4, 8, 8]},
-        outputs={"fetch_0": [1, 4, 8, 8]},
-        constants=constants,
+        nodes, inputs={"t0": [1, 4, 8, 8]}, outputs={"fetch_0": [1, 4, 8, 8]}, constants=constants
     )

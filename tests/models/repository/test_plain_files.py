@@ -33,10 +33,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object], type[PaddlepoolError]]] 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("make", [os.mkfifo, make_socket, make_endless, Path.mkdir])
 def test_only_regular_files_are_read(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    make: Callable[[Path], None],
-    reader: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], reader: str
 ) -> None:
     """A pipe without a writer would be waited for until somebody writes; a device never ends."""
     monkeypatch.chdir(tmp_path)

@@ -152,10 +152,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "parameter of nothing": (bad(lambda r: r.parameters["timeout"].Clear()), "has no value"),
     "version": (bad(lambda r: setattr(r, "model_version", "one")), "whole number"),
-    "group": (
-        bad(lambda r: parameter(r, "predictor", string_param="z")),
-        "no such instance group",
-    ),
+    "group": (bad(lambda r: parameter(r, "predictor", string_param="z")), "no such instance group"),
 }
 
 

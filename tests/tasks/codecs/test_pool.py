@@ -264,9 +264,7 @@ def test_a_signal_to_the_whole_process_group_ends_no_process(one: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "reason"),
-    [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")],
-    ids=str,
+    ("sent", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")], ids=str
 )
 def test_a_process_killed_or_stopped_over_a_picture_costs_it_nothing(
     gate: Gate, sent: signal.Signals, reason: str

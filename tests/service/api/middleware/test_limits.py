@@ -11,13 +11,7 @@ from fastapi import APIRouter, Request, Response
 from app.service.api.middleware.compression import PIECE
 from app.service.api.v2.tensors import BINARY_HEADER
 from app.settings.server import Settings
-from tests.service.api.fakes import (
-    Client,
-    assert_problem,
-    make_app,
-    make_settings,
-    product_client,
-)
+from tests.service.api.fakes import Client, assert_problem, make_app, make_settings, product_client
 
 JSON = {"Content-Type": "application/json"}
 PACKED = gzip.compress(b"text")
