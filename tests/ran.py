@@ -29,9 +29,11 @@ def ran(
     return done
 
 
-def wait_until(condition: Callable[[], bool], *, patience: float = 120.0) -> None:
+def wait_until(
+    condition: Callable[[], bool], *, patience: float = 120.0, every: float = 0.02
+) -> None:
     """For what becomes true in another thread or process without an event to wait for."""
     give_up = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < give_up, "it never became true"
-        time.sleep(0.01)
+        time.sleep(every)

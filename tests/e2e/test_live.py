@@ -108,7 +108,8 @@ def test_answered_requests_are_replayed_on_the_other_groups(live: Server) -> Non
             assert infer(client).status_code == 200
             return sample(client, drift) >= 3 and sample(client, timed) > before
 
-        wait_until(replayed, patience=IDLE_PATIENCE)
+        # A shorter pause would leave the server no idle moment.
+        wait_until(replayed, patience=IDLE_PATIENCE, every=0.05)
         assert sample(client, drift.replace("_count", "_sum")) < 1e-3
         outcome = 'paddlepool_shadow_requests_total{model="tiny",outcome="replayed"}'
         assert sample(client, outcome) >= 1
