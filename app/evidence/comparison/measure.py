@@ -1,12 +1,12 @@
 """Opens predictors for a comparison and measures several groups in turn."""
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Protocol
 
 from app.contracts.errors import ConfigError, PaddlepoolError
@@ -176,29 +176,37 @@ def measure_concurrent(
             load = loads[name]
             runs = runs_of_slice(requests, load.instances)
             began = time.perf_counter()
-            for seconds in _busy(predictors[name], samples, runs):
-                load.seconds.append(seconds)
-                tick()
+            load.seconds += _busy(predictors[name], samples, runs, tick)
             load.wall_seconds += time.perf_counter() - began
     return loads
 
 
 def _busy(
-    predictors: Sequence[Predictor], samples: Sequence[Sample], requests: int
-) -> Iterator[float]:
-    """Make `requests` runs with one thread for each predictor, and yield their seconds."""
-    free: SimpleQueue[Predictor] = SimpleQueue()
-    for each in predictors:
-        free.put(each)
+    predictors: Sequence[Predictor],
+    samples: Sequence[Sample],
+    requests: int,
+    tick: Callable[[], None],
+) -> list[float]:
+    """Make `requests` runs and return their seconds.
 
-    def run(number: int) -> float:
-        predictor = free.get()
-        try:
+    The predictors share the runs; each predictor has its own thread.
+    """
+    lock, numbers = threading.Lock(), iter(range(requests))
+    seconds: list[float] = []
+
+    def client(predictor: Predictor) -> None:
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
             began = time.perf_counter()
             predictor.run(samples[number % len(samples)][1], timeout=RUN_SECONDS)
-            return time.perf_counter() - began
-        finally:
-            free.put(predictor)
+            took = time.perf_counter() - began
+            with lock:
+                seconds.append(took)
+                tick()
 
     with ThreadPoolExecutor(len(predictors)) as clients:
-        yield from clients.map(run, range(requests))
+        list(clients.map(client, predictors))
+    return seconds
