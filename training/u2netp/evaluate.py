@@ -19,12 +19,13 @@ import cv2
 import numpy as np
 import torch
 
-from app.tasks.segment.evaluation import Map, MaskScores, measure
+from app.tasks.codecs.picture import Floats
+from app.tasks.segment.evaluation import MaskScores, measure
 from training.u2netp.data import SIDE, Corpus, Pixels, normalise, read
 from training.u2netp.network import U2Netp
 
 
-def stretch(mask: Map) -> Map:
+def stretch(mask: Floats) -> Floats:
     """Min-max normalise as the official inference does; a constant map becomes zero."""
     low, high = float(mask.min()), float(mask.max())
     return (mask - low) / (high - low) if high > low else np.zeros_like(mask)
@@ -53,10 +54,10 @@ def load_network(path: Path) -> U2Netp:
 
 def network_maps(
     network: U2Netp, pictures: Pixels, *, batch: int = 4, bf16: bool = False
-) -> list[Map]:
+) -> list[Floats]:
     """Fused maps N×(320×320) in 0…1 of N×320×320×3 pictures, on the network's own device."""
     device = next(network.parameters()).device
-    maps: list[Map] = []
+    maps: list[Floats] = []
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for start in range(0, len(pictures), batch):
             inputs = np.stack([normalise(p) for p in pictures[start : start + batch]])
@@ -65,7 +66,7 @@ def network_maps(
     return maps
 
 
-def resized_maps(network: U2Netp, pictures: Pixels, side: int) -> list[Map]:
+def resized_maps(network: U2Netp, pictures: Pixels, side: int) -> list[Floats]:
     """Maps at 320×320 when the network sees the pictures at side×side, as in early training."""
     small = np.stack([cv2.resize(p, (side, side), interpolation=cv2.INTER_AREA) for p in pictures])
     return [
@@ -74,7 +75,7 @@ def resized_maps(network: U2Netp, pictures: Pixels, side: int) -> list[Map]:
     ]
 
 
-def _onnx_maps(path: Path, pictures: Pixels, *, threads: int) -> list[Map]:
+def _onnx_maps(path: Path, pictures: Pixels, *, threads: int) -> list[Floats]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -117,7 +118,7 @@ def main() -> None:
             groups[source] = chosen
     report: dict[str, dict[str, float]] = {}
 
-    def show(label: str, maps: dict[int, Map]) -> None:
+    def show(label: str, maps: dict[int, Floats]) -> None:
         for group, members in groups.items():
             quality = measure([maps[r] for r in members], corpus.masks[members])
             report[f"{label} {group}"] = asdict(quality)
@@ -139,7 +140,7 @@ def main() -> None:
             {row: stretch(one) for row, one in zip(rows.tolist(), raw, strict=True)},
         )
     if given.baselines:
-        baseline: Callable[[Pixels], Map]
+        baseline: Callable[[Pixels], Floats]
         for label, baseline in BASELINES.items():
             show(label, {row: baseline(corpus.pictures[row]) for row in rows.tolist()})
     if given.json:

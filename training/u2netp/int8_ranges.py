@@ -33,6 +33,7 @@ from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
+from app.tasks.codecs.picture import Floats
 from app.tasks.segment import evaluation, matte
 
 SIDE = 320
@@ -93,7 +94,7 @@ def loss(
         core.compile_model(core.read_model(each.SerializeToString()), "CPU", options)
         for each in (reference, small)
     ]
-    found: list[list[evaluation.Map]] = [[], []]
+    found: list[list[Floats]] = [[], []]
     for path in files:
         for run, kept in zip(runs, found, strict=True):
             kept.append(matte.normalise(run(network_input(path))[0][0, 0].copy()))

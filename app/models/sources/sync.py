@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -241,8 +241,10 @@ def refresh(
     serves its local repository even if the source is gone.
     """
     command = [sys.executable, "-m", "app.cli", "models", "sync", address, "--end-with-input"]
-    with os.fdopen(os.memfd_create("sync"), encoding="utf-8", errors="replace") as printed:
+    with ExitStack() as opened:
         try:
+            memory = os.memfd_create("sync")
+            printed = opened.enter_context(open(memory, encoding="utf-8", errors="replace"))
             child = subprocess.Popen(
                 [*command, "--repository", str(root)],
                 stdin=subprocess.PIPE,  # closes when this process ends, for any reason
