@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from app import __version__
 from app.contracts.errors import PaddlepoolError
+from app.contracts.resources import NO_REPORTS
 
 CLIENT = "paddlepool_client.commands.main"
 """Module of the commands that call a server, in the distribution of the client."""
@@ -45,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Only the first word is parsed here: the command parses the others itself, including a `--`.
     first, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
     chosen = parser.parse_args([first] if first else [])
-    # ONNX Runtime would report its use and store an identifier in the home directory.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault(NO_REPORTS, "1")
     try:
         module = importlib.import_module(COMMANDS[chosen.command][0])
     except ModuleNotFoundError as error:

@@ -99,8 +99,9 @@ def _list(args: argparse.Namespace) -> int:
             candidates, count = config.version_policy.choose(versions)
             serves = version in candidates and served < count
             served += serves
-            label, pipeline = (name, str(version), _word(serves)), config.pipeline or "-"
-            rows.append((*label, _size(size), network, origin + preview, pipeline))
+            weights, pipeline = origin + preview, config.pipeline or "-"
+            line = (name, str(version), _word(serves), _size(size), network, weights, pipeline)
+            rows.append(line)
     print(columns(rows))
     return 0
 

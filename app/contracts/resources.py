@@ -20,6 +20,10 @@ LIBRARY_SWITCHES = (
 )  # fmt: skip
 """Prefixes of the environment variables that the allocator, thread pools and frameworks read."""
 
+NO_REPORTS = "ORT_DISABLE_TELEMETRY"
+"""Unless this variable is set, ONNX Runtime reports its use and stores an identifier in the home
+directory. It changes no result."""
+
 
 def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the machine's memory in bytes, or its control group's limit (v2, v1) if lower."""

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app import __version__
-from app.contracts.resources import CPUINFO, LIBRARY_SWITCHES, available_cores, cpu_line, processor
+from app.contracts.resources import (
+    CPUINFO,
+    LIBRARY_SWITCHES,
+    NO_REPORTS,
+    available_cores,
+    cpu_line,
+    processor,
+)
 
 ENGINES = ("paddlepaddle", "onnxruntime", "openvino", "paddle2onnx")
 NONE = "none"
@@ -33,7 +40,7 @@ def machine(
     switches = sorted(
         f"{name}={value}"
         for name, value in environment.items()
-        if name.startswith(LIBRARY_SWITCHES) and name != "ORT_DISABLE_TELEMETRY"
+        if name.startswith(LIBRARY_SWITCHES) and name != NO_REPORTS
     )
     return {
         "processor": cpu_line("model name", cpuinfo) or NONE,

@@ -64,6 +64,15 @@ def stub() -> Iterator[Stub]:
         yield lambda answer: stack.enter_context(http_stub(answer))
 
 
+def committed_versions() -> dict[str, list[int]]:
+    """The versions of each model that Git has, the newest last."""
+    found: dict[str, list[int]] = {}
+    for file in ran(["git", "ls-files", "model_repo/*/*/manifest.json"]).stdout.split():
+        _, model, version, _ = file.split("/")
+        found.setdefault(model, []).append(int(version))
+    return {model: sorted(versions) for model, versions in found.items()}
+
+
 def tool(name: str, hint: str) -> str:
     """A program on the path or beside Python; skips where it is not installed."""
     beside = os.pathsep.join(map(str, (Path(sys.executable).parent, WORKFLOW_TOOLS)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.settings.server import Settings
-from tests.deploy.conftest import Script, tool
+from tests.deploy.conftest import Script, committed_versions, tool
 from tests.ran import ROOT, ran
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
@@ -94,14 +94,10 @@ def test_whatever_is_copied_travels_to_the_builder() -> None:
 
 def test_only_the_newest_version_of_a_model_travels() -> None:
     """Like the wheel. What `paddlepool pull` published in the checkout travels too."""
-    versions: dict[str, list[int]] = {}
-    for file in ran(["git", "ls-files", "model_repo/*/*/manifest.json"]).stdout.split():
-        _, model, version, _ = file.split("/")
-        versions.setdefault(model, []).append(int(version))
     older = {
         f"model_repo/{model}/{version}"
-        for model, found in versions.items()
-        for version in sorted(found)[:-1]
+        for model, versions in committed_versions().items()
+        for version in versions[:-1]
     }
     lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert older == {line for line in lines if line.startswith("model_repo/")}

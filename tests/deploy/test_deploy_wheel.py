@@ -21,6 +21,7 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
+from tests.deploy.conftest import committed_versions
 from tests.ran import ROOT, ran
 
 PATIENCE = 280.0
@@ -72,9 +73,7 @@ def metadata(wheel: Path) -> Message:
 
 def test_the_wheel_brings_the_newest_committed_version_of_each_model(wheel: Path) -> None:
     committed = ran(["git", "ls-files", "model_repo"]).stdout.splitlines()
-    newest: dict[str, int] = {}
-    for model, version in re.findall(r"^model_repo/(\w+)/(\d+)/", "\n".join(committed), re.M):
-        newest[model] = max(newest.get(model, 0), int(version))
+    newest = {model: versions[-1] for model, versions in committed_versions().items()}
     older = re.compile(r"model_repo/(\w+)/(\d+)/")
     wanted = {
         file.removeprefix("model_repo/")

@@ -18,6 +18,7 @@ from app.contracts.errors import (
     WorkerCrashed,
 )
 from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
+from app.contracts.resources import NO_REPORTS
 from app.contracts.tensors import Tensors, TensorSpec, all_finite
 from app.engine.backends import BACKENDS
 from app.engine.process.child import Child, ChildDied, ChildTimeout
@@ -52,8 +53,7 @@ BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     # threads than its budget; U²-Netp becomes a third slower and takes a third more memory.
     "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
     "paddle_dygraph": CURRENT_PROGRAMS,
-    # ONNX Runtime would report its use and store an identifier in the home directory.
-    "onnxruntime": {"ORT_DISABLE_TELEMETRY": "1"},
+    "onnxruntime": {NO_REPORTS: "1"},
 }
 """Environment by backend. Only Paddle's static programs are tuned. The dynamic graph and the other
 frameworks are compared as their users run them, without tuning: docs/decisions/0006."""

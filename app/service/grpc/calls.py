@@ -11,7 +11,7 @@ import asyncio
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -148,11 +148,12 @@ class Calls:
 
         These calls need no key and may stay open forever, so they get only half of all places.
         """
-        try:
-            with self._kept.held():
-                yield
-        except Overloaded as error:
-            await end_call(context, fault_of(error))
+        with ExitStack() as places:
+            try:
+                places.enter_context(self._kept.held())
+            except Overloaded as error:
+                await end_call(context, fault_of(error))
+            yield
 
     async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
         """Return why a stream is rejected, or None."""

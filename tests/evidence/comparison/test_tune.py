@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,17 @@ def outcome(candidate: Candidate, per_second: float, p95: float, memory: int = 1
         per_second=per_second,
         p95_seconds=p95,
         resident_bytes=memory,
+    )
+
+
+def search_of(files: ModelFiles, factory: FakeFactory, **more: Any) -> Search:
+    return Search(
+        files=files,
+        cores=2,
+        seconds=0.3,
+        open_predictor=factory,
+        comparison_of=lambda info: None,
+        **more,
     )
 
 
@@ -84,15 +96,7 @@ def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
 
 async def test_load_goes_through_the_engine(double: ModelFiles) -> None:
     factory = FakeFactory()
-    search = Search(
-        files=double,
-        p95_seconds=1.0,
-        cores=2,
-        seconds=0.3,
-        open_predictor=factory,
-        comparison_of=lambda info: None,
-    )
-    async with search.opened(PAIR) as loaded:
+    async with search_of(double, factory, p95_seconds=1.0).opened(PAIR) as loaded:
         await loaded.run(0.3)
         found = loaded.outcome()
     assert len(factory.opened) == 2
@@ -107,15 +111,7 @@ async def test_load_goes_through_the_engine(double: ModelFiles) -> None:
 async def test_a_search_runs_in_stages_and_closes_what_it_opened(double: ModelFiles) -> None:
     """Splits first, then batches of the best; every turn ticks."""
     factory, ticks = FakeFactory(), []
-    search = Search(
-        files=double,
-        p95_seconds=10.0,
-        cores=2,
-        seconds=0.3,
-        open_predictor=factory,
-        comparison_of=lambda info: None,
-        tick=lambda: ticks.append(1),
-    )
+    search = search_of(double, factory, p95_seconds=10.0, tick=lambda: ticks.append(1))
     chosen, outcomes = await search.run()
     assert chosen in outcomes
     assert [each.candidate for each in outcomes[:3]] == [ALONE, PAIR, WIDE]
