@@ -1,5 +1,3 @@
 """Paddle imported quietly before any test of the export is collected."""
 
-from tests.quiet_paddle import paddle
-
-__all__ = ["paddle"]
+import tests.quiet_paddle  # noqa: F401

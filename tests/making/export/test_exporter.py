@@ -10,14 +10,12 @@ from pathlib import Path
 
 import claim_tables
 import numpy as np
-import paddle
 import pytest
 
 from app.contracts.errors import ExportError
 from app.making.export.config_text import BUCKETS, segment_config, sentiment_config
 from app.making.export.exporter import Store, export_version, read_recipe, run_program
 from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
-from app.models.networks import build
 from app.models.repository.config import load_config
 from app.models.repository.layout import VERSION, version_numbers
 from app.tasks.sentiment import pipeline
@@ -92,26 +90,6 @@ def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None
     assert config.parameters["labels"][:2] == ["angry", "happy"]
     assert config.parameters["labels_zh"][4] == "悲伤"
     assert config.parameters["buckets"] == [16, 24, 32, 48, 64]
-
-
-def test_float16_storage(tmp_path: Path) -> None:
-    options = {
-        "vocab_size": 2000, "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "intermediate_size": 1024, "max_position_embeddings": 64, "num_labels": 6,
-    }  # fmt: skip
-    paddle.seed(5)
-    state = {name: value.numpy() for name, value in build("bert", options).state_dict().items()}
-    recipe = replace(read_recipe("bert", TINY), options=options, state=state, write_extras=None)
-    full, half = (
-        export_version(recipe, repository=tmp_path, name=store, origin=ORIGIN, store=store)
-        for store in ("float32", "float16")
-    )
-    sizes = [(path / "inference.pdiparams").stat().st_size for path in (full, half)]
-    assert 0.49 < sizes[1] / sizes[0] < 0.52
-    ids = np.random.default_rng(3).integers(5, 2000, (4, 48))
-    mask = np.ones_like(ids)
-    outputs = [run_program(path, [ids, mask], onednn=True)[0] for path in (full, half)]
-    assert 0 < np.abs(outputs[0] - outputs[1]).max() < 2e-2
 
 
 def test_equal_input_gives_equal_bytes(digits: Path, tmp_path: Path) -> None:

@@ -12,13 +12,12 @@ from app.making.export.exporter import read_recipe
 from app.making.export.weights import (
     Arrays,
     check_state,
-    convolution_sources,
     fold_batch_norm,
     mask_state,
     read_arrays,
     read_u2net_onnx,
 )
-from app.models.networks.u2net import U2NETP, Stage
+from app.models.networks.u2net import U2NETP, Stage, U2NetMask
 from tests.making.export.u2net_onnx import write_u2netp
 
 pytestmark = pytest.mark.paddle
@@ -27,31 +26,21 @@ pytestmark = pytest.mark.paddle
 def random_arrays(*, batch_norm: bool, stages: tuple[Stage, ...] = U2NETP) -> Arrays:
     """Upstream names and shapes with random values."""
     random = np.random.default_rng(12)
+    shapes = {name: tuple(each.shape) for name, each in U2NetMask(stages).state_dict().items()}
+    del shapes["place.weight"], shapes["bias"]
+    for side in range(1, 7):
+        _, width, *_ = shapes.pop(f"taps{side}.weight")
+        shapes |= {f"side{side}.weight": (1, width, 3, 3), f"side{side}.bias": (1,)}
+    shapes |= {"outconv.weight": (1, 6, 1, 1), "outconv.bias": (1,)}
     arrays: Arrays = {}
-    widths = {stage.name: stage for stage in stages}
-    sides = [widths[f"stage{number}"].outputs for number in ("1d", "2d", "3d", "4d", "5d", "6")]
-    for name, sources in convolution_sources(stages).items():
-        stage = widths.get(name.split(".")[0])
-        if name == "outconv":
-            inputs, outputs, size = 6, 1, 1
-        elif stage is None:
-            inputs, outputs, size = sides[int(name.removeprefix("side")) - 1], 1, 3
-        else:
-            level = name.split(".")[1].removeprefix("rebnconv")
-            outputs = stage.outputs if level in ("in", "1d") else stage.middle
-            inputs = {"in": stage.inputs, "1": stage.outputs}.get(level, stage.middle)
-            inputs = 2 * stage.middle if level.endswith("d") else inputs
-        shape = (outputs, inputs, size if stage is None else 3, size if stage is None else 3)
+    for name, shape in shapes.items():
         # Wider layers get smaller weights, so that what runs through many of them stays finite.
-        scale = min(0.05, (inputs * 9) ** -0.5)
-        arrays[f"{name}.weight"] = random.normal(scale=scale, size=shape).astype(np.float32)
-        arrays[f"{name}.bias"] = random.normal(scale=0.1, size=outputs).astype(np.float32)
-        if batch_norm and stage is not None:
-            block = name.removesuffix(".conv_s1")
+        scale = 0.1 if len(shape) == 1 else min(0.05, (shape[1] * 9) ** -0.5)
+        arrays[name] = random.normal(scale=scale, size=shape).astype(np.float32)
+        if batch_norm and name.endswith("conv_s1.bias"):
             for kind in ("weight", "bias", "running_mean", "running_var"):
-                value = random.uniform(0.5, 1.5, outputs).astype(np.float32)
-                arrays[f"{block}.bn_s1.{kind}"] = value
-        assert sources or name == "stage1.rebnconvin.conv_s1"
+                value = random.uniform(0.5, 1.5, shape).astype(np.float32)
+                arrays[name.replace("conv_s1.bias", f"bn_s1.{kind}")] = value
     return arrays
 
 

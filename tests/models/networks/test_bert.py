@@ -1,4 +1,4 @@
-"""BERT against Hugging Face transformers, alone against in a batch, oneDNN against native."""
+"""BERT against Hugging Face transformers, in both forms, and the committed program."""
 
 import json
 from pathlib import Path
@@ -23,9 +23,9 @@ TRAINED = Path(__file__).parents[3] / "model_repo" / "emotion" / "1"
 Ids = NDArray[np.int64]
 
 
-def served(directory: Path) -> paddle.nn.Layer:
+def served(directory: Path, *, static: bool) -> paddle.nn.Layer:
     bert = read_bert_directory(directory)
-    network = build("bert", bert.options)
+    network = build("bert", bert.options, static=static)
     network.set_state_dict({name: paddle.to_tensor(value) for name, value in bert.state.items()})
     network.eval()
     return network
@@ -37,60 +37,12 @@ def logits(network: paddle.nn.Layer, ids: Ids, mask: Ids) -> NDArray[np.float32]
     return result
 
 
-def texts(lengths: list[int], *, vocabulary: int, width: int) -> tuple[Ids, Ids]:
-    """Random token ids padded to `width`, and their attention mask."""
-    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
-    return np.random.default_rng(8).integers(5, vocabulary, mask.shape) * mask, mask
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny BERT as a saved program."""
-    directory = tmp_path_factory.mktemp("bert")
-    save_bert(served(TINY), directory)
-    return directory
-
-
-def save_bert(network: paddle.nn.Layer, directory: Path) -> None:
-    names = ("input_ids", "attention_mask")
-    specs = [TensorSpec(name, "int64", (-1, -1)) for name in names]
-    save_program(network, inputs=specs, directory=directory, store="float32")
-
-
-def test_golden_logits_of_transformers() -> None:
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "exported form"])
+def test_golden_logits_of_transformers(static: bool) -> None:
     with np.load(TINY / "expected.npz", allow_pickle=False) as golden:
         ids, mask, expected = (golden[k] for k in ("input_ids", "attention_mask", "logits"))
-    assert np.abs(expected - logits(served(TINY), ids, mask)).max() <= LIMIT
+    assert np.abs(expected - logits(served(TINY, static=static), ids, mask)).max() <= LIMIT
     assert np.ptp(expected) > 0.5, "equal logits would prove little"
-
-
-def test_padding_is_ignored() -> None:
-    network = served(TINY)
-    ids, mask = texts([7, 12], vocabulary=76, width=16)
-    noisy = np.where(mask == 1, ids, 9)
-    assert np.abs(logits(network, ids, mask) - logits(network, noisy, mask)).max() == 0.0
-
-
-def test_the_exported_form_is_the_same_function_of_the_same_parameters(tmp_path: Path) -> None:
-    """Stored as float16, because it reads some layers' weights itself."""
-    bert = read_bert_directory(TINY)
-    dynamic, static = (build("bert", bert.options, static=form) for form in (False, True))
-    assert type(dynamic) is not type(static)
-    random = np.random.default_rng(7)  # those of the file have biases near 0
-    state = {
-        name: random.normal(scale=0.3, size=value.shape).astype(np.float16).astype(np.float32)
-        for name, value in bert.state.items()
-    }
-    for network in (dynamic, static):
-        network.set_state_dict({name: paddle.to_tensor(value) for name, value in state.items()})
-        network.eval()
-    ids, mask = texts([3, 9, 16], vocabulary=76, width=16)
-    assert np.abs(logits(dynamic, ids, mask) - logits(static, ids, mask)).max() <= 1e-5
-    specs = [TensorSpec(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask")]
-    save_program(static, inputs=specs, directory=tmp_path, store="float16")
-    saved = load_parameters(tmp_path)
-    assert saved.keys() == state.keys()
-    assert all(np.array_equal(saved[name].numpy(), value) for name, value in state.items())
 
 
 def test_the_served_version_is_the_exported_form(tmp_path: Path) -> None:
