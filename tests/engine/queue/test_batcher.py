@@ -66,8 +66,8 @@ class Bench:
             self.batcher.submit(*[self.job(priority=URGENT) for _ in range(full)])
             self.batcher.finished(taker.batches.pop(), None)
 
-    def job(self, *, timeout: float = 60.0, width: int = 1, **options: Any) -> Job:
-        now, inputs = self.clock(), {"x": np.zeros((1, width), np.float32)}
+    def job(self, *, timeout: float = 60.0, **options: Any) -> Job:
+        now, inputs = self.clock(), {"x": np.zeros((1, 1), np.float32)}
         options = {"priority": 0, "deadline": now + timeout, "enqueued": now} | options
         job: Job = self.loop(Job, inputs=inputs, rows=1, key=shape_key(inputs), **options)
         return job
@@ -100,8 +100,8 @@ class Bench:
         for job in jobs:
             self.loop(job.future.set_result, infer_result())
 
-    def usual(self, seconds: float, width: int = 1) -> None:
-        self.batcher.observed(self.job(width=width).key, seconds)
+    def usual(self, seconds: float) -> None:
+        self.batcher.observed(self.job().key, seconds)
 
 
 Build = Callable[..., Bench]

@@ -14,20 +14,19 @@ def of_runs(*seconds: float) -> ServiceTime:
     return times
 
 
-def test_the_newest_run_weighs_a_quarter() -> None:
-    assert of_runs(1.0, 2.0).expected(KEY) == pytest.approx(1.25)
-
-
-def test_a_run_that_was_held_up_says_little_about_the_next() -> None:
-    """A process that was stopped for half a minute: requests with ten seconds still fit."""
-    times = of_runs(0.02, 30.0)
-    assert times.expected(KEY) == pytest.approx(0.035)
-    assert times.overall() == pytest.approx(0.035)
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        pytest.param((1.0, 2.0), 1.25, id="the newest weighs a quarter"),
+        # Its process was stopped for half a minute: requests with ten seconds still fit.
+        pytest.param((0.02, 30.0), 0.035, id="one that was held up says little"),
+        pytest.param((0.0, 1.0), 1.0, id="a first one of no time is no limit"),
+    ],
+)
+def test_a_run_weighs_as_much_as_it_says(runs: tuple[float, ...], expected: float) -> None:
+    times = of_runs(*runs)
+    assert times.expected(KEY) == times.overall() == pytest.approx(expected)
 
 
 def test_runs_that_stay_slow_are_soon_expected() -> None:
     assert of_runs(0.02, *[1.0] * 10).expected(KEY) > 0.5
-
-
-def test_a_first_run_of_no_time_is_no_limit() -> None:
-    assert of_runs(0.0, 1.0).expected(KEY) == 1.0

@@ -1,11 +1,12 @@
 """Which waiting jobs may run next."""
 
 import math
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.contracts.tensors import shape_key
@@ -34,24 +35,6 @@ def filled(*jobs: Job, max_rows: int = 4, max_delay: float = 0.0) -> ShapeQueues
     for each in jobs:
         queues.add(each)
     return queues
-
-
-def test_equal_shapes_share_a_batch_up_to_its_rows() -> None:
-    """Five jobs of one row and batches of four: the four oldest go together."""
-    jobs = [job() for _ in range(5)]
-    assert filled(*jobs).next_batch(0.0) == (jobs[:4], 0.0)
-
-
-def test_other_shapes_are_left_out() -> None:
-    """Between two jobs of one shape a job of another shape waits for the next batch."""
-    first, other, second = job(width=1), job(width=2), job(width=1)
-    assert filled(first, other, second).next_batch(0.0)[0] == [first, second]
-
-
-def test_a_job_that_does_not_fit_is_not_overtaken_by_a_smaller_one() -> None:
-    """3 + 2 rows do not fit into four: the batch goes with 3, though a job of 1 row waits."""
-    large, medium, small = job(rows=3), job(rows=2), job(rows=1)
-    assert filled(large, medium, small).next_batch(0.0)[0] == [large]
 
 
 def order(queues: ShapeQueues) -> list[Job]:
@@ -203,9 +186,12 @@ def test_what_is_taken_out_leaves_the_others_as_if_it_had_never_come(
 
 
 @given(st.lists(st.one_of(JOBS, st.just("take"), st.integers(0, 20)), max_size=60))
+@example([*(job() for _ in range(5)), "take"])  # one more than the rows
+@example([job(width=1), job(width=2), job(width=1), "take"])
+@example([job(rows=3), job(rows=2), job(rows=1), "take"])  # the small one does not overtake
 def test_no_job_is_lost_doubled_or_overtaken(steps: list[Job | str | int]) -> None:
-    """Whatever is added, taken and removed: batches are of one shape and priority, within the
-    rows, oldest first, never less urgent than what waits, and every job leaves exactly once."""
+    """Whatever is added, taken and removed: batches are of one shape and priority, oldest first up
+    to the rows, never less urgent than what waits, and every job leaves exactly once."""
     queues = ShapeQueues(max_rows=4, max_delay=0.0)
     waiting: list[Job] = []
     for step in steps:
@@ -227,8 +213,10 @@ def test_no_job_is_lost_doubled_or_overtaken(steps: list[Job | str | int]) -> No
                 peers = [
                     each for each in waiting if (each.priority, each.key) == (urgent, head.key)
                 ]
-                assert batch == peers[: len(batch)]
-                assert sum(each.rows for each in batch) <= 4
+                rows = accumulate(each.rows for each in peers)
+                assert batch == [
+                    each for each, total in zip(peers, rows, strict=True) if total <= 4
+                ]
             waiting = [each for each in waiting if each not in batch]
         assert len(queues) == len(waiting)
         assert set(queues) == set(waiting)
