@@ -20,13 +20,13 @@ from app.models.repository.layout import ModelFiles
 from tests.engine.fakes import FakeFactory
 
 
-def outcome(candidate: Candidate, per_second: float, p95: float, memory: int = 1) -> Outcome:
+def outcome(candidate: Candidate, per_second: float, p95: float) -> Outcome:
     return Outcome(
         candidate=candidate,
         clients=2,
         per_second=per_second,
         p95_seconds=p95,
-        resident_bytes=memory,
+        resident_bytes=1,
     )
 
 

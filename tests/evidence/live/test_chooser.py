@@ -125,18 +125,11 @@ def test_the_fastest_candidate_takes_the_place_of_the_first(
     assert status["fast"].count == 2
     assert not status["first"].started
     assert bench.ask("first") == "first"
+    assert all(each.closed.is_set() for each in bench.tried.opened)
     assert bench.candidate("slow") == "takes 2.00 times as long as first"
     [line] = [each.message for each in caplog.records if "answers by default" in each.message]
     assert "double@1: fast answers by default" in line
     assert "better: 1.25 times the throughput" in line
-
-
-def test_what_was_opened_to_measure_is_closed(bench: Bench) -> None:
-    bench.load(FAST + group("slow", seconds=2.0))
-    bench.choose()
-    assert len(bench.tried.opened) == 8
-    assert all(each.closed.is_set() for each in bench.tried.opened)
-    assert sum(not each.closed.is_set() for each in bench.factory.opened) == 2
 
 
 def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:

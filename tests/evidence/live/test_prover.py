@@ -45,21 +45,6 @@ def test_other_outputs_prove_a_group(live: Live) -> None:
     assert all(predictor.closed.is_set() for predictor in live.beside.opened)
 
 
-def test_a_group_that_changes_nothing_is_ineffective(live: Live) -> None:
-    live.beside.seconds = 1.0
-    prove_all(live)
-    found = effect(live.served)
-    assert found.effective is False, found.reason
-    assert "changes nothing" in found.reason
-
-
-def test_the_default_group_without_a_base_has_nothing_to_differ_from(live: Live) -> None:
-    assert prove_all(live, "started")[0] == 1
-    assert effect(live.served, "main") == NOTHING_TO_COMPARE
-    assert effect(live.served) == UNKNOWN_EFFECT
-    assert not live.beside.specs
-
-
 def test_a_refused_group_says_why(live: Live) -> None:
     """Such as bfloat16 on a processor without it."""
     live.beside.refuse = BackendError("this processor has no fast bfloat16")
@@ -67,17 +52,26 @@ def test_a_refused_group_says_why(live: Live) -> None:
     assert effect(live.served) == Effect(None, "cannot start: this processor has no fast bfloat16")
 
 
+DIED = "cannot start: killed"
+
+
 @pytest.mark.parametrize(
-    ("where", "error", "times", "first", "later"),
+    ("where", "error", "times", "first", "later", "proof"),
     [
-        ("selftest", WorkerCrashed("killed"), 1, "cannot start: killed", "changes nothing"),
-        ("selftest", WorkerCrashed("killed"), 2, "cannot start: killed", "cannot start: killed"),
-        ("behaviour", BackendError("no room"), 1, "its runs failed: no room", "changes nothing"),
+        ("selftest", WorkerCrashed("killed"), 1, DIED, "changes nothing", False),
+        ("selftest", WorkerCrashed("killed"), 2, DIED, DIED, None),
+        ("behaviour", BackendError("full"), 1, "its runs failed: full", "changes nothing", False),
     ],
     ids=["died once", "died twice", "runs failed"],
 )
 def test_what_may_pass_is_tried_again_later(
-    live: Live, where: str, error: Exception, times: int, first: str, later: str
+    live: Live,
+    where: str,
+    error: Exception,
+    times: int,
+    first: str,
+    later: str,
+    proof: bool | None,
 ) -> None:
     """Not at once and not never. The system may have ended a process for want of memory; one that
     dies again is refused for good."""
@@ -88,7 +82,8 @@ def test_what_may_pass_is_tried_again_later(
     assert effect(live.served) == Effect(None, first)
     clock.advance(RETRY_SECONDS + 1)
     assert prover.prove_one()
-    assert later in effect(live.served).reason
+    found = effect(live.served)
+    assert (found.effective, later in found.reason) == (proof, True)
     clock.advance(RETRY_SECONDS + 1)
     assert not prover.prove_one()
 
@@ -96,7 +91,9 @@ def test_what_may_pass_is_tried_again_later(
 def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
     """Nothing is opened for a group that nobody uses, unless all are to be proven."""
     count, prover = prove_all(live, "started")
-    assert count == 1  # main
+    assert count == 1
+    assert effect(live.served, "main") == NOTHING_TO_COMPARE
+    assert not live.beside.specs
     answer(live.registry, group="spare")
     assert prover.prove_one()
     assert effect(live.served) != UNKNOWN_EFFECT

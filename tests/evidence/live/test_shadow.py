@@ -84,38 +84,27 @@ def test_one_sample_waits_and_the_rest_is_dropped(live: Live, build: Build) -> N
     assert shadow.waiting()
 
 
-def test_a_refused_group_is_not_tried_again(live: Live, build: Build) -> None:
-    live.beside.refuse = BackendError("no GPU")
-    shadow = build()
-    for _ in range(2):
-        replay(shadow, live.served)
-    assert live.observer.outcomes == ["failed", "dropped"]
-    assert len(live.beside.specs) == 1
-
-
 @pytest.mark.parametrize(
-    ("deaths", "outcomes"),
-    [(1, ["failed", "replayed", "replayed"]), (2, ["failed", "failed", "dropped"])],
-    ids=["once", "twice"],
+    ("where", "error", "times", "outcomes"),
+    [
+        ("selftest", BackendError("no GPU"), 1, ["failed", "dropped"]),
+        ("selftest", WorkerCrashed("killed"), 1, ["failed", "replayed", "replayed"]),
+        ("selftest", WorkerCrashed("killed"), 2, ["failed", "failed", "dropped"]),
+        ("behaviour", WorkerCrashed("killed"), 1, ["failed", "replayed"]),
+    ],
+    ids=["refused", "died once as it opened", "died twice", "died in a run"],
 )
-def test_a_process_that_dies_once_while_it_is_opened_is_no_refusal(
-    live: Live, build: Build, deaths: int, outcomes: list[str]
+def test_a_group_that_fails_is_tried_again_unless_it_is_refused(
+    live: Live, build: Build, where: str, error: Exception, times: int, outcomes: list[str]
 ) -> None:
-    """The system may have ended it for want of memory; one that dies again is its group's doing."""
-    live.beside.selftest = failing(lambda: WorkerCrashed("killed"), times=deaths)
+    """The system may have ended a process for want of memory; one that dies again as it is opened
+    is its group's doing."""
+    setattr(live.beside, where, failing(lambda: error, times=times))
     shadow = build()
     for _ in outcomes:
         replay(shadow, live.served)
     assert live.observer.outcomes == outcomes
-
-
-def test_a_crash_ends_one_replay(live: Live, build: Build) -> None:
-    live.beside.behaviour = failing(lambda: WorkerCrashed("gone"), times=1)
-    shadow = build()
-    replay(shadow, live.served)
     assert live.beside.opened[0].closed.is_set()
-    replay(shadow, live.served)
-    assert live.observer.outcomes == ["failed", "replayed"]
 
 
 def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Build) -> None:
@@ -168,9 +157,5 @@ def test_a_group_that_no_model_has_is_told(
     """It may come later by polling; a typing error would be noticed by nobody otherwise."""
     groups = tuple(InstanceGroup(name=each, backend="fake") for each in ("main", "spare"))
     warn_of_unknown_groups([name], [ModelConfig(default_group="main", instance_group=groups)])
-    lines = [
-        line
-        for line in caplog.messages
-        if f"SHADOW_GROUPS: no model has an instance group {name!r}" in line
-    ]
-    assert len(lines) == told
+    line = f"SHADOW_GROUPS: no model has an instance group {name!r}"
+    assert caplog.text.count(line) == told

@@ -114,11 +114,11 @@ def test_the_whole_interval_counts(low: float, high: float, faster: bool, open_:
 
 
 def candidate(
-    group: str, gain: float, megabytes: int, *, fit: bool = True, seconds: float | None = None
+    group: str, gain: float, megabytes: int, *, seconds: float | None = None
 ) -> Candidate:
     return Candidate(
         group=group,
-        fit=fit,
+        fit=True,
         reason="",
         gain=gain,
         seconds=seconds,
