@@ -248,14 +248,6 @@ def test_what_a_call_was_given_goes_with_it(one: Pool, function: str) -> None:
         wait_until(lambda: watched() is None)
 
 
-def test_a_process_that_dies_while_idle_costs_nobody(one: Pool) -> None:
-    """SIGKILL between two calls: the next one is answered by a new process."""
-    pid = one.echo().meta["pid"]
-    end_idle(pid)
-    assert one.echo().meta["pid"] != pid
-    assert one.reasons == ["killed"]
-
-
 def test_a_signal_to_the_whole_process_group_ends_no_process(one: Pool) -> None:
     pid = one.echo().meta["pid"]
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -429,16 +421,6 @@ def test_an_unknown_function_is_an_installation_error(one: Pool) -> None:
         one.call("no_such_function").result(timeout=60)
 
 
-def test_a_neighbour_is_served_while_a_picture_hangs() -> None:
-    """With two processes, one hanging call does not delay the others."""
-    with Pool(count=2, wall_seconds=60.0) as pool:
-        hanging = pool.call("hang")
-        for _ in range(20):
-            pool.echo()
-        assert not hanging.done()
-    assert isinstance(hanging.exception(timeout=60), Overloaded)
-
-
 def test_a_full_queue_refuses_and_urgent_work_passes(gate: Gate) -> None:
     """The n-th waiting call is taken, the next refused at once with a time to come back."""
     with Pool(queue_size=2, wall_seconds=60.0) as pool:
@@ -486,17 +468,6 @@ def test_who_leaves_a_running_call_costs_nobody_a_process(gate: Gate) -> None:
         waiting = pool.call("echo")
         gate.open()
         assert waiting.result(timeout=60).meta["pid"] == pid
-
-
-def test_a_call_past_its_deadline_never_starts(gate: Gate) -> None:
-    """Queued work that nobody waits for any more is not done."""
-    with Pool(wall_seconds=60.0) as pool:
-        gate.hold(pool)
-        late = pool.call("echo", deadline=time.monotonic() + 0.01)
-        threading.Timer(0.05, gate.open).start()
-        with pytest.raises(DeadlineExceeded):
-            late.result(timeout=60)
-        assert not pool.reasons
 
 
 def test_a_short_deadline_kills_no_process_until_two_seconds_later() -> None:

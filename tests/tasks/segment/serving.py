@@ -27,6 +27,8 @@ INFO = ServedModelInfo(
     outputs=(TensorSpec("d0", "float32", (-1, 1, 320, 320)),),
 )
 
+MAPPED = ("/memfd:requests", "/memfd:replies")
+"""The memory shared with codec processes, which they map at its first use."""
 Network = Callable[[Array], Array]
 T = TypeVar("T")
 
@@ -73,12 +75,12 @@ class Server:
 
 
 @contextmanager
-def served(*, wall_seconds: float = 60.0, budget: int = 1 << 30, **limits: Any) -> Iterator[Server]:
+def served(*, wall_seconds: float = 60.0, **limits: Any) -> Iterator[Server]:
     """A server of its own; no picture is held at its end."""
     lost: list[str] = []
     codecs = Codecs(
         pool=CodecPool(count=2, wall_seconds=wall_seconds, on_restart=lost.append),
-        pictures=PictureStore(budget=budget),
+        pictures=PictureStore(budget=1 << 30),
         limits=PictureLimits(**limits),
     )
     server = Server(codecs, lost)

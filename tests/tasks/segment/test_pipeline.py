@@ -5,8 +5,8 @@ import contextlib
 import io
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from app.contracts.errors import (
     DeadlineExceeded,
     ImageUnreadable,
     OutputTooLarge,
-    Overloaded,
     PaddlepoolError,
 )
 from app.contracts.tensors import Array, TensorSpec
@@ -28,21 +27,16 @@ from app.tasks.segment.request import read_options
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures
-from tests.tasks.segment.serving import INFO, Server, bright, pixels_of, served
-
-MAPPED = ("/memfd:requests", "/memfd:replies")
-"""The memory shared with codec processes, which they map at its first use."""
-
+from tests.tasks.segment.serving import INFO, MAPPED, Server, bright, pixels_of, served
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
 
 
 @pytest.mark.slow
 def test_a_picture_costs_its_caller_the_pixels_it_has(server: Server) -> None:
-    spent: list[tuple[str, int]] = []
-    with calling("somebody", quota=SimpleNamespace(spend=lambda *each: spent.append(each))):
+    with calling("somebody", quota=(quota := Mock())):
         server.ask(PHOTO, size="preview")
-    assert spent == [("pixels", 200 * 150)]
+    quota.spend.assert_called_once_with("pixels", 200 * 150)
 
 
 def test_the_mask_of_a_small_picture_weighs_every_level() -> None:
@@ -196,16 +190,6 @@ def test_no_metadata_is_copied(server: Server, file_format: str) -> None:
     assert not {"exif", "comment", "icc_profile"} & Image.open(io.BytesIO(result.image)).info.keys()
 
 
-def test_crop_returns_the_foreground_box(server: Server) -> None:
-    whole = server.ask(PHOTO)
-    cropped = server.ask(PHOTO, crop="true")
-    box = whole.box
-    assert (cropped.width, cropped.height) == (box.width, box.height)
-    assert box.width < 200
-    area = pixels_of(whole)[box.top : box.top + box.height, box.left : box.left + box.width]
-    assert np.array_equal(area, pixels_of(cropped))
-
-
 @pytest.mark.parametrize(
     ("threshold", "levels"), [("0", {255}), ("0.5", {0, 255}), ("1", {0, 255})]
 )
@@ -326,16 +310,6 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
         server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))
     with pytest.raises(ImageUnreadable):
         server.ask(PHOTO[:200])
-
-
-def test_a_full_picture_budget_is_overload() -> None:
-    with served(budget=100_000) as server:
-        request = read_options(PHOTO, {})
-        first = server.prepare(request)
-        with pytest.raises(Overloaded):
-            server.prepare(request)
-        first.release()
-        server.prepare(request).release()
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -128,11 +128,10 @@ def classify(pipeline: SentimentPipeline, texts: Sequence[str]) -> tuple[TextSco
 
 
 def test_texts_cost_their_caller_one_each(pipeline: SentimentPipeline) -> None:
-    spent: list[tuple[str, int]] = []
-    with calling("somebody", quota=SimpleNamespace(spend=lambda *each: spent.append(each))):
+    with calling("somebody", quota=(quota := Mock())):
         classify(pipeline, ["one", "two", "three"])
         classify(pipeline, ["four"])
-    assert spent == [("texts", 3), ("texts", 1)]
+    assert quota.spend.mock_calls == [call("texts", 3), call("texts", 1)]
 
 
 @pytest.mark.parametrize(
