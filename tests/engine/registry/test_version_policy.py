@@ -92,25 +92,6 @@ def test_a_policy_chooses_versions(bench: Bench, policy: str, expected: list[int
             pass
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        'kind = "newest"',
-        "count = 0",
-        'kind = "specific"',
-        "versions = [1]",
-        'kind = "all"\ncount = 2',
-        "extra = 1",
-    ],
-)
-def test_a_policy_that_contradicts_itself_is_refused(bench: Bench, policy: str) -> None:
-    """The index names config.toml."""
-    bench.prepare(policy, 1)
-    with pytest.raises(PaddlepoolError, match=r"double/config\.toml: version_policy"):
-        bench.registry.load("double")
-    assert "config.toml" in bench.registry.index()[0].reason
-
-
 def test_an_older_version_stands_in_beside_a_damaged_one(bench: Bench) -> None:
     """The two latest that are fit, while version 3 is not."""
     bench.prepare("count = 2", 1, 2, 3)

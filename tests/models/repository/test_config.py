@@ -81,6 +81,21 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, lines: list[str], named:
 
 
 @pytest.mark.parametrize(
+    "policy",
+    [
+        'kind = "newest"',
+        "count = 0",
+        'kind = "specific"',
+        "versions = [1]",
+        'kind = "all"\ncount = 2',
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(tmp_path: Path, policy: str) -> None:
+    with pytest.raises(ConfigError, match=r"config\.toml: version_policy"):
+        loaded(tmp_path, f"[version_policy]\n{policy}\n")
+
+
+@pytest.mark.parametrize(
     ("threads", "cores", "gibibytes", "count"),
     [
         pytest.param(1, 2.0, 24, 2, id="one for each core"),
