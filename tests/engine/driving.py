@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -22,23 +21,14 @@ class Loop:
         self._thread.start()
 
     def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call `function` on the loop, in the caller's context; a coroutine or asyncio.Future that
-        it returns stands for its result. Cancelling the future cancels that, too."""
-        done: Future[Any] = Future()
+        """Call `function` on the loop, in the caller's context; a coroutine that it returns stands
+        for its result. Cancelling the future cancels that, too."""
 
-        def call() -> None:
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as error:
-                done.set_exception(error)
-                return
-            if inspect.iscoroutine(result):
-                chain(self.loop.create_task(result), done)
-            else:
-                done.set_result(result)
+        async def call() -> Any:
+            result = function(*args, **kwargs)
+            return await result if inspect.iscoroutine(result) else result
 
-        self.loop.call_soon_threadsafe(call, context=contextvars.copy_context())
-        return done
+        return asyncio.run_coroutine_threadsafe(call(), self.loop)
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What start() comes to; an asyncio.Future, alone or in a list, as a Future of threads."""

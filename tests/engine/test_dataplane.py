@@ -131,36 +131,22 @@ def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
     assert sizes == [4, 2]
 
 
-def test_a_payload_is_read_when_a_place_is_held(bench: Bench) -> None:
-    """Where there is none it is never asked for; what it raises reaches the caller, and its place
-    goes to the next."""
-    calls = []
+def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> None:
+    """What it raises reaches the caller, and its place goes to the next."""
 
     async def read() -> list[float]:
-        calls.append(1)
         return [3.0]
 
     async def refuse() -> list[float]:
         raise InvalidParameter("the body is not JSON")
 
-    async def scenario() -> None:
+    async def scenario() -> Answer:
         for _ in range(20):
             with pytest.raises(InvalidParameter, match="not JSON"):
                 await bench.dataplane.run("several", refuse, timeout=PATIENCE)
-        answer = await bench.dataplane.run("several", read, timeout=PATIENCE)
-        assert (answer.value, len(calls)) == ([6.0], 1)
-        bench.pipeline.slow = []
-        held = [asyncio.create_task(ask(bench.dataplane, 1)) for _ in range(20)]
-        await asyncio.sleep(0)  # each holds a place now, or was refused one
-        assert 0 < len(bench.pipeline.slow) < len(held)
-        with pytest.raises(Overloaded):
-            await bench.dataplane.run("several", read, timeout=PATIENCE)
-        assert len(calls) == 1
-        for event in bench.pipeline.slow:
-            event.set()
-        await asyncio.gather(*held, return_exceptions=True)
+        return await bench.dataplane.run("several", read, timeout=PATIENCE)
 
-    bench.run(scenario())
+    assert bench.run(scenario()).value == [6.0]
 
 
 def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
@@ -209,23 +195,6 @@ def test_one_job_that_fails_fails_the_request_at_once(bench: Bench) -> None:
     gate.open()
 
 
-def test_a_request_that_is_given_up_leaves_the_queue(bench: Bench) -> None:
-    """Cancelling the task takes what has not started out of the queue."""
-    bench.factory.behaviour = gate = Gate()
-
-    async def give_up() -> None:
-        task = asyncio.create_task(ask(bench.dataplane, 1, 2, 3, 4, 5, 6))
-        await asyncio.to_thread(gate.wait_entered)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    bench.run(give_up())
-    assert bench.waiting() == 0
-    assert bench.pipeline.released == 1
-    gate.open()
-
-
 def test_who_leaves_while_its_work_is_done_gives_its_place_back(bench: Bench) -> None:
     """And so does one whose picture turns out to be none."""
     bench.pipeline.slow = []
@@ -267,10 +236,13 @@ class Reading:
 
 def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
     """Both front doors share the six places: three pictures, three bodies, and no seventh of
-    either; the six are answered."""
+    either, whose body is not asked for; the six are answered."""
     read = Reading()
     waiting: list[Any] = []
     bench.pipeline.slow = read.slow = waiting
+
+    async def unread() -> list[float]:
+        raise AssertionError("there is no place for it")
 
     async def seven() -> list[Any]:
         asked: list[Coroutine[Any, Any, Any]] = [
@@ -281,7 +253,7 @@ def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
         await asyncio.sleep(0)
         for seventh in (
             bench.dataplane.infer("double", read, place_timeout=PATIENCE),
-            ask(bench.dataplane, 7),
+            bench.dataplane.run("several", unread, timeout=PATIENCE),
         ):
             with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
                 await seventh
@@ -340,6 +312,7 @@ def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(benc
     with pytest.raises(DeadlineExceeded, match="within the deadline of 6000 ms") as late:
         bench.run(dataplane.infer("double", read))
     assert late.value.limit == 6000
+    assert "group" not in late.value.message, "it has predictors running"
 
 
 @pytest.mark.parametrize("ending", ["left", "deadline", "failed"])

@@ -65,12 +65,3 @@ def test_a_deadline_that_a_restarting_group_misses_does_not_call_it_a_start(benc
         bench.infer(timeout=0.05)
     gate.open()
     bench.infer()
-
-
-def test_a_deadline_that_a_running_group_misses_is_just_that(bench: Bench) -> None:
-    """Nothing is said of the group."""
-    bench.factory.behaviour = gate = Gate()
-    with pytest.raises(DeadlineExceeded) as raised:
-        bench.infer(timeout=0.05)
-    gate.open()
-    assert "group" not in raised.value.message

@@ -12,7 +12,7 @@ import pytest
 from app.contracts.errors import BackendError
 from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.layout import ModelRepository
 from tests.engine.backends.test_process import opened
 from tests.engine.fakes import PATIENCE
 
@@ -24,15 +24,12 @@ pytestmark = [
 
 MODEL = ModelRepository(Path(__file__).parents[3] / "model_repo").read("u2netp", 1)
 """Every run of it is 0.1 s and more of arithmetic."""
-
-
-def groups_of_one_thread(files: ModelFiles) -> list[InstanceGroup]:
-    """Two of several threads each want more cores than two."""
-    return [
-        group
-        for group in files.config.instance_group
-        if group.threads == 1 and group.options.get("device") != "gpu"
-    ]
+GROUPS = [
+    group
+    for group in MODEL.config.instance_group
+    if group.threads == 1 and group.options.get("device") != "gpu"
+]
+"""Two of several threads each would want more cores than two."""
 
 
 @pytest.fixture
@@ -71,7 +68,7 @@ def watched(predictors: Sequence[ProcessPredictor]) -> Iterator[list[set[int]]]:
         watching.result()
 
 
-@pytest.mark.parametrize("group", groups_of_one_thread(MODEL), ids=lambda group: group.name)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
 def test_two_instances_may_use_every_core(two_cores: set[int], group: InstanceGroup) -> None:
     """No engine pins its threads: those of the next process would be pinned to the same core."""
     test = MODEL.selftest()

@@ -18,9 +18,8 @@ from tests.descriptors import open_descriptors
 Handler = Callable[..., tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
-def reply(layout: object, meta: object = None, seconds: object = 0.0) -> bytes:
-    answer = {"meta": {} if meta is None else meta, "arrays": layout, "seconds": seconds}
-    return json.dumps(answer).encode()
+def reply(layout: object, seconds: object = 0.0) -> bytes:
+    return json.dumps({"meta": {}, "arrays": layout, "seconds": seconds}).encode()
 
 
 MESSAGES: dict[str, Sequence[bytes]] = {
@@ -62,10 +61,6 @@ def attack(meta: Mapping[str, Any], *_: object) -> tuple[Mapping[str, Any], Mapp
         return _attack(str(meta["attack"]), wire)
 
 
-TURNS = {name: 1000.0 + number for number, name in enumerate(MESSAGES)}
-"""Values in `x` that make the predictor below turn."""
-
-
 WRONG: dict[str, Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
     "another output": lambda y: ({}, {"1": y}),
     "wider numbers": lambda y: ({}, {"0": y.astype("<f8")}),
@@ -78,15 +73,11 @@ WRONG: dict[str, Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]]] =
 
 
 def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Target of a predictor: y = 2 x until it is given one of TURNS or a number of WRONG."""
-    wire = socket.socket(fileno=os.dup(_wire()))
+    """Target of a predictor: y = 2 x until it is given a number of WRONG, from 2000 on."""
 
     def handle(
         _meta: object, arrays: Mapping[str, Any], _descriptors: object
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        for name, value in TURNS.items():
-            if (arrays["x"] == value).any():
-                return _attack(name, wire)
         for number, wrong in enumerate(WRONG.values(), 2000):
             if (arrays["x"] == number).any():
                 return wrong(2 * arrays["x"])

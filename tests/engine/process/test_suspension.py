@@ -1,7 +1,6 @@
 """Processes that are held really stand still, go on, and end."""
 
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -12,16 +11,10 @@ from tests.e2e.process import state_of
 from tests.engine.fakes import PATIENCE
 from tests.ran import wait_until
 
-PROGRAM = "import sys; print('up', flush=True); sys.stdin.read()"
-
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
 
