@@ -105,16 +105,11 @@ def test_sentiment_returns_typed_emotions(asking: Asking) -> None:
     assert json.loads(request.content) == {"inputs": ["难过"], "parameters": {"top_k": 1}}
 
 
-def test_one_text_instead_of_a_list_is_a_type_error(asking: Asking) -> None:
+@pytest.mark.parametrize(("texts", "but"), [("难过", "not one text"), (None, "received NoneType")])
+def test_what_is_no_list_of_texts_is_a_type_error(asking: Asking, texts: Any, but: str) -> None:
     """A string is a sequence of characters and would be classified one by one."""
-    with pytest.raises(TypeError, match="a list of texts"):
-        asking().sentiment("难过")
-
-
-def test_no_list_at_all_is_a_type_error(asking: Asking) -> None:
-    """It names what is expected."""
-    with pytest.raises(TypeError, match="a list of texts, received NoneType"):
-        asking().sentiment(None)
+    with pytest.raises(TypeError, match=f"a list of texts, {but}"):
+        asking().sentiment(texts)
 
 
 def test_half_a_character_reaches_the_server_as_json_has_it(asking: Asking) -> None:
@@ -129,26 +124,8 @@ def test_half_a_character_reaches_the_server_as_json_has_it(asking: Asking) -> N
 def test_models_are_values_and_info_is_what_the_server_says(asking: Asking) -> None:
     """What is not known of a model that is not ready is None."""
     server = asking(*(httpx.Response(200, json={"models": [MODEL, UNREADABLE]}) for _ in "ab"))
-    assert server.models() == [
-        Model(
-            name="emotion",
-            version=1,
-            state="READY",
-            reason=None,
-            task="sentiment",
-            labels=("angry", "happy"),
-            predictors=("onednn", "native"),
-        ),
-        Model(
-            name="broken",
-            version=None,
-            state="UNAVAILABLE",
-            reason="no manifest",
-            task=None,
-            labels=None,
-            predictors=None,
-        ),
-    ]
+    values = MODEL | {"labels": ("angry", "happy"), "predictors": ("onednn", "native")}
+    assert server.models() == [Model(**values), Model(**UNREADABLE)]
     assert server.info()["models"][0] == MODEL
 
 
