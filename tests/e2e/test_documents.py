@@ -61,7 +61,6 @@ NOT_RUN = {
     "python deploy/check_dashboard.py": "needs Prometheus; tests/deploy runs it",
     "make load": "takes minutes",
     "make fuzz": "takes minutes",
-    ".venv/bin/python loadtest/hostile_pictures.py": "takes minutes",
     ".venv/bin/python loadtest/soak.py": "takes hours; tests/loadtest runs some seconds of it",
     "paddlepool derive": "changes the repository; tests/making/programs does it to a copy",
     ".venv/bin/python -m pip install -e '.[quantize]'": "installs",
