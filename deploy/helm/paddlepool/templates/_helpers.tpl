@@ -46,7 +46,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Both autoscalers' steps: without them Kubernetes ends most replicas at once (loadtest/burst.py). */}}
+{{/* Both autoscalers' steps: without them Kubernetes ends most replicas at once. */}}
 {{- define "paddlepool.scaling" -}}
 scaleUp:
   stabilizationWindowSeconds: 0
