@@ -6,7 +6,6 @@ probe is a program `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` t
 """
 
 import contextlib
-import json
 import shutil
 import sys
 import tempfile
@@ -16,9 +15,17 @@ from pathlib import Path
 
 import tomlkit
 from cases import TEXT, text_request
-from harness import HOST, ROOT, Server, free_port, request, running_program, running_server
-from load_clients import HttpWay, Way
-from peers import loops
+from harness import (
+    HOST,
+    ROOT,
+    Server,
+    free_port,
+    json_request,
+    request,
+    running_program,
+    running_server,
+)
+from load_clients import HttpWay
 from pydantic import BaseModel
 
 from app.contracts.resources import available_cores
@@ -48,12 +55,11 @@ def int8_repository(directory: Path) -> Path:
 
 
 @contextlib.contextmanager
-def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[str, Way]]]:
+def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[str, HttpWay]]]:
     """Start this server, then the others; return ways to request the same answer, by name."""
-    plain = json.dumps({"text": TEXT}).encode()
-    text = request("POST", "/sentiment", plain, content_type="application/json")
+    text = json_request("/sentiment", {"text": TEXT})
     live = request("GET", LIVE)
-    ways: dict[str, dict[str, Way]] = {}
+    ways: dict[str, dict[str, HttpWay]] = {}
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
 
         def start(name: str, server: AbstractContextManager[Server], **asked: bytes) -> None:
@@ -66,17 +72,17 @@ def beside(before: Path | None, probe: Path | None) -> Iterator[dict[str, dict[s
                 server = running_server(repository, checkout=checkout)
                 start(name, server, text=text_request(TEXT), live=live)
         version = max((repository / MODEL).glob("[0-9]*"), key=lambda each: int(each.name))
-        program, port = version / "int8.onnx", free_port()
+        port = free_port()
         if probe is not None:
-            command = [sys.executable, probe, program, version / "tokenizer.json"]
-            cores = max(1, int(available_cores()))
-            command += ["--port", str(port), "--predictors", str(cores)]
+            files = [version / "int8.onnx", version / "tokenizer.json"]
+            predictors = max(1, int(available_cores()))
+            options = ["--port", port, "--predictors", predictors]
+            command = [sys.executable, probe, *files, *options]
             start("probe", running_program(command, port, path="/openapi.json"), text=text)
             port = free_port()
         bare = running_program([sys.executable, __file__, port], port, path=LIVE)
         start("FastAPI", bare, text=text, live=live)
-        loop = loops(stack, "onnxruntime as served", program, "text", TEXT.encode(), threads=1)
-        yield ways | {"loop": {"text": loop}}
+        yield ways
 
 
 def bare_fastapi(port: int) -> None:

@@ -10,11 +10,9 @@ docs/benchmark.md` writes page and chart from that file.
 """
 
 import argparse
-import asyncio
 import contextlib
 import io
 import json
-import math
 import os
 import shutil
 import statistics
@@ -22,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvloop
-from cases import mask_request, newest, picture, wait_chosen
+from cases import mask_request, picture, wait_chosen
 from harness import (
     NO_ANSWER,
     ROOT,
@@ -49,13 +46,14 @@ from harness import (
     status_of,
     wait_until,
 )
-from load_clients import HttpWay, checked, connected, scheduled
-from pages import filled, markdown_table
+from load_clients import HttpWay, arrivals, checked
+from pages import Column, filled, page_parser, ranked_table, write_page
 from peer_servers import PEER_SERVERS, START_SECONDS, running
-from peers import as_onnx, measure, pictures
+from peers import as_onnx, measure, pictures, short_name, table
 from PIL import Image
 from tqdm import tqdm
 
+from app.cli.shared import read_version
 from app.evidence.comparison.plot import DEFAULT, OTHER, open_figure, save_figure
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import describe_machine
@@ -89,8 +87,8 @@ class Subject:
     changed_by: str = "restart"
 
 
-def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> Iterator[Subject]:
-    """Return this server, then, if wanted, each peer that pictures() could install."""
+def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subject]:
+    """Return this server, then each peer that pictures() could install."""
     repository, asked = scratch / "repository", mask_request(picture())
     shutil.copytree(files.directory.parent, repository / files.name)
 
@@ -121,7 +119,7 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> It
         changed_by="a directory",
     )
     onnx = as_onnx(files, scratch)
-    for peer in PEER_SERVERS if peers else ():
+    for peer in PEER_SERVERS:
         if peer.installed.exists():
             home = scratch / f"alone-{peer.name}"
             yield Subject(
@@ -134,32 +132,20 @@ def subjects(files: ModelFiles, scratch: Path, *, cores: int, peers: bool) -> It
 
 
 def flood(port: int, asked: bytes, *, rate: float) -> Row:
-    """Send `rate` requests per second, each on its own connection, then one more."""
-    after = (number / rate for number in range(int(rate * FLOOD_SECONDS)))
-    ended = uvloop.run(scheduled(partial(_tried, port, asked), after))
-    answered = sorted(seconds for status, seconds in ended if status == 200)
-    refused = [seconds for status, seconds in ended if status in (429, 503)]
+    """Send `rate` requests per second, then one more."""
+    ended = arrivals(port, asked, rate=rate, seconds=FLOOD_SECONDS, patience=PATIENCE_SECONDS)
+    answered = [each.seconds for each in ended if each.status == 200]
+    refused = sum(each.status in (429, 503) for each in ended)
     time.sleep(1.0)
     return {
         "per_second": rate,
         "sent": len(ended),
         "answered": len(answered),
-        "p50_seconds": statistics.median(answered) if answered else None,
         "p99_seconds": float(np.quantile(answered, 0.99)) if answered else None,
-        "refused": len(refused),
-        "refusal_seconds": statistics.median(refused) if refused else None,
-        "failed": len(ended) - len(answered) - len(refused),
+        "refused": refused,
+        "failed": len(ended) - len(answered) - refused,
         "next_seconds": next_answer(port, asked),
     }
-
-
-async def _tried(port: int, asked: bytes, due: float) -> tuple[int, float]:
-    """Send a request on its own connection; return the status, or 0, and the seconds since due."""
-    status = 0
-    with contextlib.suppress(*NO_ANSWER):
-        async with asyncio.timeout(PATIENCE_SECONDS), connected(port) as exchange:
-            status = (await exchange.send(asked)).status
-    return status, time.perf_counter() - due
 
 
 def next_answer(port: int, asked: bytes) -> float | None:
@@ -172,70 +158,50 @@ def next_answer(port: int, asked: bytes) -> float | None:
     return None
 
 
-class Watch:
-    """Replies to clients that send requests without pause and reconnect after a failure."""
+@contextlib.contextmanager
+def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Row]:
+    """Let clients send requests without pause while the block runs, and reconnect after a failure.
 
-    def __init__(self, port: int, asked: bytes) -> None:
-        self._port, self._asked = port, asked
-        self._began = time.perf_counter()
-        self.seconds = 0.0
-        """Seconds until the clients were asked to end."""
-        self.answered: list[float] = []
-        """The moments of answers with 200, in seconds from the start."""
-        self.failed: list[float] = []
-        """The moments of failures. A client that tries again and again has failed once."""
+    The row is filled after the block. A client that tries again and again has failed once.
+    """
+    began, found = time.perf_counter(), dict[str, Any]()
+    answers, failures = [began], [0] * clients
 
-    def now(self) -> float:
-        return time.perf_counter() - self._began
-
-    def ask(self, ending: threading.Event) -> None:
-        """Run one client until the event is set."""
+    def client(number: int, ending: threading.Event) -> None:
         failing = False
-        with contextlib.closing(Connection(self._port, timeout=PATIENCE_SECONDS)) as connection:
+        with contextlib.closing(Connection(port, timeout=PATIENCE_SECONDS)) as connection:
             while not ending.is_set():
                 status = 0
                 with contextlib.suppress(*NO_ANSWER):
-                    status = connection.send(self._asked).status
+                    status = connection.send(asked).status
                 if status == 200:
-                    self.answered.append(self.now())
+                    answers.append(time.perf_counter())
                 elif not failing:
-                    self.failed.append(self.now())
+                    failures[number] += 1
                 failing = status != 200
                 if failing:
                     ending.wait(0.05)
 
-    def figures(self) -> Row:
-        """Return the number of failures, and the longest time without an answer."""
-        answers = sorted(at for at in self.answered if at <= self.seconds)
-        moments = [0.0, *answers, self.seconds]
-        gaps = [after - before for before, after in pairwise(moments)]
-        return {
-            "answered": len(answers),
-            "failed": len(self.failed),
-            "longest_gap_seconds": max(gaps),
-        }
-
-
-@contextlib.contextmanager
-def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Watch]:
-    """Let clients send requests while the block runs."""
-    watch = Watch(port, asked)
-    with meanwhile(*[watch.ask] * clients):
-        yield watch
-        watch.seconds = watch.now()
+    with meanwhile(*(partial(client, number) for number in range(clients))):
+        yield found
+        end = time.perf_counter()
+    moments = sorted(at for at in answers if at < end)
+    found["answered"] = len(moments) - 1
+    found["failed"] = sum(failures)
+    found["longest_gap_seconds"] = max(b - a for a, b in pairwise([*moments, end]))
+    found["per_second_afterwards"] = sum(at > end - LATE_SECONDS for at in moments) / LATE_SECONDS
 
 
 def killed(server: Server, asked: bytes, *, clients: int) -> Row:
     """Kill the busiest process under load."""
-    with watched(server.port, asked, clients=clients) as watch:
+    with watched(server.port, asked, clients=clients) as found:
         before = {pid: cpu_seconds(pid, below=False) for pid in descendants(server.pid)}
         time.sleep(KILL_AFTER_SECONDS)
         used = {pid: cpu_seconds(pid, below=False) - had for pid, had in before.items()}
         busiest = max(used, key=lambda pid: used[pid], default=server.pid)
         os.kill(busiest if used.get(busiest, 0.0) > 0.5 else server.pid, 9)
         time.sleep(AFTERWARDS_SECONDS)
-    late = sum(0 <= watch.seconds - at < LATE_SECONDS for at in watch.answered)
-    return watch.figures() | {"per_second_afterwards": late / LATE_SECONDS}
+    return found
 
 
 def bomb() -> bytes:
@@ -250,7 +216,7 @@ def hostile(server: Server, subject: Subject) -> Row:
     good = picture()
     bad = {"bomb": bomb(), "truncated": good[: len(good) // 2], "no picture": b"hello" * 100}
     calm, memory = memory_of(server.pid), [0]
-    with watched(server.port, subject.ask(good), clients=1) as watch:
+    with watched(server.port, subject.ask(good), clients=1) as found:
         time.sleep(2.0)
         with repeated(lambda: memory.append(memory_of(server.pid)), every=lambda: 0.02):
             replies = {
@@ -258,7 +224,7 @@ def hostile(server: Server, subject: Subject) -> Row:
                 for name, body in bad.items()
             }
         time.sleep(2.0)
-    return watch.figures() | {"status": replies, "memory_growth_bytes": max(memory) - calm}
+    return found | {"status": replies, "memory_growth_bytes": max(memory) - calm}
 
 
 def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
@@ -266,18 +232,18 @@ def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         server = first.enter_context(started(subject, asked, taken_to_start))
         port = server.port
-        with watched(port, asked, clients=2) as watch:
+        with watched(port, asked, clients=2) as found:
             time.sleep(3.0)
-            began = watch.now()
+            began = time.perf_counter()
             if subject.change is not None:
                 subject.change(server)
             else:
                 first.close()
                 second.enter_context(subject.open(port=port))
                 checked(ask(port, asked))
-            taken = watch.now() - began
+            taken = time.perf_counter() - began
             time.sleep(3.0)
-    return watch.figures() | {"by": subject.changed_by, "seconds": taken}
+    return found | {"by": subject.changed_by, "seconds": taken}
 
 
 @contextlib.contextmanager
@@ -309,18 +275,18 @@ def trouble(subject: Subject, *, cores: int) -> Row:
 
 def run(given: argparse.Namespace) -> Row:
     """Measure all servers on this machine."""
-    repository = ModelRepository(given.repository)
-    cores, files = len(os.sched_getaffinity(0)), newest(repository, "u2netp")
+    repository = ModelRepository(ROOT / "model_repo")
+    cores, files = len(os.sched_getaffinity(0)), read_version(repository, "u2netp", None)
     began = time.time()
     report: Row = {"machine": describe_machine(cores=cores), "cores": cores}
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
-        with pictures(repository, scratch, threads=cores, peers=given.peers) as contests:
+        with pictures(repository, scratch, threads=cores) as contests:
             report["masks"] = measure(
                 "masks", contests["masks"], seconds=given.seconds, rounds=given.rounds
             )
         print(json.dumps(report["masks"]), file=sys.stderr)
-        everyone = list(subjects(files, scratch, cores=cores, peers=given.peers))
+        everyone = list(subjects(files, scratch, cores=cores))
         report["trouble"] = {each.name: [] for each in everyone}
         for _ in range(given.repeats):
             for each in tqdm(everyone, unit="server", disable=None):
@@ -342,75 +308,15 @@ def _machine(found: Row) -> str:
     return filled(
         "benchmark_machine",
         found=found,
-        masks=_masks(found["masks"]),
+        masks=table(found["masks"]),
         starts=3 * found["repeats"],
         flood=FLOOD_SECONDS,
         patience=PATIENCE_SECONDS,
         clients=2 * found["cores"],
         late=LATE_SECONDS,
         bomb=len(bomb()) / 1000,
-        troubles="\n\n".join(_table(columns, found["trouble"]) for columns in TROUBLES),
+        troubles="\n\n".join(ranked_table(columns, found["trouble"]) for columns in TROUBLES),
     )
-
-
-Cell = tuple[float, str]
-"""A value to compare, and its text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; `found` returns the figures of one server, or a text.
-
-    `best` is None if there is no best server: each has another load, or any value may be right.
-    """
-
-    head: str
-    found: Callable[[Any], Sequence[float | None] | str]
-    unit: str = ""
-    factor: float = 1.0
-    best: Callable[[Iterable[float]], float] | None = min
-
-    def cell(self, measured: Any) -> Cell:
-        """The median, and the text with the lowest and highest figure; None is infinite."""
-        if isinstance(found := self.found(measured), str):
-            return 0.0, found
-        figures = [math.inf if each is None else each for each in found]
-        low, middle, high = (
-            _digits(self.factor * each)
-            for each in (min(figures), statistics.median(figures), max(figures))
-        )
-        text = middle if middle == "none" else f"{middle} {self.unit}".strip()
-        return statistics.median(figures), text if low == high else f"{text} ({low}–{high})"
-
-
-def _table(columns: Sequence[Column], found: Mapping[str, Any]) -> str:
-    """Build a table with a line for each server; the best figure of a column is bold."""
-    lines = {name: [name] for name in found}
-    for column in columns:
-        cells = {name: column.cell(measured) for name, measured in found.items()}
-        competing = {value for name, (value, _) in cells.items() if not name.startswith("bare")}
-        best = column.best(competing) if column.best and len(competing) > 1 else None
-        for name, (value, text) in cells.items():
-            bold = value == best and not name.startswith("bare")
-            lines[name].append(f"**{text}**" if bold else text)
-    return markdown_table(["", *(column.head for column in columns)], lines.values())
-
-
-def _masks(masks: Sequence[Row]) -> str:
-    def rates(load: str) -> Column:
-        return Column(f"masks a second, {load}", lambda row: row["rates"][load], best=max)
-
-    columns = [
-        Column("one client", lambda row: row["seconds"], "ms", 1000),
-        *map(rates, masks[0]["per_second"]),
-        Column("memory", lambda row: row["memory_bytes"], "MB", 1e-6),
-        Column("mask", lambda row: row["agreement"].split()[2], best=None),
-    ]
-    return _table(columns, {_name(row): row for row in masks})
-
-
-def _name(row: Row) -> str:
-    return str(row["name"]).replace(" /segment", "").replace("paddlepool", "Paddlepool")
 
 
 def _of(part: str, key: str) -> Callable[[list[Row]], list[float | None]]:
@@ -458,24 +364,17 @@ TROUBLES = (
 """The columns of each table."""
 
 
-def _digits(value: float) -> str:
-    """Three digits, and no exponent."""
-    if math.isinf(value):
-        return "none"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
 def draw(found: Row, target: Path) -> None:
     """Draw masks per second, latency and memory of the servers as an SVG."""
     servers = [row for row in found["masks"] if "bare" not in row["name"]][::-1]
-    load = list(servers[0]["per_second"])[-1]
+    load = list(servers[0]["rates"])[-1]
     panels = {
-        f"masks a second, {load}": [row["per_second"][load] for row in servers],
-        "one client's mask, ms": [1000 * row["p50_seconds"] for row in servers],
+        f"masks a second, {load}": [statistics.median(row["rates"][load]) for row in servers],
+        "one client's mask, ms": [1000 * statistics.median(row["seconds"]) for row in servers],
         "memory, MB": [statistics.median(row["memory_bytes"]) / 1e6 for row in servers],
     }
     figure, axes = open_figure(len(panels), width=9.6, height=2.6)
-    names = [_name(row) for row in servers]
+    names = [short_name(row) for row in servers]
     colours = [DEFAULT if "Paddlepool" in name else OTHER for name in names]
     for axis, (title, values) in zip(axes, panels.items(), strict=True):
         bars = axis.barh(names, values, color=colours)
@@ -488,26 +387,20 @@ def draw(found: Row, target: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="PAGE", help="measure, and write page and JSON")
-    what.add_argument("--render", type=Path, metavar="PAGE", help="write it from its JSON")
-    parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
+    parser = page_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=8, help="turns of each server")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a busy phase")
     parser.add_argument("--repeats", type=int, default=2, help="times each trouble is made")
-    parser.add_argument("--no-peers", dest="peers", action="store_false", help="this server alone")
     given = parser.parse_args()
-    out: Path = given.write or given.render
-    figures = out.with_suffix(".json")
-    (out.parent / "images").mkdir(parents=True, exist_ok=True)
-    report: dict[str, Row] = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
-    if given.write:
+
+    def report(before: Row) -> Row:
         found = run(given)
-        report[found["machine"].split(";")[0]] = found
-        figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    out.write_text(page(report), "utf-8")
-    draw(next(iter(report.values())), out.parent / "images" / "peers.svg")
+        return before | {found["machine"].split(";")[0]: found}
+
+    found = write_page(given, measure=report, page=page)
+    images = (given.write or given.render).parent / "images"
+    images.mkdir(exist_ok=True)
+    draw(next(iter(found.values())), images / "peers.svg")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ JSON file beside the page; `--render docs/capacity.md` writes the page from that
 eleven minutes on a quiet machine with at least two cores.
 """
 
-import argparse
 import contextlib
-import json
 import math
 import os
 import random
@@ -20,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from harness import (
 )
 from inputs import draw_picture
 from load_clients import HttpWay, arrivals, checked
-from pages import filled, markdown_table
+from pages import filled, markdown_table, page_parser, write_page
 from replicas import CONFIGURATION, balancer
 from tqdm import tqdm
 
@@ -317,30 +316,24 @@ def _number(value: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="PAGE", help="measure, and write page and JSON")
-    what.add_argument("--render", type=Path, metavar="PAGE", help="write it from its JSON")
+    parser = page_parser(__doc__)
     parser.add_argument("--haproxy", type=Path, default=shutil.which("haproxy"))
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a phase")
     parser.add_argument("--price", type=float, default=0.04, help="of a core for an hour")
     given = parser.parse_args()
-    out = given.write or given.render
-    figures = out.with_suffix(".json")
-    if given.write:
-        if given.haproxy is None:
-            parser.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
-        out.parent.mkdir(parents=True, exist_ok=True)
+    if given.write and given.haproxy is None:
+        parser.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
+
+    def report(before: dict[str, Any]) -> dict[str, Any]:
         asked = requests()
-        report: dict[str, Any] = {
+        found = {
             "machine": describe_machine(cores=available_cores()),
             "start": start(),
             "replicas": list(replica_rows(asked, given.seconds)),
         } | proxy_rows(asked, given.seconds, given.haproxy)
-        if figures.exists():
-            report["others"] = other_machines(json.loads(figures.read_text("utf-8")), report)
-        figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    out.write_text(page(json.loads(figures.read_text("utf-8")), price=given.price), "utf-8")
+        return found | {"others": other_machines(before, found) if before else {}}
+
+    write_page(given, measure=report, page=partial(page, price=given.price))
 
 
 if __name__ == "__main__":

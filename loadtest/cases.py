@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from harness import HOST, Server, ask, request, wait_until
+from harness import HOST, Server, ask, json_request, request, wait_until
 from inputs import draw_picture
 
-from app.models.repository.layout import ModelFiles, ModelRepository
+from app.cli.shared import read_version
+from app.models.repository.layout import ModelRepository
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
 CHOOSING_SECONDS = 600.0
@@ -41,8 +42,7 @@ def mask_request(body: bytes, *, model: str = "", predictor: str = "") -> bytes:
 def text_request(inputs: str | list[str], **parameters: str) -> bytes:
     """A request for the emotion of one text, or of each text of a list."""
     given = {name: value for name, value in parameters.items() if value}
-    body = json.dumps({"inputs": inputs, "parameters": given}).encode()
-    return request("POST", "/sentiment", body, content_type="application/json")
+    return json_request("/sentiment", {"inputs": inputs, "parameters": given})
 
 
 def load_request(model: str, *, key: str = "") -> bytes:
@@ -56,11 +56,6 @@ def form(path: str, file: str, picture: bytes, **fields: str) -> bytes:
     files = {file: ("p.jpg", picture, "image/jpeg")}
     made = httpx.Request("POST", f"http://{HOST}{path}", data=fields, files=files)
     return request("POST", path, made.read(), content_type=made.headers["content-type"])
-
-
-def newest(repository: ModelRepository, name: str) -> ModelFiles:
-    """The newest version in the repository."""
-    return repository.read(name, repository.versions(name)[0])
 
 
 def wait_chosen(server: Server) -> list[dict[str, Any]]:
@@ -86,7 +81,7 @@ def read_cases(directory: Path, *, only: str = "", predictor: str = "") -> list[
     repository = ModelRepository(directory)
     cases = []
     for name in [only] if only else repository.names():
-        config = newest(repository, name).config
+        config = read_version(repository, name, None).config
         count = config.group(config.default_group).count
         if config.pipeline == "segment":
             asked = mask_request(picture(), model=name, predictor=predictor)

@@ -1,6 +1,7 @@
 """Run a server process on a free local port, connect to it, and measure its memory."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -124,6 +125,11 @@ def request(
     if body:
         head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
     return head.encode("ascii") + b"\r\n" + body
+
+
+def json_request(path: str, body: object) -> bytes:
+    """Build a POST of JSON as bytes."""
+    return request("POST", path, json.dumps(body).encode(), content_type="application/json")
 
 
 @dataclass(frozen=True, slots=True)

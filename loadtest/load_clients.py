@@ -11,9 +11,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Protocol, cast
@@ -23,27 +22,24 @@ from harness import (
     CLOSED,
     HOST,
     IDLE_SECONDS,
+    NO_ANSWER,
     Connection,
-    Found,
     Reply,
     Server,
+    ask,
     complete,
     meanwhile,
 )
 
 FACTOR = 3.0
 """Multiple of the capacity, for an overload."""
-CONNECTIONS = 160
-"""More than the queued requests and those being rejected together."""
-
-Client = Callable[[], Reply]
-"""Send the request once, and wait for its reply."""
 
 
 class Way(Protocol):
     """One way to do the work of a benchmark."""
 
-    def client(self) -> AbstractContextManager[Client]: ...
+    def one(self) -> Reply:
+        """Do the work once."""
 
     def rate(self, *, clients: int, seconds: float) -> float:
         """Units, which are pictures or texts, per second of clients without pause."""
@@ -58,8 +54,12 @@ class HttpWay:
     units: int = 1
     status: int = 200
 
+    def one(self) -> Reply:
+        """Use a new connection. Raises RuntimeError for another status."""
+        return checked(ask(self.server.port, self.request), self.status)
+
     @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
+    def client(self) -> Iterator[Callable[[], Reply]]:
         """Return a client. Its calls raise RuntimeError for another status."""
         with contextlib.closing(Connection(self.server.port)) as connection:
             yield lambda: checked(connection.send(self.request), self.status)
@@ -93,7 +93,7 @@ def checked(reply: Reply, status: int = 200) -> Reply:
     return reply
 
 
-def one_client(way: Way, *, seconds: float) -> list[float]:
+def one_client(way: HttpWay, *, seconds: float) -> list[float]:
     """Seconds of each request of one client after its first; at least one request."""
     taken: list[float] = []
     with way.client() as ask:
@@ -105,7 +105,7 @@ def one_client(way: Way, *, seconds: float) -> list[float]:
 
 
 @contextlib.contextmanager
-def users(way: Way, *, number: int, pause: float, seed: int) -> Iterator[list[float]]:
+def users(way: HttpWay, *, number: int, pause: float, seed: int) -> Iterator[list[float]]:
     """Run users who pause `pause` seconds on average between requests, within the block.
 
     The list of latencies is complete after the block, which also raises the errors of users.
@@ -132,14 +132,24 @@ class Exchange(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     async def send(self, request: bytes) -> Reply:
-        """Send a request and wait for its reply. Raises one of NO_ANSWER."""
+        """Send a request and wait for its reply. Raises one of NO_ANSWER.
+
+        Closes the connection after an error, a reply that ends it, or a rejection that arrives
+        before the whole request is sent.
+        """
         if self.transport.is_closing():
             raise ConnectionError(CLOSED)
         self._received = bytearray()
         self._reply = asyncio.get_running_loop().create_future()
         self._began = time.perf_counter()
         self.transport.write(request)
-        return await self._reply
+        reply = None
+        try:
+            reply = await self._reply
+        finally:
+            if reply is None or reply.closes or self.transport.get_write_buffer_size():
+                self.transport.abort()
+        return reply
 
     def data_received(self, data: bytes) -> None:
         if self._reply is None or self._reply.done():
@@ -164,73 +174,56 @@ async def connected(port: int) -> AsyncIterator[Exchange]:
         exchange.transport.abort()
 
 
-async def scheduled(
-    work: Callable[[float], Awaitable[Found]], after: Iterable[float]
-) -> list[Found]:
-    """Begin work after each of these seconds, whether or not earlier work has ended.
-
-    It gets the moment at which it was due, as of time.perf_counter.
-    """
-    began = time.perf_counter()
-
-    async def one(due: float) -> Found:
-        await asyncio.sleep(due - time.perf_counter())
-        return await work(due)
-
-    return await asyncio.gather(*(one(began + seconds) for seconds in after))
-
-
 def arrivals(
-    port: int, request: bytes, *, rate: float, seconds: float, draw: random.Random | None = None
+    port: int,
+    request: bytes,
+    *,
+    rate: float,
+    seconds: float,
+    draw: random.Random | None = None,
+    patience: float = 60.0,
 ) -> list[Reply]:
-    """Send `rate` requests per second on free connections; wait for every reply.
+    """Send `rate` requests per second on free connections, whether or not earlier ones have ended.
 
-    They have equal distances, or with `draw` random ones as from many users.
+    They have equal distances, or with `draw` random ones as from many users. The seconds of a reply
+    begin when its request is due. Without a reply within `patience` seconds, the status is 0.
     """
     gaps = (draw.expovariate(rate) if draw else 1 / rate for _ in range(int(rate * seconds) - 1))
-    return uvloop.run(_arrivals(port, request, accumulate(gaps, initial=0.0)))
+    return uvloop.run(_arrivals(port, request, accumulate(gaps, initial=0.0), patience))
 
 
-async def _arrivals(port: int, request: bytes, after: Iterable[float]) -> list[Reply]:
+async def _arrivals(
+    port: int, request: bytes, after: Iterable[float], patience: float
+) -> list[Reply]:
     free: deque[Exchange] = deque()
-    places = asyncio.Semaphore(CONNECTIONS)
+    began = time.perf_counter()
 
-    async def one(_due: float) -> Reply:
-        async with places:
-            while free and time.perf_counter() - free[0].used > IDLE_SECONDS:
-                free.popleft().transport.abort()
-            exchange = free.pop() if free else await stack.enter_async_context(connected(port))
-            reply = await exchange.send(request)
-            # A rejection may arrive before the whole request is sent.
-            if reply.closes or exchange.transport.get_write_buffer_size():
-                exchange.transport.abort()
-            else:
-                free.append(exchange)
-            return reply
+    async def one(due: float) -> Reply:
+        await asyncio.sleep(began + due - time.perf_counter())
+        reply = Reply(0, {}, b"", 0.0)
+        with contextlib.suppress(*NO_ANSWER):
+            async with asyncio.timeout(patience):
+                while free and time.perf_counter() - free[0].used > IDLE_SECONDS:
+                    free.popleft().transport.abort()
+                exchange = free.pop() if free else await stack.enter_async_context(connected(port))
+                reply = await exchange.send(request)
+                if not exchange.transport.is_closing():
+                    free.append(exchange)
+        return replace(reply, seconds=time.perf_counter() - began - due)
 
     async with contextlib.AsyncExitStack() as stack:
-        return await scheduled(one, after)
+        return await asyncio.gather(*map(one, after))
 
 
-@dataclass(frozen=True, slots=True)
-class OverloadedWay:
-    """Requests arrive at three times the capacity, whether or not earlier ones are answered."""
+def overloaded(way: HttpWay, *, clients: int, seconds: float) -> tuple[float, list[float]]:
+    """Units answered per second at three times the capacity, and the seconds of each rejection.
 
-    calm: HttpWay
-    refusals: list[float] = field(default_factory=list)
-    """Seconds of each rejection."""
-
-    def client(self) -> AbstractContextManager[Client]:
-        return self.calm.client()
-
-    def rate(self, *, clients: int, seconds: float) -> float:
-        """Units answered per second. Raises RuntimeError for a status other than 200 and 503."""
-        way = self.calm
-        calm = way.rate(clients=clients, seconds=seconds)
-        began = time.perf_counter()
-        rate = FACTOR * calm / way.units
-        ended = arrivals(way.server.port, way.request, rate=rate, seconds=seconds)
-        elapsed = time.perf_counter() - began
-        self.refusals.extend(each.seconds for each in ended if each.status == 503)
-        answered = [checked(each) for each in ended if each.status != 503]
-        return way.units * len(answered) / elapsed
+    Raises RuntimeError for a status other than 200 and 503.
+    """
+    rate = FACTOR * way.rate(clients=clients, seconds=seconds) / way.units
+    began = time.perf_counter()
+    ended = arrivals(way.server.port, way.request, rate=rate, seconds=seconds)
+    elapsed = time.perf_counter() - began
+    answered = [checked(each) for each in ended if each.status != 503]
+    refusals = [each.seconds for each in ended if each.status == 503]
+    return way.units * len(answered) / elapsed, refusals

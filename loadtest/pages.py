@@ -1,7 +1,12 @@
 """Pages that benchmarks write: templates in Markdown, filled with figures, and their tables."""
 
+import argparse
+import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +35,80 @@ def markdown_table(
     """Build a Markdown table; `rule` aligns all columns but the first."""
     rules = ["---", *(rule for _ in heads[1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rules, *lines))
+
+
+def page_parser(description: str | None) -> argparse.ArgumentParser:
+    """Options of a script that measures and writes a page, or writes it from kept figures."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", type=Path, metavar="PAGE", help="measure, and write page and JSON")
+    what.add_argument("--render", type=Path, metavar="PAGE", help="write it from its JSON")
+    return parser
+
+
+def write_page(
+    given: argparse.Namespace,
+    *,
+    measure: Callable[[dict[str, Any]], dict[str, Any]],
+    page: Callable[[dict[str, Any]], str],
+) -> dict[str, Any]:
+    """Write the page of the figures beside it, which `measure` replaces if that is wanted."""
+    file: Path = given.write or given.render
+    figures = file.with_suffix(".json")
+    report = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
+    if given.write:
+        report = measure(report)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    file.write_text(page(report), "utf-8")
+    return report
+
+
+Cell = tuple[float, str]
+"""A value to compare, and its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; `found` returns the figures of one server, or a text.
+
+    `best` is None if there is no best server: each has another load, or any value may be right.
+    """
+
+    head: str
+    found: Callable[[Any], Sequence[float | None] | str]
+    unit: str = ""
+    factor: float = 1.0
+    best: Callable[[Iterable[float]], float] | None = min
+
+    def cell(self, measured: Any) -> Cell:
+        """The median, and the text with the lowest and highest figure; None is infinite."""
+        if isinstance(found := self.found(measured), str):
+            return 0.0, found
+        figures = [math.inf if each is None else each for each in found]
+        low, middle, high = (
+            digits(self.factor * each)
+            for each in (min(figures), statistics.median(figures), max(figures))
+        )
+        text = middle if middle == "none" else f"{middle} {self.unit}".strip()
+        return statistics.median(figures), text if low == high else f"{text} ({low}–{high})"
+
+
+def ranked_table(columns: Sequence[Column], found: Mapping[str, Any]) -> str:
+    """Build a table with a line for each server; the best figure of a column is bold."""
+    lines = {name: [name] for name in found}
+    for column in columns:
+        cells = {name: column.cell(measured) for name, measured in found.items()}
+        competing = {value for name, (value, _) in cells.items() if not name.startswith("bare")}
+        best = column.best(competing) if column.best and len(competing) > 1 else None
+        for name, (value, text) in cells.items():
+            bold = value == best and not name.startswith("bare")
+            lines[name].append(f"**{text}**" if bold else text)
+    return markdown_table(["", *(column.head for column in columns)], lines.values())
+
+
+def digits(value: float) -> str:
+    """Three digits, and no exponent."""
+    if math.isinf(value):
+        return "none"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

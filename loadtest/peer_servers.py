@@ -26,6 +26,7 @@ from harness import (
     Server,
     ask,
     free_port,
+    json_request,
     request,
     running_program,
     wait_until,
@@ -97,8 +98,7 @@ def _tensor(picture: bytes) -> bytes:
         "parameters": {"content_type": "base64"},
         "data": [base64.b64encode(picture).decode()],
     }
-    body = json.dumps({"inputs": [tensor]}).encode()
-    return request("POST", "/v2/models/u2netp/infer", body, content_type="application/json")
+    return json_request("/v2/models/u2netp/infer", {"inputs": [tensor]})
 
 
 def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mapping[str, str]:

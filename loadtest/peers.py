@@ -19,7 +19,6 @@ import contextlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,18 +30,19 @@ from typing import Any
 
 import cv2
 import numpy as np
-from cases import TEXT, newest, picture, text_request, wait_chosen
+from cases import TEXT, picture, text_request, wait_chosen
 from harness import ROOT, Reply, Server, memory_of, request, running_server
-from load_clients import Client, HttpWay, Way
+from load_clients import HttpWay, Way
+from pages import Column, ranked_table
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
+from app.cli.shared import read_version
 from app.engine.backends.handler import onnx_bytes
 from app.engine.backends.process import NICE
 from app.engine.process.answers import Reply as ChildReply
 from app.engine.process.child import Child
 from app.engine.process.environment import Limits
-from app.evidence.comparison.result import columns
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.observability.build_info import describe_machine
 
@@ -54,13 +54,9 @@ REQUESTS = {"masks": 4, "cut-outs": 4, "texts": 40}
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """One contender: the way of one client, and the clients and their way by the load's name.
-
-    `threads_each` threads compute one request.
-    """
+    """One contender: the way of one client, and the clients and their way by the load's name."""
 
     name: str
-    threads_each: int
     alone: Way
     loads: Mapping[str, tuple[int, Way]]
     pids: Sequence[int]
@@ -69,11 +65,6 @@ class Contender:
     rates: dict[str, list[float]] = field(default_factory=dict)
     memory_bytes: list[int] = field(default_factory=list)
     result: bytes = b""
-
-    def one(self) -> Reply:
-        """Do the work once, on a new connection."""
-        with self.alone.client() as ask:
-            return ask()
 
 
 Contests = dict[str, list[Contender]]
@@ -91,13 +82,9 @@ class LoopWay:
         body = {"body": np.frombuffer(self.payload, np.uint8)}
         return child.call(limit, body, timeout=60 + limit.get("seconds", 0))
 
-    @contextlib.contextmanager
-    def client(self) -> Iterator[Client]:
-        def once() -> Reply:
-            found = self._call(self.children[0], times=1)
-            return Reply(200, {}, found.arrays["result"].tobytes(), found.meta["durations"][0])
-
-        yield once
+    def one(self) -> Reply:
+        found = self._call(self.children[0], times=1)
+        return Reply(200, {}, found.arrays["result"].tobytes(), found.meta["durations"][0])
 
     def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - all are always busy
         with ThreadPoolExecutor(len(self.children)) as pool:
@@ -138,7 +125,6 @@ def bare(
         way = loops(stack, framework, model, task, payload, threads=threads)
         yield Contender(
             name=f"bare {framework} loop{note}",
-            threads_each=1,
             alone=way,
             loads=dict.fromkeys(loads, (threads, way)),
             pids=[child.pid for child in way.children],
@@ -168,11 +154,10 @@ def int8_of(files: ModelFiles) -> Path | None:
 @contextlib.contextmanager
 def server_of_one(
     files: ModelFiles, scratch: Path, *, precision: str = "auto"
-) -> Iterator[tuple[Server, str, int]]:
+) -> Iterator[tuple[Server, str]]:
     """Run a server with only this model, so that its memory is that of the task.
 
-    Yields it with the chosen group and the threads of its instances. Raises RuntimeError if it
-    chooses none within ten minutes.
+    Yields it with the chosen group. Raises RuntimeError if it chooses none within ten minutes.
     """
     repository = scratch / f"only-{files.name}"
     shutil.copytree(files.directory.parent, repository / files.name, dirs_exist_ok=True)
@@ -180,76 +165,69 @@ def server_of_one(
     with running_server(repository, environment=environment) as server:
         [choice] = wait_chosen(server)
         print(f"{files.name}: {choice['group']}, {choice['reason']}", file=sys.stderr)
-        groups = {each.name: each.threads for each in files.config.instance_group}
-        yield server, choice["group"], groups.get(choice["group"], 1)
+        yield server, choice["group"]
 
 
 @contextlib.contextmanager
 def pictures(
-    repository: ModelRepository, scratch: Path, *, threads: int, peers: bool
+    repository: ModelRepository, scratch: Path, *, threads: int, peers: bool = True
 ) -> Iterator[Contests]:
     """Compare masks, and cut-outs with rembg."""
-    files = newest(repository, "u2netp")
+    files = read_version(repository, "u2netp", None)
     onnx, body = as_onnx(files, scratch), picture()
-    contenders: dict[str, list[Contender]] = {"mask": [], "cutout": []}
+    contests: Contests = {"masks": [], "cut-outs": []}
 
-    def enter(name: str, server: Server, asked: Mapping[str, bytes], **options: Any) -> None:
-        for output, message in asked.items():
-            way = HttpWay(server, message)
-            loads = {f"{n} clients": (n, way) for n in (threads, 2 * threads)}
-            contenders[output].append(
-                Contender(name=name, alone=way, loads=loads, pids=[server.pid], **options)
-            )
+    def enter(task: str, name: str, server: Server, asked: bytes, **options: Any) -> None:
+        way = HttpWay(server, asked)
+        loads = {f"{n} clients": (n, way) for n in (threads, 2 * threads)}
+        contests[task].append(
+            Contender(name=name, alone=way, loads=loads, pids=[server.pid], **options)
+        )
+
+    def segment(output: str) -> bytes:
+        path = f"/segment?output={output}&format=png"
+        return request("POST", path, body, content_type="image/jpeg")
 
     with contextlib.ExitStack() as stack:
-        asked = {
-            output: request(
-                "POST", f"/segment?output={output}&format=png", body, content_type="image/jpeg"
-            )
-            for output in contenders
-        }
-        server, chosen, threads_each = stack.enter_context(server_of_one(files, scratch))
-        enter(f"paddlepool /segment ({chosen})", server, asked, threads_each=threads_each)
+        server, chosen = stack.enter_context(server_of_one(files, scratch))
+        enter("masks", f"paddlepool /segment ({chosen})", server, segment("mask"))
+        enter("cut-outs", f"paddlepool /segment ({chosen})", server, segment("cutout"))
         exact = server_of_one(files, scratch, precision="exact")
-        server, group, threads_each = stack.enter_context(exact)
+        server, group = stack.enter_context(exact)
         if group != chosen:
-            del asked["cutout"]
-            enter(f"paddlepool /segment ({group})", server, asked, threads_each=threads_each)
+            enter("masks", f"paddlepool /segment ({group})", server, segment("mask"))
         for peer in PEER_SERVERS if peers else ():
             try:
                 install(peer)
-                server = stack.enter_context(
-                    running(peer, onnx, scratch / peer.name, workers=threads)
-                )
+                home = scratch / peer.name
+                server = stack.enter_context(running(peer, onnx, home, workers=threads))
             except (subprocess.SubprocessError, OSError, RuntimeError) as error:
                 print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
                 continue
-            cutout = {"cutout": rembg_cutout(body)} if peer is REMBG else {}
-            threads_each = threads if peer is REMBG else 1
-            asked = {"mask": peer.ask(body)} | cutout
-            enter(peer.name, server, asked, threads_each=threads_each, read=peer.read)
+            enter("masks", peer.name, server, peer.ask(body), read=peer.read)
+            if peer is REMBG:
+                enter("cut-outs", peer.name, server, rembg_cutout(body))
         programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
         if int8 := int8_of(files):
             programs.append(("openvino", int8, ", int8"))
-        masks = contenders["mask"]
+        masks = contests["masks"]
         masks += bare(stack, programs, "picture", body, threads=threads, loads=masks[0].loads)
-        yield {"masks": masks, "cut-outs": contenders["cutout"]}
+        yield contests
 
 
 @contextlib.contextmanager
 def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[Contests]:
     """Compare single texts from many clients, and lists of 32 texts from few."""
-    files = newest(repository, "emotion")
+    files = read_version(repository, "emotion", None)
     programs = [("onnxruntime", as_onnx(files, scratch), "")]
     if int8 := int8_of(files):
         programs.append(("onnxruntime as served", int8, ", int8"))
     with contextlib.ExitStack() as stack:
-        server, group, threads_each = stack.enter_context(server_of_one(files, scratch))
+        server, group = stack.enter_context(server_of_one(files, scratch))
         single = HttpWay(server, text_request(TEXT))
         several = HttpWay(server, text_request([TEXT] * 32), 32)
         ours = Contender(
             name=f"paddlepool /sentiment ({group})",
-            threads_each=threads_each,
             alone=single,
             loads={"32 clients": (32, single), "4 of 32 texts": (4, several)},
             pids=[server.pid],
@@ -263,28 +241,33 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Measure latencies of one client, then the rate under each load, in turns; others are idle.
 
-    Returns the rows of the table. Ratios are to the first row, medians over rounds; above 1 is
-    more.
+    Returns a row for each. Results are compared with those of the first.
     """
     for each in contenders:
         for _ in range(3):
-            each.one()
+            each.alone.one()
     for number in tqdm(range(rounds), desc=task, unit="round", disable=None):
         turn = number % len(contenders)
         for each in (*contenders[turn:], *contenders[:turn]):
             for _ in range(REQUESTS[task]):
-                reply = each.one()
+                reply = each.alone.one()
                 each.seconds.append(reply.seconds)
                 each.result = each.read(reply)
             for load, (clients, way) in each.loads.items():
                 rate = way.rate(clients=clients, seconds=seconds)
                 each.rates.setdefault(load, []).append(rate)
             each.memory_bytes.append(sum(map(memory_of, each.pids)))
-    return [_row(task, each, contenders[0]) for each in contenders]
-
-
-def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
+    return [
+        {
+            "name": each.name,
+            "task": task,
+            "seconds": each.seconds,
+            "rates": each.rates,
+            "memory_bytes": each.memory_bytes,
+            "agreement": _agreement(task, each, contenders[0]),
+        }
+        for each in contenders
+    ]
 
 
 def _agreement(task: str, each: Contender, ours: Contender) -> str:
@@ -292,7 +275,7 @@ def _agreement(task: str, each: Contender, ours: Contender) -> str:
     if task == "texts":
         best = json.loads(ours.result)[0]["score"]
         score = best if each is ours else ast.literal_eval(each.result.decode())[0][1]
-        return f"best score within {abs(score - best):.0e}"
+        return f"score within {abs(score - best):.0e} of 1"
     found, expected = (
         np.asarray(cv2.imdecode(np.frombuffer(c.result, np.uint8), cv2.IMREAD_UNCHANGED), float)
         for c in (each, ours)
@@ -302,46 +285,31 @@ def _agreement(task: str, each: Contender, ours: Contender) -> str:
     return f"alpha within {np.abs(found - expected).mean():.2f} of 255 levels"
 
 
-def _row(task: str, each: Contender, ours: Contender) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "task": task,
-        "threads_each": each.threads_each,
-        "seconds": each.seconds,
-        "rates": each.rates,
-        "p50_seconds": statistics.median(each.seconds),
-        "p95_seconds": float(np.quantile(each.seconds, 0.95)),
-        "latency_ratio": _ratio(each.seconds, ours.seconds),
-        "per_second": {load: statistics.median(rates) for load, rates in each.rates.items()},
-        "throughput_ratio": {
-            load: _ratio(rates, ours.rates[load]) for load, rates in each.rates.items()
-        },
-        "memory_bytes": each.memory_bytes,
-        "agreement": _agreement(task, each, ours),
-    }
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table of measured rows: medians with the lowest and the highest figure.
+
+    The last column is the difference of the results from those of the first row.
+    """
+    task = rows[0]["task"]
+
+    def rates(load: str) -> Column:
+        return Column(f"{task} a second, {load}", lambda row: row["rates"][load], best=max)
+
+    columns = [
+        Column("one client", lambda row: row["seconds"], "ms", 1000),
+        *map(rates, rows[0]["rates"]),
+        Column("memory", lambda row: row["memory_bytes"], "MB", 1e-6),
+        Column(task.removesuffix("s"), lambda row: row["agreement"].split()[2], best=None),
+    ]
+    return ranked_table(columns, {short_name(row): row for row in rows})
 
 
-def show(table: Sequence[Mapping[str, Any]], *, cores: int) -> None:
-    """Latency, rate and memory, each with its ratio to the first row."""
-    first = table[0]
-    print(f"\n{first['task']} on {cores} cores, one run, in turns; ratios to the first line")
-    print(f"{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}")
-    lines = [["", "threads", "one client", "p95", "ratio"]]
-    for load in first["per_second"]:
-        lines[0] += [f"{load}, 1/s", "ratio"]
-    lines[0] += ["memory", ""]
-    for row in table:
-        times = (f"{1000 * row[name]:.1f} ms" for name in ("p50_seconds", "p95_seconds"))
-        line = [row["name"], str(row["threads_each"]), *times, f"{row['latency_ratio']:.2f}"]
-        for load, rate in row["per_second"].items():
-            line += [f"{rate:.2f}", f"{row['throughput_ratio'][load]:.2f}"]
-        lines.append([*line, f"{row['memory_bytes'][-1] / 1e6:.0f} MB", row["agreement"]])
-    print(columns(lines))
+def short_name(row: Mapping[str, Any]) -> str:
+    return str(row["name"]).replace(" /segment", "").replace("paddlepool", "Paddlepool")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--repository", type=Path, default=ROOT / "model_repo")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each contender")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a busy phase")
     parser.add_argument("--task", action="append", choices=("pictures", "texts"), help="only this")
@@ -350,20 +318,21 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
-    repository = ModelRepository(arguments.repository)
+    repository = ModelRepository(ROOT / "model_repo")
     with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
         for task in arguments.task or ("pictures", "texts"):
-            taking_part = (
-                pictures(repository, Path(directory), threads=cores, peers=arguments.peers)
+            with (
+                pictures(repository, scratch, threads=cores, peers=arguments.peers)
                 if task == "pictures"
-                else texts(repository, Path(directory), threads=cores)
-            )
-            with taking_part as contests:
+                else texts(repository, scratch, threads=cores)
+            ) as contests:
                 for name, contenders in contests.items():
-                    found = measure(
+                    rows = measure(
                         name, contenders, seconds=arguments.seconds, rounds=arguments.rounds
                     )
-                    show(found, cores=cores)
+                    print(f"\n{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}\n")
+                    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-from cases import form, mask_request
-from harness import HOST, Connection, Reply, ask, meanwhile, request
+from cases import form, mask_request, text_request
+from harness import HOST, Connection, Reply, ask, json_request, meanwhile, request
 from inputs import SENTENCES, draw_pictures
 
 BAD, DISCONNECTS = 0.05, 0.02
@@ -78,27 +78,15 @@ def good_requests() -> list[Asked]:
         Asked("/segment form", form("/segment?output=mask", "file", drawn[0].data), picture=True)
     )
     for texts in (*([text] for text in SENTENCES), list(SENTENCES[:4]), list(SENTENCES[4:12])):
-        found.append(Asked(f"/sentiment of {len(texts)}", _json("/sentiment", {"inputs": texts})))
+        found.append(Asked(f"/sentiment of {len(texts)}", text_request(texts)))
     draw = np.random.default_rng(5)
     digit = draw.random((1, 784), np.float32)
-    found.append(Asked("/v2 mnist", _json("/v2/models/mnist/infer", _tensor("image", digit))))
     pixels = draw.random((1, 3, 320, 320), np.float32)
-    head = _tensor("input", pixels, binary=True)
-    head["parameters"] = {"binary_data_output": True}
-    text = json.dumps(head).encode()
-    found.append(
-        Asked(
-            "/v2 u2netp",
-            request(
-                "POST",
-                "/v2/models/u2netp/infer",
-                text + pixels.tobytes(),
-                content_type="application/octet-stream",
-                headers={"Inference-Header-Content-Length": str(len(text))},
-            ),
-        )
-    )
-    return found
+    return [
+        *found,
+        Asked("/v2 mnist", _infer("mnist", "image", digit)),
+        Asked("/v2 u2netp", _infer_raw("u2netp", "input", pixels)),
+    ]
 
 
 def bad_requests() -> list[Asked]:
@@ -109,39 +97,45 @@ def bad_requests() -> list[Asked]:
         "none": b"GIF8",
         "bits": picture[:300] + bytes(300) + picture[600:],
     }
-    sentiment, infer = "/sentiment", "/v2/models/mnist/infer"
+    sentiment = "/sentiment"
+    bad_shape, bad_number = np.zeros((1, 3), np.float32), np.full((1, 784), np.nan, np.float32)
     return [
         *(
             Asked(f"broken {name}", mask_request(body), picture=True)
             for name, body in broken.items()
         ),
         Asked("unknown parameter", request("POST", "/segment?no=1", picture)),
-        Asked("no text", _json(sentiment, {"inputs": []})),
-        Asked("long text", _json(sentiment, {"inputs": "长" * 5000})),
+        Asked("no text", text_request([])),
+        Asked("long text", text_request("长" * 5000)),
         Asked("not JSON", request("POST", sentiment, b"{", content_type="application/json")),
-        Asked("wrong shape", _json(infer, _tensor("image", np.zeros((1, 3), np.float32)))),
-        Asked("no number", _json(infer, _tensor("image", np.full((1, 784), np.nan, np.float32)))),
+        Asked("wrong shape", _infer("mnist", "image", bad_shape)),
+        Asked("no number", _infer("mnist", "image", bad_number)),
         Asked("no path", request("GET", "/nothing")),
         Asked("no HTTP", b"\x16\x03\x01\x02\x00\r\n\r\n"),
         Asked("long header", request("GET", "/info", headers={"X-Long": "x" * 100_000})),
-        Asked(
-            "coding",
-            request("POST", sentiment, headers={"Transfer-Encoding": "gzip, chunked"}),
-        ),
+        Asked("coding", request("POST", sentiment, headers={"Transfer-Encoding": "gzip, chunked"})),
     ]
 
 
-def _json(path: str, body: Mapping[str, Any]) -> bytes:
-    return request("POST", path, json.dumps(body).encode(), content_type="application/json")
+def _infer(name: str, tensor: str, array: np.ndarray[Any, Any]) -> bytes:
+    """The tensor as JSON, to this model."""
+    described = {"name": tensor, "datatype": "FP32", "shape": array.shape, "data": array.tolist()}
+    return json_request(f"/v2/models/{name}/infer", {"inputs": [described]})
 
 
-def _tensor(name: str, array: np.ndarray[Any, Any], *, binary: bool = False) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": list(array.shape)}
-    if binary:
-        described["parameters"] = {"binary_data_size": array.nbytes}
-    else:
-        described["data"] = array.ravel().tolist()
-    return {"inputs": [described]}
+def _infer_raw(name: str, tensor: str, array: np.ndarray[Any, Any]) -> bytes:
+    """The tensor as bytes behind the JSON; the outputs are wanted as bytes, too."""
+    size = {"binary_data_size": array.nbytes}
+    described = {"name": tensor, "datatype": "FP32", "shape": array.shape, "parameters": size}
+    wanted = {"inputs": [described], "parameters": {"binary_data_output": True}}
+    head = json.dumps(wanted).encode()
+    return request(
+        "POST",
+        f"/v2/models/{name}/infer",
+        head + array.tobytes(),
+        content_type="application/octet-stream",
+        headers={"Inference-Header-Content-Length": str(len(head))},
+    )
 
 
 def same_answer(reply: Reply, calm: Reply) -> bool:

@@ -3,13 +3,12 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,tracing,page,reload}
+    .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
 with and without these settings; `group` two instance groups of a model. `api` compares this server
 with alternatives that cost its API process less, and `overload` three times the capacity with the
-capacity. The others compare HAProxy, Ray Serve, tracing, an open /compare page and reloads with the
-plain server.
+capacity. The others compare HAProxy, Ray Serve and reloads with the plain server.
 
 Both sides take turns in every round. A ratio above 1 means that the second side is better; its 90 %
 interval comes from resampled rounds. Exit code 1: a ratio is below --least.
@@ -17,12 +16,9 @@ interval comes from resampled rounds. Exit code 1: a ratio is below --least.
 
 import argparse
 import contextlib
-import http.server
-import json
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,17 +31,15 @@ import numpy as np
 from api_cost import beside
 from cases import Case, load_request, mask_request, picture, read_cases, text_request
 from harness import (
-    HOST,
     ROOT,
     Server,
     ask,
     cpu_seconds,
     memory_of,
     repeated,
-    request,
     running_server,
 )
-from load_clients import HttpWay, OverloadedWay, Way, checked, one_client, users
+from load_clients import HttpWay, checked, one_client, overloaded, users
 from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
@@ -53,8 +47,6 @@ from app.evidence.comparison.result import columns
 
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
-PAGE_SECONDS = 2.0
-"""As in app/service/api/static/comparison/feed.js."""
 RAY_SECONDS = 5.0
 """Time for Ray to restart HAProxy when a replica is ready, which closes its connections."""
 
@@ -77,14 +69,18 @@ class Pair:
     """The same work with and without the feature; `clients` keep the predictors busy."""
 
     name: str
-    without: Way
-    within: Way
+    without: HttpWay
+    within: HttpWay
     clients: int = 1
     model: str = ""
     measures: tuple[str, ...] = MEASURES
     """The measures that apply."""
     meanwhile: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     """Activity while `within` is measured."""
+    overloads: bool = False
+    """Whether `within` is measured under three times the capacity."""
+    refusals: list[float] = field(default_factory=list)
+    """Seconds of each rejection under overload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,7 @@ class Mode:
 
 
 def taken(
-    measure: str, pair: Pair, way: Way, given: argparse.Namespace, *, seed: int
+    measure: str, pair: Pair, way: HttpWay, given: argparse.Namespace, *, seed: int
 ) -> list[float]:
     """One phase of one side: seconds of its requests, or units per second."""
     seconds = given.seconds
@@ -113,17 +109,19 @@ def taken(
             return answered
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
-        case "processor" if isinstance(way, HttpWay):
+        case "processor":
             spent, began = cpu_seconds(way.server.pid, below=False), time.perf_counter()
             rate = way.rate(clients=pair.clients, seconds=seconds)
             done = rate * (time.perf_counter() - began)
             return [(cpu_seconds(way.server.pid, below=False) - spent) / done]
-        case "overloaded" if isinstance(way, HttpWay):
-            return [OverloadedWay(way).rate(clients=pair.clients, seconds=seconds)]
-        case "reloaded" if isinstance(way, HttpWay):
+        case "overloaded":
+            rate, refusals = overloaded(way, clients=pair.clients, seconds=seconds)
+            pair.refusals.extend(refusals)
+            return [rate]
+        case "reloaded":
             with reloading(way.server.port, pair.model, every=0.0):
                 return [way.rate(clients=1, seconds=seconds)]
-    raise ValueError(f"{pair.name}: {measure} needs a server that is asked over HTTP")
+    raise ValueError(measure)
 
 
 def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
@@ -139,9 +137,10 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
                 if measure not in pair.measures:
                     continue
                 for side in (0, 1) if number % 2 else (1, 0):
+                    way = pair.within if side else pair.without
+                    done = "overloaded" if side and pair.overloads else measure
                     with pair.meanwhile() if side else contextlib.nullcontext():
-                        way = pair.within if side else pair.without
-                        phase = taken(measure, pair, way, given, seed=number)
+                        phase = taken(done, pair, way, given, seed=number)
                     found[pair.name, measure][side].append(phase)
                     time.sleep(given.rest)
     return dict(found)
@@ -225,27 +224,6 @@ def servers(
 
 
 @contextlib.contextmanager
-def tracing(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """A collector receives the spans of every request and drops them."""
-
-    class Collector(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.HTTPServer((HOST, 0), Collector) as collector:
-        threading.Thread(target=collector.serve_forever, daemon=True).start()
-        address = f"http://{HOST}:{collector.server_port}"
-        on = {"PADDLEPOOL_TRACING": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": address}
-        with servers(given, settings=on) as pairs:
-            yield pairs
-        collector.shutdown()
-
-
-@contextlib.contextmanager
 def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
     sides = [
         read_cases(given.repository, only=given.model, predictor=name) for name in given.groups
@@ -301,37 +279,18 @@ def ray(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 
 @contextlib.contextmanager
-def page(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Simulate a user of /compare: a client polls as the page does."""
-    with running_server(given.repository, environment=PLAIN) as server:
-        after = -1
-
-        def look() -> None:
-            nonlocal after
-            asked = request("GET", f"/compare/data?window=10m&after={after}")
-            after = json.loads(ask(server.port, asked).body)["interval"] - 1
-
-        yield [
-            replace(each, meanwhile=lambda: repeated(look, every=lambda: PAGE_SECONDS))
-            for each in http_pairs(server, server, read_cases(given.repository))
-        ]
-
-
-@contextlib.contextmanager
 def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     """As many clients as keep the predictors busy, and three times the capacity."""
     with running_server(given.repository, environment=PLAIN) as server:
         before = memory_of(server.pid)
         # With single texts, the cost of the client would be measured.
         cases = [case for case in read_cases(given.repository) if case.name != "1 text"]
-        ways = {
-            case.name: OverloadedWay(HttpWay(server, case.request, case.rows)) for case in cases
-        }
-        yield [replace(each, within=ways[each.name]) for each in http_pairs(server, server, cases)]
-        for name, way in ways.items():
-            if way.refusals:
-                soon, late = np.quantile(way.refusals, (0.5, 0.99))
-                print(f"{name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
+        pairs = [replace(each, overloads=True) for each in http_pairs(server, server, cases)]
+        yield pairs
+        for pair in pairs:
+            if pair.refusals:
+                soon, late = np.quantile(pair.refusals, (0.5, 0.99))
+                print(f"{pair.name}: refused within {1000 * soon:.0f} ms, p99 {1000 * late:.0f} ms")
         now = memory_of(server.pid)
         print(f"memory: {now / 1e6:.0f} MB, before the load {before / 1e6:.0f} MB")
 
@@ -358,12 +317,11 @@ def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
                 without=way,
                 within=ours[kind],
                 clients=clients,
-                measures=measures if isinstance(way, HttpWay) else ("one client",),
+                measures=measures,
             )
             for name, side in others
             for kind, way in side.items()
             for clients, measures in MEASURED_OF[kind].items()
-            if clients == 1 or isinstance(way, HttpWay)
         ]
 
 
@@ -399,7 +357,6 @@ MODES = {
             "--probe": {"type": Path, "help": "a program that answers texts: see api_cost.py"},
         },
     ),
-    "tracing": Mode(tracing, ("one client", "busy"), seconds=3.0, rounds=8),
     # One request at a time: a busy machine would add more than the transport does.
     "haproxy": Mode(
         haproxy,
@@ -416,7 +373,6 @@ MODES = {
         options={"--ingress": {"choices": [*INGRESSES], "default": "HAProxy"}},
     ),
     "overload": Mode(overload, ("busy",), seconds=20.0, rounds=3, least=0.9),
-    "page": Mode(page, ("users",), seconds=10.0, rounds=12, least=0.95),
     "reload": Mode(
         reload,
         ("users",),
