@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any
 import numpy as np
 from cases import mask_request, picture, wait_chosen
 from harness import (
+    HOST,
     NO_ANSWER,
     ROOT,
     Connection,
@@ -42,22 +42,22 @@ from harness import (
     meanwhile,
     memory_of,
     repeated,
-    running_server,
     status_of,
     wait_until,
 )
 from load_clients import HttpWay, arrivals, checked
 from pages import Column, filled, page_parser, ranked_table, write_page
-from peer_servers import PEER_SERVERS, START_SECONDS, running
+from peer_servers import PEER_SERVERS, START_SECONDS, PeerServer, running
 from peers import as_onnx, measure, pictures, short_name, table
 from PIL import Image
 from tqdm import tqdm
 
 from app.cli.shared import read_version
 from app.evidence.comparison.plot import DEFAULT, OTHER, open_figure, save_figure
-from app.models.repository.layout import ModelFiles, ModelRepository
+from app.models.repository.layout import ModelRepository
 from app.observability.build_info import describe_machine
 
+MODEL = "u2netp"
 FACTOR = 10.0
 FLOOD_SECONDS = 10.0
 PATIENCE_SECONDS = 20.0
@@ -70,65 +70,49 @@ BOMB_SIDE = 20_000
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A server under test.
-
-    `open(port=port)` runs it; `ask(picture)` builds a request for a mask. `settle(server)` waits
-    until its default group is chosen. `change(server)` reloads the model while the server runs;
-    None if that needs a restart.
-    """
-
-    name: str
-    open: Callable[..., AbstractContextManager[Server]]
-    ask: Callable[[bytes], bytes]
-    settle: Callable[[Server], object] = lambda _: None
-    change: Callable[[Server], None] | None = None
-    changed_by: str = "restart"
-
-
-def subjects(files: ModelFiles, scratch: Path, *, cores: int) -> Iterator[Subject]:
-    """Return this server, then each peer that pictures() could install."""
-    repository, asked = scratch / "repository", mask_request(picture())
-    shutil.copytree(files.directory.parent, repository / files.name)
-
-    def reload(server: Server) -> None:
-        """Publish the next version, and wait until it answers."""
-        last = max(int(each.name) for each in (repository / files.name).iterdir() if each.is_dir())
-        hidden = repository / files.name / ".next"
-        shutil.copytree(repository / files.name / str(last), hidden)
-        hidden.rename(repository / files.name / str(last + 1))
-        answers = f"{files.name}@{last + 1}"
-        wait_until(
-            lambda: ask(server.port, asked).headers.get("x-model") == answers,
-            f"{answers} did not answer",
-            timeout=START_SECONDS,
-        )
-
-    environment = {
-        "PADDLEPOOL_PROVE_GROUPS": "started",
-        "PADDLEPOOL_STATE_FILE": str(scratch / "kept.json"),
+def _files(home: Path, port: int, _workers: int, _model: Path) -> Mapping[str, str]:
+    """This server's repository of one model, and its settings."""
+    shutil.copytree(ROOT / "model_repo" / MODEL, home / "repository" / MODEL, dirs_exist_ok=True)
+    return {
+        "PADDLEPOOL_HOST": HOST,
+        "PADDLEPOOL_PORT": str(port),
+        "PADDLEPOOL_MODEL_REPOSITORY": str(home / "repository"),
+        "PADDLEPOOL_STATE_FILE": str(home / "kept.json"),
         "PADDLEPOOL_REPOSITORY_POLL_SECONDS": "1",
+        "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",
     }
-    yield Subject(
-        name="Paddlepool",
-        open=partial(running_server, repository, environment=environment),
-        ask=mask_request,
-        settle=wait_chosen,
-        change=reload,
-        changed_by="a directory",
+
+
+def _publish(server: Server) -> None:
+    """Publish the next version, and wait until it answers."""
+    versions = server.directory / "repository" / MODEL
+    last = max(int(each.name) for each in versions.glob("[0-9]*"))
+    shutil.copytree(versions / str(last), versions / ".next")
+    (versions / ".next").rename(versions / str(last + 1))
+    answers, asked = f"{MODEL}@{last + 1}", mask_request(picture())
+    wait_until(
+        lambda: ask(server.port, asked).headers.get("x-model") == answers,
+        f"{answers} did not answer",
+        timeout=START_SECONDS,
     )
-    onnx = as_onnx(files, scratch)
-    for peer in PEER_SERVERS:
-        if peer.installed.exists():
-            home = scratch / f"alone-{peer.name}"
-            yield Subject(
-                name=peer.name,
-                open=partial(running, peer, onnx, home, workers=cores),
-                ask=peer.ask,
-                change=peer.change and partial(peer.change, home),
-                changed_by=peer.changed_by,
-            )
+
+
+PADDLEPOOL = PeerServer(
+    name="Paddlepool",
+    package="paddlepool",
+    command=lambda *_: (sys.executable, "-m", "app.cli", "serve"),
+    ready="/v2/health/ready",
+    ask=mask_request,
+    prepare=_files,
+    settle=wait_chosen,
+    change=_publish,
+    changed_by="a directory",
+    nice=0,
+)
+
+
+Open = Callable[..., AbstractContextManager[Server]]
+"""Run the server under test on `port`."""
 
 
 def flood(port: int, asked: bytes, *, rate: float) -> Row:
@@ -211,72 +195,72 @@ def bomb() -> bytes:
     return file.getvalue()
 
 
-def hostile(server: Server, subject: Subject) -> Row:
+def hostile(server: Server, peer: PeerServer) -> Row:
     """Send invalid pictures while one client sends a valid one."""
     good = picture()
     bad = {"bomb": bomb(), "truncated": good[: len(good) // 2], "no picture": b"hello" * 100}
     calm, memory = memory_of(server.pid), [0]
-    with watched(server.port, subject.ask(good), clients=1) as found:
+    with watched(server.port, peer.ask(good), clients=1) as found:
         time.sleep(2.0)
         with repeated(lambda: memory.append(memory_of(server.pid)), every=lambda: 0.02):
             replies = {
-                name: status_of(server.port, subject.ask(body), timeout=PATIENCE_SECONDS)
+                name: status_of(server.port, peer.ask(body), timeout=PATIENCE_SECONDS)
                 for name, body in bad.items()
             }
         time.sleep(2.0)
     return found | {"status": replies, "memory_growth_bytes": max(memory) - calm}
 
 
-def changed(subject: Subject, asked: bytes, taken_to_start: list[float]) -> Row:
+def changed(peer: PeerServer, run: Open, asked: bytes, taken_to_start: list[float]) -> Row:
     """Change the model under the load of two clients; restart the server if it has no reload."""
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
-        server = first.enter_context(started(subject, asked, taken_to_start))
+        server = first.enter_context(started(peer, run, asked, taken_to_start))
         port = server.port
         with watched(port, asked, clients=2) as found:
             time.sleep(3.0)
             began = time.perf_counter()
-            if subject.change is not None:
-                subject.change(server)
+            if peer.change is not None:
+                peer.change(server)
             else:
                 first.close()
-                second.enter_context(subject.open(port=port))
+                second.enter_context(run(port=port))
                 checked(ask(port, asked))
             taken = time.perf_counter() - began
             time.sleep(3.0)
-    return found | {"by": subject.changed_by, "seconds": taken}
+    return found | {"by": peer.changed_by, "seconds": taken}
 
 
 @contextlib.contextmanager
-def started(subject: Subject, asked: bytes, taken: list[float]) -> Iterator[Server]:
+def started(peer: PeerServer, run: Open, asked: bytes, taken: list[float]) -> Iterator[Server]:
     """Start a server, append the seconds until its first mask to `taken`, and let it settle."""
     began = time.perf_counter()
-    with subject.open(port=free_port()) as server:
+    with run(port=free_port()) as server:
         checked(ask(server.port, asked))
         taken.append(time.perf_counter() - began)
-        subject.settle(server)
+        peer.settle(server)
         checked(ask(server.port, asked))
         yield server
 
 
-def trouble(subject: Subject, *, cores: int) -> Row:
+def trouble(peer: PeerServer, run: Open, *, cores: int) -> Row:
     """Measure one server under faults, while no other server runs."""
-    asked = subject.ask(picture())
+    asked = peer.ask(picture())
     taken: list[float] = []
     found: Row = {"starts": taken}
-    with started(subject, asked, taken) as server:
+    with started(peer, run, asked, taken) as server:
         rate = HttpWay(server, asked).rate(clients=2 * cores, seconds=5.0)
-        found["hostile"] = hostile(server, subject)
+        found["hostile"] = hostile(server, peer)
         found["flood"] = flood(server.port, asked, rate=FACTOR * rate)
-    with started(subject, asked, taken) as server:
+    with started(peer, run, asked, taken) as server:
         found["killed"] = killed(server, asked, clients=2 * cores)
-    found["changed"] = changed(subject, asked, taken)
+    found["changed"] = changed(peer, run, asked, taken)
     return found
 
 
 def run(given: argparse.Namespace) -> Row:
     """Measure all servers on this machine."""
     repository = ModelRepository(ROOT / "model_repo")
-    cores, files = len(os.sched_getaffinity(0)), read_version(repository, "u2netp", None)
+    cores, files = len(os.sched_getaffinity(0)), read_version(repository, MODEL, None)
     began = time.time()
     report: Row = {"machine": describe_machine(cores=cores), "cores": cores}
     with tempfile.TemporaryDirectory() as directory:
@@ -286,11 +270,14 @@ def run(given: argparse.Namespace) -> Row:
                 "masks", contests["masks"], seconds=given.seconds, rounds=given.rounds
             )
         print(json.dumps(report["masks"]), file=sys.stderr)
-        everyone = list(subjects(files, scratch, cores=cores))
+        onnx = as_onnx(files, scratch)
+        everyone = [PADDLEPOOL, *(peer for peer in PEER_SERVERS if peer.installed.exists())]
         report["trouble"] = {each.name: [] for each in everyone}
         for _ in range(given.repeats):
             for each in tqdm(everyone, unit="server", disable=None):
-                found = trouble(each, cores=cores)
+                home = scratch / f"alone-{each.name}"
+                start = partial(running, each, onnx, home, workers=cores)
+                found = trouble(each, start, cores=cores)
                 print(each.name, json.dumps(found), file=sys.stderr)
                 report["trouble"][each.name].append(found)
     for name in ("rounds", "seconds", "repeats"):

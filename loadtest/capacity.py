@@ -1,6 +1,6 @@
 """Measure the requests per second of a replica, and the number of replicas for a load.
 
-    .venv/bin/python loadtest/capacity.py --write docs/capacity.md [--haproxy PATH]
+    .venv/bin/python loadtest/capacity.py --write docs/capacity.md
 
 Measures with one core and with two, in float32 and with the groups that the server chooses, and
 also the processor time of a request in the API process and in the balancer. The figures go to a
@@ -13,7 +13,6 @@ import math
 import os
 import random
 import re
-import shutil
 import statistics
 import tempfile
 import time
@@ -24,9 +23,7 @@ from typing import Any
 
 from cases import TEXT, mask_request, text_request, wait_chosen
 from harness import (
-    ROOT,
     Server,
-    ask,
     cpu_seconds,
     descendants,
     memory_of,
@@ -34,7 +31,7 @@ from harness import (
     running_server,
 )
 from inputs import draw_picture
-from load_clients import HttpWay, arrivals, checked
+from load_clients import HttpWay, arrivals
 from pages import filled, markdown_table, page_parser, write_page
 from replicas import CONFIGURATION, balancer
 from tqdm import tqdm
@@ -53,8 +50,6 @@ LOADS = (0.5, 0.7, 0.9)
 LINK_BITS = 10e9
 MEGAPIXELS = (0.3, 1.0, 12.0)
 CORES = (1, 2)
-KEPT = ROOT / "runs"
-"""Choices are kept for the next run, which then need not wait."""
 PATIENT = {"PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000"}
 SETTINGS = {
     FLOAT32: PATIENT | {"PADDLEPOOL_PROVE_GROUPS": "off"},
@@ -79,11 +74,9 @@ def sized(megapixels: float) -> bytes:
 @contextlib.contextmanager
 def replica(cores: int, precision: str) -> Iterator[Server]:
     """Run a server on this many cores; if it may choose its groups, wait until it has."""
-    kept = {"PADDLEPOOL_STATE_FILE": str(KEPT / f"capacity-{cores}.json")}
-    settings = SETTINGS[precision] | (kept if precision == CHOSEN else {})
     all_cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(all_cores)[:cores])  # for the server, which inherits it
-    with running_server(environment=settings) as server:
+    with running_server(environment=SETTINGS[precision]) as server:
         os.sched_setaffinity(0, all_cores)
         if precision == CHOSEN:
             wait_chosen(server)
@@ -106,7 +99,7 @@ def measured(
         return cpu_seconds(server.pid), api, cpu_seconds(proxy.pid) if proxy else 0.0
 
     way = HttpWay(proxy or server, asked)
-    reply = checked(ask(way.server.port, asked))
+    reply = way.one()
     way.rate(clients=clients, seconds=seconds / 4)
     before, began = used(), time.perf_counter()
     rate = way.rate(clients=clients, seconds=seconds)
@@ -162,13 +155,13 @@ def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[st
                     yield row
 
 
-def proxy_rows(asked: Mapping[str, bytes], seconds: float, haproxy: Path) -> dict[str, Any]:
+def proxy_rows(asked: Mapping[str, bytes], seconds: float) -> dict[str, Any]:
     """The balancer's cost per request with one replica and a request that costs almost nothing."""
     probe = request("GET", "/v2/health/live")
     with (
         tempfile.TemporaryDirectory() as directory,
         running_server(environment=SETTINGS[FLOAT32]) as server,
-        balancer(haproxy, [server.port], Path(directory), environment=PATIENT) as proxy,
+        balancer([server.port], Path(directory), environment=PATIENT) as proxy,
     ):
         return {
             "api": [measured(server, PROBE, probe, clients=4, seconds=seconds)],
@@ -317,20 +310,17 @@ def _number(value: float) -> str:
 
 def main() -> None:
     parser = page_parser(__doc__)
-    parser.add_argument("--haproxy", type=Path, default=shutil.which("haproxy"))
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a phase")
     parser.add_argument("--price", type=float, default=0.04, help="of a core for an hour")
     given = parser.parse_args()
-    if given.write and given.haproxy is None:
-        parser.error("haproxy is not on the path: apt-get install haproxy, or --haproxy PATH")
 
     def report(before: dict[str, Any]) -> dict[str, Any]:
         asked = requests()
-        found = {
+        found = proxy_rows(asked, given.seconds) | {
             "machine": describe_machine(cores=available_cores()),
             "start": start(),
             "replicas": list(replica_rows(asked, given.seconds)),
-        } | proxy_rows(asked, given.seconds, given.haproxy)
+        }
         return found | {"others": other_machines(before, found) if before else {}}
 
     write_page(given, measure=report, page=partial(page, price=given.price))

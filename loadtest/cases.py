@@ -1,30 +1,14 @@
 """The requests that benchmarks send: a picture, a text and a list of texts."""
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 from harness import HOST, Server, ask, json_request, request, wait_until
 from inputs import draw_picture
 
-from app.cli.shared import read_version
-from app.models.repository.layout import ModelRepository
-
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
 CHOOSING_SECONDS = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A request to a task; it has `rows` pictures or texts. `clients` keep its predictors busy."""
-
-    name: str
-    model: str
-    request: bytes
-    rows: int = 1
-    clients: int
 
 
 def picture() -> bytes:
@@ -70,27 +54,3 @@ def wait_chosen(server: Server) -> list[dict[str, Any]]:
         return choices if all(choice["by"] != "start" for choice in choices) else []
 
     return wait_until(chosen, "not every group is chosen", timeout=CHOOSING_SECONDS, every=1.0)
-
-
-def read_cases(directory: Path, *, only: str = "", predictor: str = "") -> list[Case]:
-    """A mask of 1 MP, one text and 32 texts, for each task with a model in the repository.
-
-    `only` names one of its models. `predictor` names an instance group; without it, the default
-    group answers.
-    """
-    repository = ModelRepository(directory)
-    cases = []
-    for name in [only] if only else repository.names():
-        config = read_version(repository, name, None).config
-        count = config.group(config.default_group).count
-        if config.pipeline == "segment":
-            asked = mask_request(picture(), model=name, predictor=predictor)
-            cases.append(Case(name="mask of 1 MP", model=name, request=asked, clients=count))
-        elif config.pipeline == "sentiment":
-            one = text_request(TEXT, model=name, predictor=predictor)
-            many = text_request([TEXT] * 32, model=name, predictor=predictor)
-            cases += [
-                Case(name="1 text", model=name, request=one, clients=4 * count),
-                Case(name="32 texts", model=name, request=many, rows=32, clients=2 * count),
-            ]
-    return cases

@@ -134,10 +134,11 @@ def json_request(path: str, body: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server."""
+    """A running server, and the directory in which it was started."""
 
     port: int
     process: subprocess.Popen[bytes]
+    directory: Path
 
     @property
     def pid(self) -> int:
@@ -264,7 +265,7 @@ def running_program(
                     reason = "ended" if ended else f"was not ready within {timeout:.0f} s"
                     raise RuntimeError(f"{' '.join(words)} {reason}:\n{tail[-2000:]}")
                 time.sleep(0.05)
-            yield Server(port, process)
+            yield Server(port, process, directory)
         finally:
             below = descendants(process.pid)
             process.terminate()

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Protocol, cast
+from typing import cast
 
 import uvloop
 from harness import (
@@ -35,19 +35,9 @@ FACTOR = 3.0
 """Multiple of the capacity, for an overload."""
 
 
-class Way(Protocol):
-    """One way to do the work of a benchmark."""
-
-    def one(self) -> Reply:
-        """Do the work once."""
-
-    def rate(self, *, clients: int, seconds: float) -> float:
-        """Units, which are pictures or texts, per second of clients without pause."""
-
-
 @dataclass(frozen=True, slots=True)
 class HttpWay:
-    """One request over keep-alive connections."""
+    """One request over keep-alive connections, for one or more pictures or texts."""
 
     server: Server
     request: bytes

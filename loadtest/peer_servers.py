@@ -46,10 +46,11 @@ class PeerServer:
     """How to install, start and call one of them.
 
     `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
-    filled; that also returns environment variables. `ready` is a path that answers 200.
-    `ask(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(home,
-    server)` reloads the model while the server runs, as `changed_by` describes; None if that needs
-    a restart.
+    filled; that also returns environment variables. `ready` is a path that answers 200;
+    `settle(server)` waits until the server runs as it will go on.
+    `ask(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(server)`
+    reloads the model while the server runs, as `changed_by` describes; None if that needs a
+    restart.
     """
 
     name: str
@@ -60,8 +61,11 @@ class PeerServer:
     read: Callable[[Reply], bytes] = lambda reply: reply.body
     also: tuple[str, ...] = RUNTIME
     prepare: Callable[[Path, int, int, Path], Mapping[str, str]] = lambda *_: {}
-    change: Callable[[Path, Server], None] | None = None
+    change: Callable[[Server], None] | None = None
     changed_by: str = "restart"
+    settle: Callable[[Server], object] = lambda _: None
+    nice: int = NICE
+    """By default the priority of the computing processes of the others."""
 
     @property
     def environment(self) -> Path:
@@ -115,15 +119,16 @@ def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mappin
     return {}
 
 
-def _mlserver_load(_home: Path, server: Server) -> None:
+def _mlserver_load(server: Server) -> None:
     checked(ask(server.port, load_request("u2netp")))
 
 
-def _ray_deploy(home: Path, server: Server) -> None:
-    (home / "deployed").unlink()
+def _ray_deploy(server: Server) -> None:
+    deployed = server.directory / "deployed"
+    deployed.unlink()
     os.kill(server.pid, signal.SIGHUP)
     what = "Ray Serve did not deploy the application again"
-    wait_until((home / "deployed").exists, what, timeout=START_SECONDS)
+    wait_until(deployed.exists, what, timeout=START_SECONDS)
 
 
 REMBG = PeerServer(
@@ -210,8 +215,7 @@ def running(
         "OMP_NUM_THREADS": "1",
         **peer.prepare(home, port, workers, model),
     }
-    # The same priority as the computing processes of the others.
-    command = ["nice", "-n", NICE, *peer.command(bin, port)]
+    command = ["nice", "-n", peer.nice, *peer.command(bin, port)]
     return running_program(
         command,
         port,

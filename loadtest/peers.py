@@ -32,7 +32,7 @@ import cv2
 import numpy as np
 from cases import TEXT, picture, text_request, wait_chosen
 from harness import ROOT, Reply, Server, memory_of, request, running_server
-from load_clients import HttpWay, Way
+from load_clients import HttpWay
 from pages import Column, ranked_table
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
@@ -52,6 +52,30 @@ REQUESTS = {"masks": 4, "cut-outs": 4, "texts": 40}
 """Requests of one client in each round."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoopWay:
+    """Bare loops, each of which does the same work again and again in its own process."""
+
+    children: Sequence[Child]
+    payload: bytes
+
+    def _work(self, child: Child, seconds: float) -> ChildReply:
+        body = {"body": np.frombuffer(self.payload, np.uint8)}
+        return child.call({"seconds": seconds}, body, timeout=60 + seconds)
+
+    def one(self) -> Reply:
+        found = self._work(self.children[0], 0.0)
+        return Reply(200, {}, found.arrays["result"].tobytes(), found.meta["seconds"])
+
+    def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - all are always busy
+        with ThreadPoolExecutor(len(self.children)) as pool:
+            found = pool.map(lambda child: self._work(child, seconds).meta, self.children)
+            return float(sum(each["runs"] / each["seconds"] for each in found))
+
+
+Way = HttpWay | LoopWay
+
+
 @dataclass(slots=True, kw_only=True)
 class Contender:
     """One contender: the way of one client, and the clients and their way by the load's name."""
@@ -69,27 +93,6 @@ class Contender:
 
 Contests = dict[str, list[Contender]]
 """The contenders of each task; the first is this server."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopWay:
-    """Bare loops, each of which does the same work again and again in its own process."""
-
-    children: Sequence[Child]
-    payload: bytes
-
-    def _call(self, child: Child, **limit: float) -> ChildReply:
-        body = {"body": np.frombuffer(self.payload, np.uint8)}
-        return child.call(limit, body, timeout=60 + limit.get("seconds", 0))
-
-    def one(self) -> Reply:
-        found = self._call(self.children[0], times=1)
-        return Reply(200, {}, found.arrays["result"].tobytes(), found.meta["durations"][0])
-
-    def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - all are always busy
-        with ThreadPoolExecutor(len(self.children)) as pool:
-            found = pool.map(lambda child: self._call(child, seconds=seconds).meta, self.children)
-            return float(sum(each["runs"] / each["seconds"] for each in found))
 
 
 def loops(

@@ -37,6 +37,7 @@ from harness import (
     request,
     running_program,
     running_server,
+    wait_until,
 )
 from soak_traffic import Asked, Traffic
 
@@ -62,7 +63,6 @@ CHECKED_SECONDS = 3.0
 """Time after which the balancer, which checks every second, uses a returned replica."""
 ENVIRONMENT = {
     "PADDLEPOOL_CODEC_PROCESSES": "1",
-    "PADDLEPOOL_PROVE_GROUPS": "off",
     # Three replicas on few cores answer late; latency is not measured here.
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
@@ -97,7 +97,6 @@ class Replica(contextlib.ExitStack):
 
 
 def balancer(
-    executable: Path,
     ports: list[int],
     directory: Path,
     *,
@@ -106,8 +105,10 @@ def balancer(
     """Run HAProxy in front of these ports.
 
     `directory` gets its log, haproxy.log. With PADDLEPOOL_TLS_CERTIFICATE in the environment, it
-    listens for TLS on the next port.
+    listens for TLS on the next port. Raises SystemExit without HAProxy.
     """
+    if shutil.which("haproxy") is None:
+        raise SystemExit("haproxy is not on the path: apt-get install haproxy")
     port = free_port()
     file = directory / "haproxy.cfg"
     file.write_text(local_configuration(ports, port=port, status_port=free_port()), "utf-8")
@@ -118,7 +119,7 @@ def balancer(
         "PADDLEPOOL_ADDRESS_CONNECTIONS": UNLIMITED,
     }
     return running_program(
-        [executable, "-W", "-f", file],
+        ["haproxy", "-W", "-f", file],
         port,
         environment=own | dict(environment),
         log_file=directory / "haproxy.log",
@@ -161,7 +162,12 @@ def ray_up(*options: str, environment: Mapping[str, str]) -> Iterator[Server]:
         running_program(
             command,
             port,
-            environment={"RAY_TMPDIR": directory, **environment},
+            environment={
+                "RAY_TMPDIR": directory,
+                "PADDLEPOOL_PROVE_GROUPS": "off",
+                "PADDLEPOOL_STATE_FILE": "off",
+                **environment,
+            },
             timeout=RAY_START_SECONDS,
         ) as server,
     ):
@@ -188,7 +194,7 @@ def rolling(running: list[Replica]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[Replica]]]:
+def behind_proxy(count: int) -> Iterator[tuple[int, Event, list[Replica]]]:
     """The committed HAProxy configuration; every third event is a drain."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         running = [stack.enter_context(Replica()) for _ in range(count)]
@@ -196,9 +202,7 @@ def behind_proxy(haproxy: Path, count: int) -> Iterator[tuple[int, Event, list[R
         for replica in running:
             replica.start()
         ports = [each.port for each in running]
-        proxy = stack.enter_context(
-            balancer(haproxy, ports, Path(directory), environment=ENVIRONMENT)
-        )
+        proxy = stack.enter_context(balancer(ports, Path(directory), environment=ENVIRONMENT))
 
         def event(number: int) -> str:
             drained = number % 3 == 2
@@ -233,39 +237,37 @@ def is_server(pid: int) -> bool:
 
 def wait_for_replicas(port: int, count: int) -> str:
     """Wait until /metrics shows this many replicas with a model; return the seconds."""
-    began = time.perf_counter()
-    while time.perf_counter() - began < RAY_START_SECONDS:
+
+    def all_ready() -> bool:
         with contextlib.suppress(OSError):
             text = ask(port, request("GET", "/metrics")).body.decode()
-            if len(set(READY.findall(text))) == count:
-                return f"{time.perf_counter() - began:.1f} s"
-        time.sleep(0.5)
-    raise RuntimeError(f"fewer than {count} replicas after {RAY_START_SECONDS:.0f} s")
+            return len(set(READY.findall(text))) == count
+        return False
+
+    began = time.perf_counter()
+    wait_until(all_ready, f"fewer than {count} replicas", timeout=RAY_START_SECONDS, every=0.5)
+    return f"{time.perf_counter() - began:.1f} s"
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("where", nargs="?", choices=("proxy", "ray"), default="proxy")
-    arguments.add_argument("--haproxy", type=Path, default=shutil.which("haproxy"))
     arguments.add_argument("--ingress", choices=INGRESSES, default="proxy", help="of Ray")
     arguments.add_argument("--replicas", type=int, default=3)
     arguments.add_argument("--seconds", type=float, default=60.0, help="of chaos")
-    arguments.add_argument("--only", choices=("chaos", "rolling"))
     given = arguments.parse_args()
     requests = (
         Asked("mask of 1 MP", mask_request(picture(), predictor="onednn")),
         Asked("one text", text_request("今天天气真好", predictor="onednn")),
     )
-    if given.where == "ray":
-        place = under_ray(given.ingress, given.replicas)
-    elif given.haproxy is None:
-        arguments.error("haproxy is not on the path: apt-get install haproxy, or --haproxy")
-    else:
-        place = behind_proxy(given.haproxy, given.replicas)
     failed = False
-    with place as (port, event, running):
+    with (
+        under_ray(given.ingress, given.replicas)
+        if given.where == "ray"
+        else behind_proxy(given.replicas)
+    ) as (port, event, running):
         for name, part in (("chaos", chaos(event, given.seconds)), ("rolling", rolling(running))):
-            if given.only not in (None, name) or (name == "rolling" and not running):
+            if name == "rolling" and not running:
                 continue
             traffic = Traffic(port, requests)
             with traffic.users(USERS, pause=0.05):

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from harness import HOST, ROOT, running_server
 
-EXIT_NO_SERVER = 3
 REPORT = ROOT / "runs/load/report.html"
 
 
 def main(arguments: list[str]) -> int:
-    """Return locust's exit code: 0 within the limits, 1 beyond them, or 3 without a server."""
+    """Return locust's exit code: 0 within the limits, 1 beyond them."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="Everything else goes to locust: see loadtest/locustfile.py."
     )
@@ -22,12 +21,8 @@ def main(arguments: list[str]) -> int:
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     if args.host:
         return run_locust(args.host, rest)
-    try:
-        with running_server(log_file=REPORT.with_name("server.log")) as server:
-            return run_locust(f"http://{HOST}:{server.port}", rest)
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return EXIT_NO_SERVER
+    with running_server(log_file=REPORT.with_name("server.log")) as server:
+        return run_locust(f"http://{HOST}:{server.port}", rest)
 
 
 def run_locust(host: str, rest: list[str]) -> int:

@@ -83,7 +83,7 @@ class Watched:
 def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> Iterator[Watched]:
     """Sample, kill and reload while the block runs."""
     watched = Watched()
-    draw = random.Random(given.seed)
+    draw = random.Random(1)
 
     def kill() -> None:
         """Kill a codec or predictor process of this server, if there is one."""
@@ -224,7 +224,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--kill-every", type=float, default=30.0, help="seconds, on average")
     parser.add_argument("--reload-every", type=float, default=60.0, help="seconds")
-    parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     admin_key = secrets.token_hex(16)
     environment = {
@@ -233,7 +232,7 @@ def main() -> int:
         "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
     }
     with running_server(ROOT / "model_repo", environment=environment) as server:
-        traffic = Traffic(server.port, good_requests(), bad_requests(), seed=given.seed)
+        traffic = Traffic(server.port, good_requests(), bad_requests())
         began = time.monotonic()
         with (
             watching(server, given, admin_key=admin_key) as watched,

@@ -170,16 +170,13 @@ def _close(one: Any, other: Any) -> bool:
 class Traffic:
     """Users who send one request after another and compare each answer with the expected one."""
 
-    def __init__(
-        self, port: int, good: Sequence[Asked], bad: Sequence[Asked] = (), *, seed: int = 1
-    ) -> None:
+    def __init__(self, port: int, good: Sequence[Asked], bad: Sequence[Asked] = ()) -> None:
         """Request every expected answer, one after another.
 
         With invalid requests, some are sent and some users disconnect before their answer. Raises
         RuntimeError if a valid request is rejected or an invalid one causes a server fault.
         """
         self._port = port
-        self._seed = seed
         self.tally = Tally()
         self._lock = threading.Lock()
         self._good, self._bad = good, bad
@@ -196,7 +193,7 @@ class Traffic:
             yield
 
     def _use(self, pause: float, number: int, ending: threading.Event) -> None:
-        draw = random.Random(1000 * self._seed + number)
+        draw = random.Random(number)
         shares = (BAD, DISCONNECTS, 1 - BAD - DISCONNECTS) if self._bad else (0, 0, 1)
         with contextlib.closing(Connection(self._port)) as connection:
             while not ending.wait(draw.expovariate(1 / pause)):

@@ -6,9 +6,11 @@
     .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,reload}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
-with and without these settings; `group` two instance groups of a model. `api` compares this server
-with alternatives that cost its API process less, and `overload` three times the capacity with the
-capacity. The others compare HAProxy, Ray Serve and reloads with the plain server.
+with and without these settings; `group` two instance groups of a model. `api` compares the API
+process with that of another checkout (`--before`), and with a program that is started as `PROBE
+PROGRAM.onnx TOKENIZER.json --port N --predictors N` and answers `POST /sentiment`. `overload`
+compares three times the capacity with the capacity, the others HAProxy, Ray Serve and reloads with
+the plain server.
 
 Both sides take turns in every round. A ratio above 1 means that the second side is better; its 90 %
 interval comes from resampled rounds. Exit code 1: a ratio is below --least.
@@ -24,27 +26,36 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from api_cost import beside
-from cases import Case, load_request, mask_request, picture, read_cases, text_request
+import tomlkit
+from cases import TEXT, load_request, mask_request, picture, text_request
 from harness import (
     ROOT,
     Server,
     ask,
     cpu_seconds,
+    free_port,
+    json_request,
     memory_of,
     repeated,
+    request,
+    running_program,
     running_server,
 )
 from load_clients import HttpWay, checked, one_client, overloaded, users
 from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
+from app.cli.shared import read_version
+from app.contracts.resources import available_cores
 from app.evidence.comparison.result import columns
+from app.models.repository.layout import ModelRepository
 
+INT8_GROUP = "onnxruntime_int8"
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
 RAY_SECONDS = 5.0
@@ -193,20 +204,41 @@ def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[
     return repeated(lambda: checked(ask(port, asked, timeout=600)), every=lambda: every)
 
 
-def http_pairs(
-    without: Server, within: Server, cases: Sequence[Case], others: Sequence[Case] = ()
+REQUESTS: Mapping[str, Mapping[str, tuple[int, int, Callable[..., bytes]]]] = {
+    "segment": {"mask of 1 MP": (1, 1, partial(mask_request, picture()))},
+    "sentiment": {
+        "1 text": (1, 4, partial(text_request, TEXT)),
+        "32 texts": (32, 2, partial(text_request, [TEXT] * 32)),
+    },
+}
+"""By pipeline and name: pictures or texts of a request, clients for each predictor, the request."""
+
+
+def task_pairs(
+    repository: Path,
+    without: Server,
+    within: Server,
+    *,
+    only: str = "",
+    groups: Sequence[str] = ("", ""),
 ) -> list[Pair]:
-    """Send each case to one server and to the other, which may have its own case."""
-    return [
-        Pair(
-            name=case.name,
-            without=HttpWay(without, case.request, case.rows),
-            within=HttpWay(within, other.request, other.rows),
-            clients=case.clients,
-            model=case.model,
-        )
-        for case, other in zip(cases, others or cases, strict=True)
-    ]
+    """Pairs for each model with a task, or only for one.
+
+    `groups` names an instance group for each side; the default groups answer without a name.
+    """
+    models, pairs = ModelRepository(repository), []
+    for model in [only] if only else models.names():
+        config = read_version(models, model, None).config
+        count = config.group(config.default_group).count
+        for name, (rows, clients, build) in REQUESTS.get(config.pipeline or "", {}).items():
+            first, second = (
+                HttpWay(server, build(model=model, predictor=group), rows)
+                for server, group in zip((without, within), groups, strict=True)
+            )
+            pairs.append(
+                Pair(name=name, without=first, within=second, clients=clients * count, model=model)
+            )
+    return pairs
 
 
 @contextlib.contextmanager
@@ -218,18 +250,15 @@ def servers(
         running_server(given.repository, environment=PLAIN, checkout=before) as without,
         running_server(given.repository, environment=PLAIN | dict(settings or {})) as within,
     ):
-        yield http_pairs(without, within, read_cases(given.repository))
+        yield task_pairs(given.repository, without, within)
         for name, server in (("without", without), ("with", within)):
             print(f"memory {name}: {memory_of(server.pid) / 1e6:.0f} MB")
 
 
 @contextlib.contextmanager
 def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    sides = [
-        read_cases(given.repository, only=given.model, predictor=name) for name in given.groups
-    ]
     with running_server(given.repository, environment=PLAIN) as server:
-        yield http_pairs(server, server, *sides)
+        yield task_pairs(given.repository, server, server, only=given.model, groups=given.groups)
 
 
 def through(direct: Server, proxy: Server) -> list[Pair]:
@@ -252,27 +281,20 @@ def through(direct: Server, proxy: Server) -> list[Pair]:
 
 
 @contextlib.contextmanager
-def haproxy(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    if given.program is None:
-        raise SystemExit("haproxy is not on the path: apt-get install haproxy, or --program PATH")
+def haproxy(_: argparse.Namespace) -> Iterator[list[Pair]]:
     with (
         tempfile.TemporaryDirectory() as directory,
-        running_server(given.repository) as server,
-        balancer(given.program, [server.port], Path(directory)) as proxy,
+        running_server() as server,
+        balancer([server.port], Path(directory)) as proxy,
     ):
         yield through(server, proxy)
 
 
 @contextlib.contextmanager
 def ray(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    settings = {
-        "PADDLEPOOL_MODEL_REPOSITORY": str(given.repository.resolve()),
-        "PADDLEPOOL_PROVE_GROUPS": "off",
-        "PADDLEPOOL_STATE_FILE": "off",
-    }
     with (
-        running_server(given.repository) as server,
-        ray_up("--cpus", "1", environment=settings | dict(INGRESSES[given.ingress])) as proxy,
+        running_server() as server,
+        ray_up("--cpus", "1", environment=INGRESSES[given.ingress]) as proxy,
     ):
         time.sleep(RAY_SECONDS)
         yield through(server, proxy)
@@ -283,9 +305,11 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     """As many clients as keep the predictors busy, and three times the capacity."""
     with running_server(given.repository, environment=PLAIN) as server:
         before = memory_of(server.pid)
-        # With single texts, the cost of the client would be measured.
-        cases = [case for case in read_cases(given.repository) if case.name != "1 text"]
-        pairs = [replace(each, overloads=True) for each in http_pairs(server, server, cases)]
+        pairs = [
+            replace(each, overloads=True)
+            for each in task_pairs(given.repository, server, server)
+            if each.name != "1 text"  # the cost of the client would be measured
+        ]
         yield pairs
         for pair in pairs:
             if pair.refusals:
@@ -298,38 +322,64 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
 @contextlib.contextmanager
 def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
     """Reload a model every few seconds."""
-    cases = [case for case in read_cases(given.repository, only=given.model) if case.rows == 1]
     with running_server(given.repository, environment=PLAIN) as server:
         yield [
             replace(each, meanwhile=lambda: reloading(server.port, given.model, every=given.every))
-            for each in http_pairs(server, server, cases)
+            for each in task_pairs(given.repository, server, server, only=given.model)
+            if each.within.units == 1
         ]
 
 
 @contextlib.contextmanager
 def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Send texts with the same int8 program, and requests without work, to all."""
-    with beside(given.before, given.probe) as ways:
-        (_, ours), *others = ways.items()
+    """Send texts, and requests without work, to this server and to the others.
+
+    All answer texts with the same int8 program, with as many predictors as there are cores.
+    """
+    if given.before is None and given.probe is None:
+        raise SystemExit("api needs --before, --probe or both")
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        repository, version = int8_repository(Path(directory))
+        ours = stack.enter_context(running_server(repository))
+        text, live = text_request(TEXT), request("GET", "/v2/health/live")
+        compared = []
+        if given.before is not None:
+            before = stack.enter_context(running_server(repository, checkout=given.before))
+            compared += [("text", before, text, text), ("live", before, live, live)]
+        if given.probe is not None:
+            port, predictors = free_port(), max(1, int(available_cores()))
+            files = [version / "int8.onnx", version / "tokenizer.json"]
+            options = ["--port", port, "--predictors", predictors]
+            command = [sys.executable, given.probe, *files, *options]
+            program = running_program(command, port, path="/openapi.json")
+            asked = json_request("/sentiment", {"text": TEXT})
+            compared.append(("probe", stack.enter_context(program), asked, text))
         yield [
             Pair(
-                name=f"{kind} × {clients} beside {name}",
-                without=way,
-                within=ours[kind],
+                name=f"{name} × {clients}",
+                without=HttpWay(server, theirs),
+                within=HttpWay(ours, sent),
                 clients=clients,
-                measures=measures,
+                measures=("one client" if clients == 1 else "busy", "processor"),
             )
-            for name, side in others
-            for kind, way in side.items()
-            for clients, measures in MEASURED_OF[kind].items()
+            for name, server, theirs, sent in compared
+            for clients in (1, 8, 32)
         ]
 
 
-MEASURED_OF: Mapping[str, Mapping[int, tuple[str, ...]]] = {
-    "text": {1: ("one client", "processor"), 8: ("busy", "processor"), 32: ("busy", "processor")},
-    "live": {1: ("busy",), 8: ("busy",)},
-}
-"""Measures by number of clients."""
+def int8_repository(directory: Path) -> tuple[Path, Path]:
+    """A repository with only the emotion model, whose int8 group is the default; and its newest
+    version."""
+    shutil.copytree(ROOT / "model_repo" / "emotion", directory / "emotion")
+    file = directory / "emotion" / "config.toml"
+    config = tomlkit.parse(file.read_text("utf-8")).unwrap()
+    [group] = [each for each in config["instance_group"] if each["name"] == INT8_GROUP]
+    del group["start"]
+    group["count"] = "cores"
+    config["default_group"] = INT8_GROUP
+    file.write_text(tomlkit.dumps(config), "utf-8")
+    return directory, read_version(ModelRepository(directory), "emotion", None).directory
+
 
 MODES = {
     "checkout": Mode(
@@ -354,7 +404,7 @@ MODES = {
         seconds=3.0,
         options={
             "--before": {"type": Path, "help": "another checkout, with its .venv"},
-            "--probe": {"type": Path, "help": "a program that answers texts: see api_cost.py"},
+            "--probe": {"type": Path, "help": "a program that answers texts"},
         },
     ),
     # One request at a time: a busy machine would add more than the transport does.
@@ -363,7 +413,6 @@ MODES = {
         ("one client",),
         seconds=0.0,
         rounds=60,
-        options={"--program": {"type": Path, "default": shutil.which("haproxy")}},
     ),
     "ray": Mode(
         ray,
