@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -27,7 +29,6 @@ import grpc
 from app.service.grpc.calls import Arrivals, headers_of
 from app.service.grpc.messages import SERVICE, Messages
 from app.service.grpc.server import WINDOW_BYTES, GrpcServer
-from tests.service.grpc.half_sent import HalfSent
 
 MESSAGES = Messages()
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -314,17 +315,21 @@ def large(numbers: int) -> bytes:
 
 
 @contextlib.contextmanager
-def pausing_line(port: int, *, seconds: float) -> Iterator[int]:
-    """The port of a proxy for one connection that stops once within a reply, for `seconds`."""
+def pausing_line(
+    port: int, *, seconds: float, sent: float = math.inf, received: float = math.inf
+) -> Iterator[tuple[int, Counter[str]]]:
+    """The port of a proxy for one connection, and how many bytes it has carried each way. It stops
+    once after so many bytes to the server, or of its replies, for `seconds`."""
+    carried: Counter[str] = Counter()
+    ended = threading.Event()
 
-    def pump(source: socket.socket, target: socket.socket, pause_at: int) -> None:
-        carried = 0
+    def pump(source: socket.socket, target: socket.socket, way: str, most: float) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(16_384):
                 target.sendall(data)
-                carried += len(data)
-                if carried - len(data) < pause_at <= carried:
-                    time.sleep(seconds)
+                carried[way] += len(data)
+                if carried[way] - len(data) < most <= carried[way]:
+                    ended.wait(seconds)
 
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -333,11 +338,12 @@ def pausing_line(port: int, *, seconds: float) -> Iterator[int]:
 
         def carry() -> None:
             with listener.accept()[0] as near:
-                threading.Thread(target=pump, args=(near, far, -1)).start()
-                pump(far, near, 1_000_000)
+                threading.Thread(target=pump, args=(near, far, "sent", sent)).start()
+                pump(far, near, "received", received)
 
         threading.Thread(target=carry).start()
-        yield int(listener.getsockname()[1])
+        yield int(listener.getsockname()[1]), carried
+        ended.set()
         with contextlib.suppress(OSError):
             far.shutdown(socket.SHUT_RDWR)
 
@@ -346,7 +352,7 @@ def test_a_slow_client_gets_all_of_its_reply(registry: Driven) -> None:
     """gRPC calls a connection idle as soon as the reply is written, long before it is taken."""
     with (
         opened(registry, send_stall_seconds=0.4) as client,
-        pausing_line(client.port, seconds=1.5) as port,
+        pausing_line(client.port, seconds=1.5, received=1_000_000) as (port, _),
         grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED) as channel,
     ):
         ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
@@ -465,19 +471,21 @@ def test_reflection_takes_names_and_nothing_larger(client: Client) -> None:
 @pytest.mark.parametrize("path", [f"{SERVICE}/ModelInfer", REFLECTION])
 def test_of_messages_that_have_no_place_little_is_taken(registry: Driven, path: str) -> None:
     """A window each, and as much again on the way: whole ones would be all of the memory."""
-    sizes = {"infer_max_bytes": 8 << 20, "body_memory_bytes": 8 << 20}
+    size = 8 << 20
+    sizes = {"infer_max_bytes": size, "body_memory_bytes": size}
+    lines = []
     with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
-        calls = [
-            stack.enter_context(
-                contextlib.closing(HalfSent(client.port, f"/{path}", message_bytes=8 << 20))
-            )
-            for _ in range(4)
-        ]
-        until = time.monotonic() + 0.8  # a place may be lost, and taken by the next, after a second
-        while time.monotonic() < until:
-            for call in calls:
-                call.go_on()
-        taken = sorted(call.taken for call in calls)
+        for _ in range(4):
+            line = pausing_line(client.port, seconds=PATIENCE, sent=size - 100_000)
+            port, carried = stack.enter_context(line)
+            lines.append(carried)
+            address = f"127.0.0.1:{port}"
+            channel = stack.enter_context(grpc.insecure_channel(address, options=UNLIMITED))
+            call = channel.stream_stream(f"/{path}")(iter([bytes(size)]), timeout=PATIENCE)
+            stack.callback(call.cancel)
+        time.sleep(0.8)  # a place may be lost, and taken by the next, after a second
+        taken = sorted(carried["sent"] for carried in lines)
+    assert taken[0] > 0
     assert sum(taken[:-1]) <= 3 * 2 * WINDOW_BYTES
 
 
