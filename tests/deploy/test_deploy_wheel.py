@@ -1,7 +1,6 @@
 """The server's wheel is an application: models, description and all that it needs."""
 
 import email
-import json
 import os
 import re
 import shutil
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import time
 import tomllib
 import venv
 from collections.abc import Iterator
@@ -18,10 +16,10 @@ from email.message import Message
 from pathlib import Path
 from zipfile import ZipFile
 
-import httpx
 import pytest
 
 from tests.deploy.conftest import committed_versions
+from tests.e2e.process import Server
 from tests.ran import ROOT, ran
 
 PATIENCE = 280.0
@@ -127,8 +125,8 @@ def test_what_is_needed_is_declared(metadata: Message) -> None:
 
 
 @contextmanager
-def serving(program: Path, directory: Path, log: Path) -> Iterator[str]:
-    """`paddlepool serve` for a user whose home is beside the empty directory; yields its URL."""
+def serving(program: Path, directory: Path, log: Path) -> Iterator[Server]:
+    """`paddlepool serve` for a user whose home is beside the empty directory."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PADDLEPOOL_", "XDG_"))}
     environment |= {"HOME": str(directory.parent / "home"), "PADDLEPOOL_PORT": "0"}
     environment["PADDLEPOOL_TIMEOUT_DEFAULT_MS"] = "30000"  # a busy machine answers late
@@ -137,13 +135,9 @@ def serving(program: Path, directory: Path, log: Path) -> Iterator[str]:
             [str(program), "serve"], cwd=directory, env=environment, stderr=output
         )
     try:
-        deadline = time.monotonic() + PATIENCE
-        while '"event": "loaded"' not in log.read_text("utf-8"):
-            assert process.poll() is None, log.read_text("utf-8")
-            assert time.monotonic() < deadline, log.read_text("utf-8")
-            time.sleep(0.1)
-        lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-        yield next(line["url"] for line in lines if line["event"] == "listening")
+        server = Server(process, log)
+        server.wait_logged(event="loaded")
+        yield server
     finally:
         process.terminate()
         process.wait(PATIENCE)
@@ -170,14 +164,12 @@ def test_an_empty_directory_is_served_from_the_wheel(wheel: Path, tmp_path: Path
 
     program, log = environment / "bin" / "paddlepool", tmp_path / "log"
     for first in (True, False):
-        with serving(program, empty, log) as url, httpx.Client(base_url=url, timeout=60) as client_:
+        with serving(program, empty, log) as server, server.client() as asked:
             picture = (ROOT / "docs" / "images" / "astronaut.jpg").read_bytes()
-            cutout = client_.post(
-                "/segment", content=picture, headers={"Content-Type": "image/jpeg"}
-            )
+            cutout = asked.post("/segment", content=picture, headers={"Content-Type": "image/jpeg"})
             assert cutout.status_code == 200
             assert cutout.content.startswith(b"\x89PNG")
-            emotions = client_.post("/sentiment", json={"text": "今天真开心"}).json()
+            emotions = asked.post("/sentiment", json={"text": "今天真开心"}).json()
             assert emotions[0]["label"] == "happy"
         own = tmp_path / "home" / ".local" / "share" / "paddlepool" / "model_repo"
         text = log.read_text("utf-8")

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +17,28 @@ import pytest
 
 from app.contracts.errors import ConfigError
 from app.service.server.system import INTERVAL_SECONDS, passed_listener, watch_loop
-from tests.e2e.process import GATED, PATIENCE, Server, running, wait_until
+from tests.e2e.process import GATED, PATIENCE, Server, asking, running, wait_until
 
 READY = b"READY=1\nWATCHDOG=1"
 
 
-class Clients:
-    """Two users without a pause, one of them with a connection for each request."""
+@contextlib.contextmanager
+def users(server: Server) -> Iterator[list[object]]:
+    """Two without a pause, one of them with a connection for each request. Their replies are the
+    name of the replica that said 200, or what came instead."""
+    replies: list[object] = []
 
-    def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}/v2/models/tiny/ready"
-        self._ending = threading.Event()
-        self.replies: list[object] = []
-        """The name of the replica that said 200, or what came instead."""
-        kept = [httpx.Limits(), httpx.Limits(max_keepalive_connections=0)]
-        self._threads = [threading.Thread(target=self._use, args=(limits,)) for limits in kept]
-        for thread in self._threads:
-            thread.start()
+    def use(client: httpx.Client, **headers: str) -> None:
+        try:
+            reply = client.get("/v2/models/tiny/ready", headers=headers)
+            failed = reply.status_code != 200
+            replies.append(reply.text if failed else reply.headers["X-Replica"])
+        except httpx.TransportError as error:
+            replies.append(error)
+        time.sleep(0.001)
 
-    def _use(self, limits: httpx.Limits) -> None:
-        with httpx.Client(limits=limits, timeout=PATIENCE, trust_env=False) as client:
-            while not self._ending.wait(0.001):
-                try:
-                    reply = client.get(self._url)
-                    failed = reply.status_code != 200
-                    self.replies.append(reply.text if failed else reply.headers["X-Replica"])
-                except httpx.TransportError as error:
-                    self.replies.append(error)
-
-    def join(self) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join()
+    with asking(server, 1, use), asking(server, 1, partial(use, connection="close")):
+        yield replies
 
 
 @contextlib.contextmanager
@@ -59,9 +50,11 @@ def notices(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[b
         monkeypatch.setenv("NOTIFY_SOCKET", str(directory / "notify"))
         thread = threading.Thread(target=lambda: told.extend(iter(lambda: receiver.recv(99), b"")))
         thread.start()
-        yield told
-        receiver.shutdown(socket.SHUT_RD)
-        thread.join()
+        try:
+            yield told
+        finally:
+            receiver.shutdown(socket.SHUT_RD)
+            thread.join()
 
 
 @pytest.fixture
@@ -107,25 +100,23 @@ def test_the_next_server_takes_over_the_socket_without_a_lost_request(
         told = {"old": stack.enter_context(notices(tmp_path / "old", monkeypatch))}
         old = start("old")
         wait_until(lambda: READY in told["old"])
-        clients = Clients(old.port)
-        stack.callback(clients.join)
+        replies = stack.enter_context(users(old))
         told["new"] = stack.enter_context(notices(tmp_path / "new", monkeypatch))
         new = start("new")
         wait_until(lambda: len(new.children()) >= 3)
-        asked = len(clients.replies)
-        wait_until(lambda: len(clients.replies) > asked + 100)
-        assert set(clients.replies) == {"old"}, "it took connections before its model was loaded"
+        asked = len(replies)
+        wait_until(lambda: len(replies) > asked + 100)
+        assert set(replies) == {"old"}, "it took connections before its model was loaded"
         gate.touch()
         wait_until(lambda: READY in told["new"])
-        wait_until(lambda: "new" in clients.replies)
+        wait_until(lambda: "new" in replies)
         assert old.stop() == 0
         assert told["old"].count(READY) >= 2, "no watchdog's notice each second"
         assert told["old"][-1] == b"STOPPING=1"
-        asked = len(clients.replies)
-        wait_until(lambda: len(clients.replies) > asked + 100)
-        clients.join()
-        assert set(clients.replies) == {"old", "new"}
-        assert set(clients.replies[-50:]) == {"new"}
+        asked = len(replies)
+        wait_until(lambda: len(replies) > asked + 100)
+        assert set(replies) == {"old", "new"}
+        assert set(replies[-50:]) == {"new"}
 
 
 @pytest.mark.e2e
