@@ -117,16 +117,6 @@ def test_curl_needs_no_header_and_the_log_names_the_route(
     assert {record["at"] for record in answers} == {"/tag"}
 
 
-def test_its_body_limit_is_enforced(client: TestClient) -> None:
-    """The one it declares, set by its variable: 1,000 bytes pass and 1,001 do not."""
-    fits = b'{"text": "' + b"x" * (1_000 - 12) + b'"}'
-    json = {"Content-Type": "application/json"}
-    assert client.post("/tag", content=fits, headers=json).status_code == 200
-    reply = client.post("/tag", content=fits + b" ", headers=json)
-    assert (reply.status_code, reply.json()["code"]) == (413, "file_too_large")
-    assert (reply.json()["limit"], reply.json()["received"]) == (1_000, 1_001)
-
-
 def test_its_settings_are_read_and_shown(client: TestClient) -> None:
     text = "漢字 かな кирил latin"
     assert len(tag(client, text).json()) == 2

@@ -39,16 +39,7 @@ DROP = """
       new DragEvent(kind, {dataTransfer: transfer, bubbles: true, cancelable: true}));
 }
 """
-CHOOSE = """
-([where, files]) => {
-  const transfer = new DataTransfer();
-  for (const [name, bytes] of files) transfer.items.add(new File([new Uint8Array(bytes)], name));
-  const input = document.querySelector(where);
-  input.files = transfer.files;
-  input.dispatchEvent(new Event('change', {bubbles: true}));
-}
-"""
-LARGE = [["big.png", 12_582_913]]
+LARGE: FilePayload = {"name": "big.png", "mimeType": "", "buffer": bytes(12_582_913)}
 PASTE = """
 ([name, bytes, text, where]) => {
   const transfer = new DataTransfer();
@@ -234,7 +225,7 @@ def test_another_background_asks_the_server_nothing(page: Page, complaints: list
 def test_a_refused_background_says_so(page: Page, tmp_path: Path) -> None:
     """What the server would refuse is not sent, and a file that has gone is no absent server."""
     page.click(choice("image"))
-    page.evaluate(CHOOSE, ["#bg-file", LARGE])
+    page.set_input_files("#bg-file", LARGE)
     refusal = page.locator("#segment-refusal")
     expect(refusal).to_contain_text("big.png has 12582913 bytes")
     expect(refusal.locator("dd").first).to_have_text("12,582,912")
@@ -406,7 +397,7 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
     page.evaluate(DROP, ["folder", "", [], "body"])
     page.click("#strip li:nth-child(2) button")
     expect(refusal.locator("strong")).to_have_text("No picture in the request")
-    page.evaluate(CHOOSE, ["#file", LARGE])
+    page.set_input_files("#file", LARGE)
     expect(refusal.locator("strong")).to_have_text("The file is too large")
     expect(refusal.locator("dd").first).to_have_text("12,582,912")
     page.evaluate(DROP, ["", "", [], "body"])
@@ -742,7 +733,7 @@ def test_hostile_names_and_texts_are_text(page: Page, complaints: list[str]) -> 
         " ".join(strings[start : start + 10]).replace("/", "∕")
         for start in range(0, len(strings), 10)
     ]
-    page.evaluate(CHOOSE, ["#file", [[name, 0] for name in names]])
+    page.set_input_files("#file", [payload(name, b"") for name in names])
     expect(page.locator("#strip .refused")).to_have_count(len(names))
     shown = page.eval_on_selector_all("#strip .name", "all => all.map(each => each.textContent)")
     taken = page.evaluate("names => names.map(name => new File([], name).name)", names)

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from app.contracts.reasons import ShadowOutcome
-from app.contracts.status import Candidate, Effect, ModelStatus
+from app.contracts.status import Effect, ModelStatus
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.observability.metrics import Metrics
 from tests.service.api.fakes import (
-    CHOICE,
     GROUP,
     Client,
     FakeModel,
@@ -77,32 +76,8 @@ def test_a_refused_group_says_why(client: Client) -> None:
     assert told["one"]["effective"] is True
     assert told["one"]["proof"] == "other outputs than two"
     assert told["one"]["base"] == "two"
-    assert told["two"]["reason"] == "cannot start: this processor has no bfloat16"
-    assert told["two"]["refused"] == told["two"]["reason"]
-    assert told["one"]["refused"] is None
+    assert told["two"]["refused"] == "cannot start: this processor has no bfloat16"
     assert (told["two"]["start"], told["two"]["options"]) == ("on_demand", {"bfloat16": True})
-
-
-@pytest.mark.parametrize(
-    ("effect", "trial", "reason"),
-    [
-        (Effect(None, "too noisy to tell"), "too noisy to tell", "not started yet"),
-        (Effect(False, "changes nothing"), "takes 4 times as long", "not started yet"),
-        (Effect(None, "not measured yet"), "cannot start: no CUDA", "cannot start: no CUDA"),
-        (Effect(None, "its base one cannot start: x"), "too noisy to tell", "not started yet"),
-    ],
-)
-def test_a_measured_group_is_not_a_refused_one(effect: Effect, trial: str, reason: str) -> None:
-    """What was found out about a group that does not run is no reason why it does not."""
-    choice = replace(CHOICE, candidates=(Candidate(group="two", fit=False, reason=trial),))
-    statuses = (GROUP, replace(REFUSED, effect=effect))
-    model = FakeModel(config=CONFIG, choice=choice, statuses=statuses)
-    client = Client(make_app(registry=FakeRegistry(models=[model])))
-    two = groups(client)["two"]
-    assert (two["reason"], two["proof"]) == (reason, effect.reason)
-    assert two["refused"] == (reason if trial == reason else None)
-    [model] = client.get("/info").json()["models"]
-    assert model["predictors"][1]["reason"] == reason
 
 
 def test_the_choice_and_shadowing_are_told(client: Client, metrics: Metrics) -> None:

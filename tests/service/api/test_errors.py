@@ -15,7 +15,6 @@ from app.contracts.errors import (
     Overloaded,
     PaddlepoolError,
     TextTooLong,
-    Unauthorized,
 )
 from app.service.api.errors import STATUS, WHEN, error_codes
 from tests.ran import ROOT
@@ -90,13 +89,6 @@ def test_503_says_when_to_try_again(error: PaddlepoolError, seconds: str) -> Non
     response = raising(error).get("/fails")
     assert response.status_code == 503
     assert response.headers["retry-after"] == seconds
-
-
-def test_401_names_the_scheme() -> None:
-    """As HTTP asks of every 401."""
-    response = raising(Unauthorized("no key")).get("/fails")
-    assert_problem(response, 401, "unauthorized")
-    assert response.headers["www-authenticate"].startswith("Bearer")
 
 
 @pytest.mark.parametrize(

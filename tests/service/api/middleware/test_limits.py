@@ -172,6 +172,7 @@ def test_nothing_else_opens(headers: dict[str, str]) -> None:
     for path in ("/info", "/nothing"):
         response = client.get(path, headers=headers)
         assert_problem(response, 401, "unauthorized")
+        assert response.headers["www-authenticate"].startswith("Bearer")
         assert "firs" not in response.text
     assert client.get("/v2", headers=headers).status_code == 401
 

@@ -5,10 +5,18 @@ from typing import cast
 
 import pytest
 
-from app.contracts.status import Effect, GroupStatus, ModelStatus
+from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
 from app.engine.registry.registry import ModelRegistry
 from app.service.api.info import read_gauges
-from tests.service.api.fakes import GROUP, Client, FakeModel, FakeRegistry, make_app, make_settings
+from tests.service.api.fakes import (
+    CHOICE,
+    GROUP,
+    Client,
+    FakeModel,
+    FakeRegistry,
+    make_app,
+    make_settings,
+)
 
 BROKEN = ModelStatus(name="m2", version=3, state="UNAVAILABLE", reason="m2/3: broken")
 
@@ -75,28 +83,42 @@ def test_info_leaves_out_what_a_newer_version_has_superseded() -> None:
 
 
 COLD = replace(GROUP, started=False, ready=False, reason="not started")
-NOTHING, REFUSED = Effect(False, "changes nothing"), Effect(None, "cannot start: no GPU")
+NOTHING, BASE_REFUSED = Effect(False, "changes nothing"), Effect(None, "its base cannot start: x")
+NOISY = "too noisy to tell"
 
 
 @pytest.mark.parametrize(
-    ("status", "reason"),
+    ("status", "trial", "reason", "refused"),
     [
-        (replace(GROUP, effect=Effect(True, "other outputs")), None),
-        (replace(GROUP, effect=NOTHING), "changes nothing"),
-        (COLD, "not started"),
-        (replace(COLD, effect=REFUSED), "cannot start: no GPU"),
-        (replace(COLD, effect=Effect(True, "other outputs")), "not started"),
-        (replace(GROUP, ready=False, reason="restarting", effect=NOTHING), "restarting"),
+        (replace(GROUP, effect=Effect(True, "other outputs")), "", None, False),
+        (replace(GROUP, effect=NOTHING), "", "changes nothing", False),
+        (replace(GROUP, ready=False, reason="restarting", effect=NOTHING), "", "restarting", False),
+        (COLD, "", "not started", False),
+        (replace(COLD, effect=Effect(True, "other outputs")), "", "not started", False),
+        (replace(COLD, effect=NOTHING), "takes 4 times as long", "not started", False),
+        (replace(COLD, effect=Effect(None, NOISY)), NOISY, "not started", False),
+        (replace(COLD, effect=BASE_REFUSED), NOISY, "not started", False),
+        (replace(COLD, effect=Effect(None, "cannot start: a")), "", "cannot start: a", True),
+        (COLD, "cannot start: no CUDA", "cannot start: no CUDA", True),
     ],
-    ids=["effective", "ineffective", "cold", "cold and refused", "cold and proven", "restarting"],
 )
-def test_info_tells_why_a_predictor_is_of_no_use(status: GroupStatus, reason: str | None) -> None:
-    """First why it does not answer, then why it is not known to do anything."""
-    registry = FakeRegistry(models=[FakeModel(statuses=(status,))])
-    [model] = client_of(registry).get("/info").json()["models"]
+def test_a_group_of_no_use_says_why(
+    status: GroupStatus, trial: str, reason: str | None, refused: bool
+) -> None:
+    """First why it does not answer, then why it is not known to do anything. What was found out
+    about a group that does not run is no reason why it does not."""
+    reasons = {"one": trial, "two": "cannot start: no CUDA"}
+    candidates = (Candidate(group=name, fit=False, reason=why) for name, why in reasons.items())
+    choice = replace(CHOICE, candidates=tuple(candidates))
+    client = client_of(FakeRegistry(models=[FakeModel(statuses=(status,), choice=choice)]))
+    [model] = client.get("/info").json()["models"]
     [group] = model["predictors"]
     assert group["reason"] == reason
     assert (group["effective"], group["proof"]) == (status.effect.effective, status.effect.reason)
+    [model] = client.get("/compare/data").json()["models"]
+    [compared] = model["groups"]
+    assert (compared["reason"], compared["proof"]) == (reason, status.effect.reason)
+    assert compared["refused"] == (reason if refused else None)
 
 
 def test_info_tells_the_limits_that_are_in_force() -> None:
