@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from harness import running_server
+from inputs import SENTENCES, draw_picture
 
 from tests.deploy.conftest import Script, Stub, prometheus_scraping
 from tests.http_stub import Answer, Reply, as_json
@@ -101,12 +103,11 @@ def test_no_panel_is_empty_when_both_models_are_used(
     monkeypatch.setenv("PADDLEPOOL_PROVE_GROUPS", "started")
     monkeypatch.setenv("PADDLEPOOL_SHADOW_FRACTION", "1")
     monkeypatch.setenv("PADDLEPOOL_SHADOW_GROUPS", "native")
-    harness, inputs = script("loadtest/harness.py"), script("loadtest/inputs.py")
     check = script("deploy/check_dashboard.py").main
-    picture = inputs.draw_picture(320, 240, seed=1).data
-    text = json.dumps({"text": inputs.SENTENCES[0]}).encode()
+    picture = draw_picture(320, 240, seed=1).data
+    text = json.dumps({"text": SENTENCES[0]}).encode()
     with (
-        harness.running_server() as server,
+        running_server() as server,
         prometheus_scraping(f"127.0.0.1:{server.port}", tmp_path / "prometheus") as prometheus,
     ):
         host = f"http://127.0.0.1:{server.port}"

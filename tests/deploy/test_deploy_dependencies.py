@@ -1,6 +1,5 @@
 """What the packages import is what pyproject.toml declares: a clean install can start."""
 
-import ast
 import re
 import shutil
 import sys
@@ -15,21 +14,11 @@ from packaging.utils import canonicalize_name
 
 from tests.deploy.conftest import Script
 from tests.ran import ROOT, ran
+from tests.test_imports import ALL
 
 OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
 # Imported only when an instance group or a command asks for it.
 EXTRAS = ("onnx", "compare", "sources", "heic", "quantize", "grpc", "ray", "otel")
-
-
-def imported(file: Path) -> set[str]:
-    """Top-level names of the modules that a file imports, wherever in it."""
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            names.add(node.module.split(".")[0])
-    return names
 
 
 @pytest.mark.slow
@@ -40,13 +29,13 @@ def test_every_package_that_is_imported_is_declared() -> None:
     lines = [*project["dependencies"], *extras]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     owners = packages_distributions()
-    undeclared = {
-        f"{name} ({file.relative_to(ROOT)})"
-        for file in (ROOT / "app").rglob("*.py")
-        for name in imported(file) - set(sys.stdlib_module_names) - OURS
-        if not declared & {canonicalize_name(owner) for owner in owners.get(name, [name])}
-    }
-    assert undeclared == set()
+    undeclared = []
+    for found in ALL:
+        name = found.imported.partition(".")[0]
+        packages = {canonicalize_name(owner) for owner in owners.get(name, [name])}
+        if name not in {*sys.stdlib_module_names, *OURS} and not declared & packages:
+            undeclared.append(str(found))
+    assert undeclared == []
 
 
 def test_what_the_client_needs_is_declared_by_the_server_too() -> None:

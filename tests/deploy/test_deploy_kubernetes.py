@@ -147,11 +147,17 @@ def test_versions_and_settings_are_the_servers_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [CHART / "templates" / "deployment.yaml", KSERVE / "servingruntime.yaml"], ids=str
+    "file",
+    [
+        CHART / "templates" / "deployment.yaml",
+        KSERVE / "servingruntime.yaml",
+        RAY / "rayservice.yaml",
+    ],
+    ids=str,
 )
 def test_variables_in_manifests_are_settings(file: Path) -> None:
     """A server reports one that is none and goes on with the default."""
-    found = set(re.findall(r"name: (PADDLEPOOL_\w+)", file.read_text("utf-8")))
+    found = set(re.findall(r" (PADDLEPOOL_\w+)", file.read_text("utf-8")))
     assert (found - SETTINGS, found != set()) == (set(), True)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from inputs import draw_picture, draw_pictures
 from PIL import Image
+from plans import users_at
 
-from tests.deploy.conftest import Script, Stub
+from tests.deploy.conftest import Stub
 from tests.http_stub import Answer, Reply, as_json
 from tests.ran import ROOT, ran
 
@@ -20,9 +22,8 @@ LABELS = ("angry", "happy", "neutral", "surprise", "sad", "fear")
 @pytest.mark.parametrize(
     ("plan", "expected"), [("step", [2, 4, 6, 8, 10]), ("spike", [2, 2, 10, 2, 2])]
 )
-def test_plans_have_five_parts_and_an_end(script: Script, plan: str, expected: list[int]) -> None:
+def test_plans_have_five_parts_and_an_end(plan: str, expected: list[int]) -> None:
     """Users at the start of each fifth of the time; never without one before the end."""
-    users_at = script("loadtest/plans.py").users_at
     found = [users_at(second, plan=plan, duration=50, peak=10) for second in (0, 10, 20, 30, 40)]
     assert found == expected
     assert users_at(9.999, plan=plan, duration=10, peak=1) == 1
@@ -30,10 +31,9 @@ def test_plans_have_five_parts_and_an_end(script: Script, plan: str, expected: l
 
 
 @pytest.mark.slow
-def test_pictures_are_jpegs_from_a_third_to_four_megapixels(script: Script) -> None:
+def test_pictures_are_jpegs_from_a_third_to_four_megapixels() -> None:
     """Of the size that they say, the same on every run."""
-    inputs = script("loadtest/inputs.py")
-    pictures = inputs.draw_pictures()
+    pictures = draw_pictures()
     sizes = []
     for picture in pictures:
         with Image.open(io.BytesIO(picture.data)) as image:
@@ -41,7 +41,7 @@ def test_pictures_are_jpegs_from_a_third_to_four_megapixels(script: Script) -> N
             sizes.append(image.width * image.height / 1e6)
     assert min(sizes) == pytest.approx(0.3, rel=0.05)
     assert max(sizes) == pytest.approx(4.0, rel=0.05)
-    first = inputs.draw_picture(pictures[0].width, pictures[0].height, seed=1)
+    first = draw_picture(pictures[0].width, pictures[0].height, seed=1)
     assert first == pictures[0]
 
 

@@ -14,16 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from harness import HOST, Server, descendants
 from replicas import PYTHON, ray_up
 
 from app.cli.ray import configure, run
 from app.contracts.errors import ConfigError
-from app.settings.server import Settings
-from tests.ran import ROOT
 
-MANIFEST = ROOT / "deploy" / "ray" / "rayservice.yaml"
 PATIENCE = 120.0
 
 
@@ -130,10 +126,3 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         ConfigError, match=r"^ray is not installed: pip install 'paddlepool\[ray\]'"
     ):
         run(parser.parse_args(["up"]))
-
-
-def test_the_manifest_s_settings_are_settings() -> None:
-    service = yaml.safe_load(MANIFEST.read_text("utf-8"))["spec"]
-    [application] = yaml.safe_load(service["serveConfigV2"])["applications"]
-    given = set(application["runtime_env"]["env_vars"])
-    assert given <= {f"PADDLEPOOL_{name.upper()}" for name in Settings.model_fields}

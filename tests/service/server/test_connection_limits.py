@@ -115,6 +115,7 @@ def test_the_host_of_an_absolute_target_wins_over_the_header(target: bytes, seen
 @pytest.mark.parametrize(
     ("head", "status"),
     [
+        (b"GET / HTTP/1.0\r\n", 200),
         (b"GET / HTTP/1.2\r\n" + HOST, 505),
         (b"GET / HTTP/2.0\r\n" + HOST, 505),
         (b"GET / HTTP/0.9\r\n" + HOST, 505),
@@ -124,10 +125,17 @@ def test_the_host_of_an_absolute_target_wins_over_the_header(target: bytes, seen
         (b"GET ftp://a.example/ HTTP/1.1\r\n" + HOST, 400),
         (b"GET http://user@a.example/ HTTP/1.1\r\n" + HOST, 400),
         (b"GET http:///x HTTP/1.1\r\n" + HOST, 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),  # TLS
+        (b"GET /\xff HTTP/1.1\r\n" + HOST, 400),
+        # A proxy that knows no chunks would find another end of the body (RFC 9112, 6.1).
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n" + HOST + b"\r\n0\r\n", 400),
     ],
 )
 def test_other_versions_hosts_and_schemes_are_refused(head: bytes, status: int) -> None:
-    assert replies(head + b"\r\n", GET % 2).startswith(b"HTTP/1.1 %d " % status)
+    reply = replies(head + b"\r\n", GET % 2)
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"application/problem+json" in reply) is (status != 200)
 
 
 def test_no_more_requests_wait_than_may() -> None:

@@ -68,3 +68,8 @@ def test_a_model_parameter_that_is_no_name_is_refused() -> None:
     reply = asked.post("/v2/models/echo/infer", json={"inputs": texts, "parameters": {"model": 5}})
     assert reply.status_code == 400
     assert reply.json() == {"error": "parameter model must be the name of a model"}
+
+
+def test_the_limit_is_that_of_the_tasks_endpoint() -> None:
+    reply = client(FakeModel()).post("/v2/models/echo/infer", content=bytes(101))
+    assert (reply.status_code, "limit for 'echo' is 100" in reply.text) == (413, True)
