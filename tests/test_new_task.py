@@ -4,7 +4,6 @@ The task is tests/tasks/tagger, over a Paddle program in a predictor process of 
 here is what the product runs.
 """
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,22 +61,7 @@ def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient
 
 
 @pytest.fixture(scope="module")
-def said() -> Iterator[list[logging.LogRecord]]:
-    """What is logged while the server runs."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[assignment, method-assign]
-    root = logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel("INFO")
-    yield records
-    root.setLevel(level)
-    root.removeHandler(handler)
-
-
-@pytest.fixture(scope="module")
-def client(repository: Path, said: list[logging.LogRecord]) -> Iterator[TestClient]:
+def client(repository: Path) -> Iterator[TestClient]:
     with serve(repository, {**PIPELINES, **LINE}) as client:
         yield client
 
@@ -106,15 +90,6 @@ def test_the_new_task_answers(client: TestClient, text: str, expected: list[str]
     assert {"preprocess;", "infer;", "postprocess;"} <= {
         stage.strip().partition("dur")[0] for stage in reply.headers["Server-Timing"].split(",")
     }
-
-
-def test_curl_needs_no_header_and_the_log_names_the_route(
-    client: TestClient, said: list[logging.LogRecord]
-) -> None:
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert client.post("/tag", content='{"text": "x"}', headers=form).status_code == 200
-    answers = [vars(record) for record in said if "answers" in str(record.msg)]
-    assert {record["at"] for record in answers} == {"/tag"}
 
 
 def test_its_settings_are_read_and_shown(client: TestClient) -> None:

@@ -113,6 +113,7 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
     settings = {"timeout_default_ms": 30_000}  # the machine may be busy
     with running(tmp_path / "models", tmp_path, settings=settings) as server:
         text = "妈妈说想和我聊天，她一定是有难过的事了。我要上课，所以我好难过。"
+        assert server.wait_logged(at="/sentiment")["event"].endswith(" answers")
         clients = Clients(server, 4, "/sentiment", {"inputs": [text] * 16})
         wait_until(lambda: len(clients.answers) >= 16)
         children = server.children()
