@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -192,22 +193,12 @@ def read_all(connection: socket.socket) -> bytes:
     return received
 
 
-def read_reply(connection: socket.socket) -> bytes:
-    """One reply that has a Content-Length; the connection stays open."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        data = connection.recv(65_536)
-        assert data, f"the server closed after {received!r}"
-        received += data
-    head, _, body = received.partition(b"\r\n\r\n")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    missing = int(lengths[0].partition(b":")[2]) - len(body)
-    while missing > 0:
-        data = connection.recv(missing)
-        assert data, f"the server closed after {received!r}"
-        received += data
-        missing -= len(data)
-    return received
+def read_reply(connection: socket.socket, method: str = "GET") -> HTTPResponse:
+    """One reply, read to its end; the connection stays open."""
+    reply = HTTPResponse(connection, method=method)
+    reply.begin()
+    reply.read()
+    return reply
 
 
 def status_of(reply: bytes) -> int:

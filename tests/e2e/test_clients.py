@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.e2e.process import Server, read_reply, status_of, wait_until
+from tests.e2e.process import Server, read_reply, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ def test_work_ends_when_its_client_has_gone(strict_server: Server) -> None:
     for connection in connections[10:]:
         connection.close()
     for connection in connections[:10]:
-        assert status_of(read_reply(connection)) == 200
+        assert read_reply(connection).status == 200
         connection.close()
     more = {"started": 50, "cancelled": 40, "answered": 10}
     ended = {name: before[name] + more[name] for name in before}
