@@ -64,10 +64,6 @@ def write_page(
     return report
 
 
-Cell = tuple[float, str]
-"""A value to compare, and its text."""
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table; `found` returns the figures of one server, or a text.
@@ -81,7 +77,7 @@ class Column:
     factor: float = 1.0
     best: Callable[[Iterable[float]], float] | None = min
 
-    def cell(self, measured: Any) -> Cell:
+    def cell(self, measured: Any) -> tuple[float, str]:
         """The median, and the text with the lowest and highest figure; None is infinite."""
         if isinstance(found := self.found(measured), str):
             return 0.0, found

@@ -7,10 +7,9 @@
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
 with and without these settings; `group` two instance groups of a model. `api` compares the API
-process with that of another checkout (`--before`), and with a program that is started as `PROBE
-PROGRAM.onnx TOKENIZER.json --port N --predictors N` and answers `POST /sentiment`. `overload`
-compares three times the capacity with the capacity, the others HAProxy, Ray Serve and reloads with
-the plain server.
+process with a bare FastAPI application, with another checkout (`--before`), and with a program that
+is started as `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` (`--probe`). `overload`
+sends three times the capacity. The others add HAProxy, Ray Serve and reloads to the plain server.
 
 Both sides take turns in every round. A ratio above 1 means that the second side is better; its 90 %
 interval comes from resampled rounds. Exit code 1: a ratio is below --least.
@@ -55,7 +54,8 @@ from app.contracts.resources import available_cores
 from app.evidence.comparison.result import columns
 from app.models.repository.layout import ModelRepository
 
-INT8_GROUP = "onnxruntime_int8"
+HERE = Path(__file__).parent
+INT8_GROUP, LIVE = "onnxruntime_int8", "/v2/health/live"
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
 RAY_SECONDS = 5.0
@@ -136,8 +136,7 @@ def taken(
 
 
 def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
-    """Run phases of both sides in turns, by name of pair and measure, after a warm-up of each
-    side."""
+    """Warm both sides up, then run their phases in turns; by name of pair and measure."""
     found: dict[tuple[str, str], tuple[Phases, Phases]] = defaultdict(lambda: ([], []))
     for pair in pairs:
         for way in (pair.without, pair.within):
@@ -336,13 +335,16 @@ def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
     All answer texts with the same int8 program, with as many predictors as there are cores.
     """
-    if given.before is None and given.probe is None:
-        raise SystemExit("api needs --before, --probe or both")
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         repository, version = int8_repository(Path(directory))
         ours = stack.enter_context(running_server(repository))
-        text, live = text_request(TEXT), request("GET", "/v2/health/live")
-        compared = []
+        text, live = text_request(TEXT), request("GET", LIVE)
+        port = free_port()
+        bare = ["uvicorn", "--no-access-log", "--port", port, "peer_programs.fastapi_peer:app"]
+        bare_server = running_program(
+            [sys.executable, "-m", *bare], port, path=LIVE, directory=HERE
+        )
+        compared = [("live, FastAPI", stack.enter_context(bare_server), live, live)]
         if given.before is not None:
             before = stack.enter_context(running_server(repository, checkout=given.before))
             compared += [("text", before, text, text), ("live", before, live, live)]
@@ -368,8 +370,7 @@ def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 
 def int8_repository(directory: Path) -> tuple[Path, Path]:
-    """A repository with only the emotion model, whose int8 group is the default; and its newest
-    version."""
+    """A repository with only the emotion model and int8 as its default; the newest version."""
     shutil.copytree(ROOT / "model_repo" / "emotion", directory / "emotion")
     file = directory / "emotion" / "config.toml"
     config = tomlkit.parse(file.read_text("utf-8")).unwrap()
@@ -408,12 +409,7 @@ MODES = {
         },
     ),
     # One request at a time: a busy machine would add more than the transport does.
-    "haproxy": Mode(
-        haproxy,
-        ("one client",),
-        seconds=0.0,
-        rounds=60,
-    ),
+    "haproxy": Mode(haproxy, ("one client",), seconds=0.0, rounds=60),
     "ray": Mode(
         ray,
         ("one client",),
