@@ -25,7 +25,7 @@ def test_goodput_survives_three_times_the_load(tmp_path: Path) -> None:
         assert short != text
         config.write_text(short, "utf-8")
     command = [sys.executable, "loadtest/with_without.py", "overload", "--least", "0.5"]
-    command += ["--seconds", "4", "--rounds", "1", "--repository", str(repository)]
+    command += ["--seconds", "3", "--rounds", "2", "--repository", str(repository)]
     done = ran(command, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     refused = [int(ms) for ms in re.findall(r"refused within (\d+) ms", done.stdout)]
