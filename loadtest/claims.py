@@ -38,7 +38,7 @@ from app.cli.shared import (
     silence,
     write_json,
 )
-from app.contracts.errors import PaddlepoolError
+from app.contracts.errors import ConfigError, PaddlepoolError
 from app.contracts.resources import available_cores
 from app.engine.backends.process import ProcessBackend
 from app.evidence.comparison.plot import (
@@ -91,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure(args: argparse.Namespace) -> int:
+    if args.requests is not None and args.requests < 1:
+        raise ConfigError("--requests must be at least 1", received=args.requests)
     if args.plot is not None:
         check_plot(args.plot)
     u2netp = read_version(open_repository(args.repository), "u2netp", None)

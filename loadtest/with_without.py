@@ -54,7 +54,6 @@ from app.contracts.resources import available_cores
 from app.evidence.comparison.result import columns
 from app.models.repository.layout import ModelRepository
 
-HERE = Path(__file__).parent
 INT8_GROUP, LIVE = "onnxruntime_int8", "/v2/health/live"
 KEY = "with-and-without"
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
@@ -148,7 +147,8 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
                     continue
                 for side in (0, 1) if number % 2 else (1, 0):
                     way = pair.within if side else pair.without
-                    done = "overloaded" if side and pair.overloads else measure
+                    overloads = side and pair.overloads and measure == "busy"
+                    done = "overloaded" if overloads else measure
                     with pair.meanwhile() if side else contextlib.nullcontext():
                         phase = taken(done, pair, way, given, seed=number)
                     found[pair.name, measure][side].append(phase)
@@ -331,20 +331,19 @@ def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 @contextlib.contextmanager
 def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Send texts, and requests without work, to this server and to the others.
+    """Send requests without work to this server and to the others, and texts to all but FastAPI.
 
-    All answer texts with the same int8 program, with as many predictors as there are cores.
+    They answer texts with the same int8 program, with as many predictors as there are cores.
     """
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         repository, version = int8_repository(Path(directory))
         ours = stack.enter_context(running_server(repository))
         text, live = text_request(TEXT), request("GET", LIVE)
         port = free_port()
-        bare = ["uvicorn", "--no-access-log", "--port", port, "peer_programs.fastapi_peer:app"]
-        bare_server = running_program(
-            [sys.executable, "-m", *bare], port, path=LIVE, directory=HERE
-        )
-        compared = [("live, FastAPI", stack.enter_context(bare_server), live, live)]
+        application = "loadtest.peer_programs.fastapi_peer:app"
+        bare = [sys.executable, "-m", "uvicorn", "--no-access-log", "--port", port, application]
+        fastapi = stack.enter_context(running_program(bare, port, path=LIVE))
+        compared = [("live, FastAPI", fastapi, live, live)]
         if given.before is not None:
             before = stack.enter_context(running_server(repository, checkout=given.before))
             compared += [("text", before, text, text), ("live", before, live, live)]
@@ -439,7 +438,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         each = modes.add_parser(name)
         for option, more in mode.options.items():
             each.add_argument(option, **more)
-        each.add_argument("--repository", type=Path, default=ROOT / "model_repo")
+        if name not in ("api", "haproxy", "ray"):  # which serve what they need
+            each.add_argument("--repository", type=Path, default=ROOT / "model_repo")
         each.add_argument("--seconds", type=float, default=mode.seconds, help="of a phase")
         each.add_argument("--rounds", type=int, default=mode.rounds, help="pairs of phases")
         each.add_argument("--rest", type=float, default=0.0, help="seconds between phases")

@@ -79,6 +79,7 @@ def test_a_crop_has_its_margin_also_beyond_the_picture(server: Server) -> None:
     assert cutout[..., 3].sum() == 40 * 80 * 255
     plain = asked(server, crop="true")
     assert (plain.width, plain.height) == (40, 80)
+    assert (pixels_of(plain) == (250, 200, 0, 255)).all()
     far = asked(server, output="composite", crop="true", crop_margin="0px 0px 0px 300px")
     assert (far.width, far.height) == (340, 80)
     assert (pixels_of(far)[:, :300] == 255).all()
