@@ -52,7 +52,7 @@ def write_page(
     measure: Callable[[dict[str, Any]], dict[str, Any]],
     page: Callable[[dict[str, Any]], str],
 ) -> dict[str, Any]:
-    """Write the page of the figures beside it, which `measure` replaces if that is wanted."""
+    """Write the page from the JSON beside it; with --write, `measure` makes the JSON first."""
     file: Path = given.write or given.render
     figures = file.with_suffix(".json")
     report = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
@@ -78,7 +78,7 @@ class Column:
     best: Callable[[Iterable[float]], float] | None = min
 
     def cell(self, measured: Any) -> tuple[float, str]:
-        """The median, and the text with the lowest and highest figure; None is infinite."""
+        """The median, and a text with the lowest and highest figure; None counts as infinite."""
         if isinstance(found := self.found(measured), str):
             return 0.0, found
         figures = [math.inf if each is None else each for each in found]

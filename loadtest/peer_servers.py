@@ -47,7 +47,7 @@ class PeerServer:
 
     `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
     filled; that also returns environment variables. `ready` is a path that answers 200;
-    `settle(server)` waits until the server runs as it will go on.
+    `settle(server)` waits until the server has its final configuration.
     `ask(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(server)`
     reloads the model while the server runs, as `changed_by` describes; None if that needs a
     restart.

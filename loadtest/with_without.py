@@ -204,7 +204,7 @@ def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[
 
 
 REQUESTS: Mapping[str, Mapping[str, tuple[int, int, Callable[..., bytes]]]] = {
-    "segment": {"mask of 1 MP": (1, 1, partial(mask_request, picture()))},
+    "segment": {"mask of 1 MP": (1, 1, lambda **named: mask_request(picture(), **named))},
     "sentiment": {
         "1 text": (1, 4, partial(text_request, TEXT)),
         "32 texts": (32, 2, partial(text_request, [TEXT] * 32)),
@@ -336,7 +336,7 @@ def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
     They answer texts with the same int8 program, with as many predictors as there are cores.
     """
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
-        repository, version = int8_repository(Path(directory))
+        version = int8_version(repository := Path(directory))
         ours = stack.enter_context(running_server(repository))
         text, live = text_request(TEXT), request("GET", LIVE)
         port = free_port()
@@ -368,17 +368,17 @@ def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
         ]
 
 
-def int8_repository(directory: Path) -> tuple[Path, Path]:
-    """A repository with only the emotion model and int8 as its default; the newest version."""
-    shutil.copytree(ROOT / "model_repo" / "emotion", directory / "emotion")
-    file = directory / "emotion" / "config.toml"
+def int8_version(repository: Path) -> Path:
+    """Copy the emotion model, with int8 as its default, to `repository`; return the version."""
+    shutil.copytree(ROOT / "model_repo" / "emotion", repository / "emotion")
+    file = repository / "emotion" / "config.toml"
     config = tomlkit.parse(file.read_text("utf-8")).unwrap()
     [group] = [each for each in config["instance_group"] if each["name"] == INT8_GROUP]
     del group["start"]
     group["count"] = "cores"
     config["default_group"] = INT8_GROUP
     file.write_text(tomlkit.dumps(config), "utf-8")
-    return directory, read_version(ModelRepository(directory), "emotion", None).directory
+    return read_version(ModelRepository(repository), "emotion", None).directory
 
 
 MODES = {

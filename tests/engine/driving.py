@@ -21,8 +21,8 @@ class Loop:
         self._thread.start()
 
     def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call `function` on the loop, in the caller's context; a coroutine that it returns stands
-        for its result. Cancelling the future cancels that, too."""
+        """Call `function` on the loop, in the caller's context, and await its result if that is a
+        coroutine. Cancelling the future cancels the coroutine."""
 
         async def call() -> Any:
             result = function(*args, **kwargs)

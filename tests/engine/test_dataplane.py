@@ -132,7 +132,7 @@ def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
 
 
 def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> None:
-    """What it raises reaches the caller, and its place goes to the next."""
+    """The caller gets the error, and the next request gets the place in the queue."""
 
     async def read() -> list[float]:
         return [3.0]

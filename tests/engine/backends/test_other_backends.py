@@ -50,7 +50,7 @@ def opened(files: ModelFiles, backend: str, **options: Any) -> AbstractContextMa
 
 
 def test_a_rebuilt_network_gives_the_golden_output(mnist: ModelFiles) -> None:
-    """To the whole batch, and to one row of it."""
+    """For the whole batch, and for its first row alone."""
     golden = mnist.selftest()
     with opened(mnist, "paddle_dygraph") as predictor:
         for rows in (slice(None), slice(1)):

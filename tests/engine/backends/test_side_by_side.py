@@ -29,7 +29,7 @@ GROUPS = [
     for group in MODEL.config.instance_group
     if group.threads == 1 and group.options.get("device") != "gpu"
 ]
-"""Two of several threads each would want more cores than two."""
+"""The groups with one thread: two predictors with more threads would need more than two cores."""
 
 
 @pytest.fixture

@@ -73,8 +73,8 @@ def test_what_may_pass_is_tried_again_later(
     later: str,
     proof: bool | None,
 ) -> None:
-    """Not at once and not never. The system may have ended a process for want of memory; one that
-    dies again is refused for good."""
+    """The system may have killed a process for lack of memory, so the group is tried again later.
+    If that process dies, too, the group is refused for good."""
     setattr(live.beside, where, failing(lambda: error, times=times))
     live.beside.seconds = 1.0
     clock = ManualClock()

@@ -17,7 +17,7 @@ from tests.service.api.fakes import Client, product_client
 
 @pytest.fixture(scope="module")
 def product() -> Client:
-    """With all doors."""
+    """The product with all doors open."""
     return product_client(doors=DOORS)
 
 
@@ -78,7 +78,7 @@ OTHER_FORMS = {
     "/hf": "HubError",
     "/semantic-segmentation": "PaddleXError",
 }
-"""By the beginning of a path."""
+"""The models of errors other than Problem, by the prefix of a path."""
 OURS = ("Problem", "ProtocolError")
 
 

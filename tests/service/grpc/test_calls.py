@@ -111,8 +111,8 @@ def infer(**options: Any) -> bytes:
 
 @pytest.mark.parametrize("raw", [True, False], ids=["raw", "contents"])
 def test_tensors_in_and_out(client: Client, raw: bool) -> None:
-    """Both ways to send them; the metadata say who answered, as HTTP's headers do. Unknown
-    parameters are named."""
+    """Tensors are sent raw or as contents. The metadata name model and group, as HTTP's headers do,
+    and list the unknown parameters."""
     request = message(raw=raw, id="seven")
     parameter(request, "sequence_id", int64_param=5)
     reply, metadata = client.ask("ModelInfer", request.SerializeToString())
@@ -315,8 +315,8 @@ def large(numbers: int) -> bytes:
 def pausing_line(
     port: int, *, seconds: float, sent: float = math.inf, received: float = math.inf
 ) -> Iterator[tuple[int, Counter[str]]]:
-    """The port of a proxy for one connection, and how many bytes it has carried each way. It stops
-    once after so many bytes to the server, or of its replies, for `seconds`."""
+    """Run a proxy for one connection; yields its port and the bytes it has carried each way. After
+    `sent` bytes to the server, or `received` bytes from it, it pauses once for `seconds`."""
     carried: Counter[str] = Counter()
     ended = threading.Event()
 

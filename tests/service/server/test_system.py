@@ -24,8 +24,8 @@ READY = b"READY=1\nWATCHDOG=1"
 
 @contextlib.contextmanager
 def users(server: Server) -> Iterator[list[object]]:
-    """Two without a pause, one of them with a connection for each request. Their replies are the
-    name of the replica that said 200, or what came instead."""
+    """Two users send requests without pause, one of them on a new connection each time. A reply is
+    the name of the replica that answered 200, or else what was received."""
     replies: list[object] = []
 
     def use(client: httpx.Client, **headers: str) -> None:

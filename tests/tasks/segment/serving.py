@@ -28,7 +28,7 @@ INFO = ServedModelInfo(
 )
 
 MAPPED = ("/memfd:requests", "/memfd:replies")
-"""The memory shared with codec processes, which they map at its first use."""
+"""Memory shared with the codec processes; a process maps it when it is first used."""
 Network = Callable[[Array], Array]
 T = TypeVar("T")
 

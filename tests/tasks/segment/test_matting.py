@@ -41,8 +41,8 @@ def off(alpha: Pixels, truth: Floats) -> float:
 
 @pytest.mark.parametrize(("fur", "most"), [(16, 0.67), (1, 1.05)], ids=["hair", "a sharp edge"])
 def test_hair_is_nearer_to_the_truth_than_guided(fur: float, most: float) -> None:
-    """Rough translucent fur, which the mask has only as a haze: a third of the error goes. A sharp
-    edge is as good."""
+    """For translucent fur, which the mask shows only as a haze, matting removes a third of the
+    error. A sharp edge stays as good."""
     truth = disc(480, fur=fur)
     picture, mask = seen(truth)
     guided = off(guided_alpha(picture, mask), truth)

@@ -105,8 +105,8 @@ NOISY = "too noisy to tell"
 def test_a_group_of_no_use_says_why(
     status: GroupStatus, trial: str, reason: str | None, refused: bool
 ) -> None:
-    """First why it does not answer, then why it is not known to do anything. What was found out
-    about a group that does not run is no reason why it does not."""
+    """The reason why it is not ready comes first, then the reason why its effect is unknown. A
+    measurement of a group that does not run is not the reason why it does not run."""
     reasons = {"one": trial, "two": "cannot start: no CUDA"}
     candidates = (Candidate(group=name, fit=False, reason=why) for name, why in reasons.items())
     choice = replace(CHOICE, candidates=tuple(candidates))
