@@ -1,4 +1,4 @@
-"""The declaration of a door (a compatible API), and a reader for pictures in base64.
+"""The declaration of a door (a compatible API), and the steps that several doors share.
 
 Decoding base64 is costly. The data plane therefore calls this reader only after the request has a
 place in the queue.
@@ -8,43 +8,77 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.contracts.errors import FileMissing, InvalidParameter
 from app.service.api.problems import ErrorForm
-from app.service.api.routes import TaskRoute
-from app.service.api.services import Services, ServicesDep
+from app.service.api.routes import Routing, TaskRoute, answer_headers
+from app.service.api.services import Services, ServicesDep, run_off_loop
 from app.service.api.v2.health import check_server
 from app.settings.server import Settings
+from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings
+from app.tasks.sentiment.texts import SentimentSettings
+
+JSON = "application/json"
+T = TypeVar("T")
 
 
-def task_route(
-    path: str,
-    endpoint: Callable[..., Awaitable[Response]],
-    *,
-    max_bytes: int,
-    operation: str,
-    summary: str,
-    reply: Mapping[str, Any],
-    body: Mapping[str, Any] | None = None,
-) -> APIRouter:
-    """Build a router with one POST route. Pass `body` if the endpoint reads the body itself."""
-    router = APIRouter(tags=["compatible"], route_class=TaskRoute)
-    router.add_api_route(
-        path,
-        endpoint,
-        methods=["POST"],
-        max_body_size=max_bytes,
-        operation_id=operation,
-        summary=summary,
-        response_class=Response,
-        responses={200: dict(reply)},
-        openapi_extra=None if body is None else {"requestBody": body},
-    )
-    return router
+def picture_bytes(settings: Settings) -> int:
+    return settings.of(SegmentSettings).segment_max_bytes
+
+
+def text_bytes(settings: Settings) -> int:
+    return settings.of(SentimentSettings).sentiment_max_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One compatible API of one task. Doors with the same name are enabled together.
+
+    `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. `reply` and `body`,
+    the content by media type, are for the OpenAPI document; `body` is None if the endpoint's
+    signature declares it. `more` adds other routes. `info` returns additional members for `/info`.
+    `paths` maps other paths of the server, such as `/sentiment`, to paths of the door. The mapping
+    applies only to clients whose User-Agent contains one of `agents`.
+    """
+
+    name: str
+    task: str
+    path: str
+    endpoint: Callable[..., Awaitable[Response]]
+    max_bytes: Callable[[Settings], int] = picture_bytes
+    operation: str
+    summary: str
+    reply: Mapping[str, Any]
+    body: Mapping[str, Any] | None = None
+    more: Callable[[APIRouter], None] = lambda _router: None
+    errors: ErrorForm
+    headers: tuple[str, ...] = ()
+    """The door's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
+    agents: tuple[bytes, ...] = ()
+    paths: Mapping[str, str] = field(default_factory=dict)
+    info: Callable[[Services], Mapping[str, Any]] | None = None
+
+    def routes(self, settings: Settings) -> APIRouter:
+        router = APIRouter(tags=["compatible"], route_class=TaskRoute)
+        router.add_api_route(
+            self.path,
+            self.endpoint,
+            methods=["POST"],
+            max_body_size=self.max_bytes(settings),
+            operation_id=self.operation,
+            summary=self.summary,
+            response_class=Response,
+            responses={200: dict(self.reply)},
+            openapi_extra={"requestBody": {"required": True, "content": self.body}}
+            if self.body
+            else None,
+        )
+        self.more(router)
+        return router
 
 
 def add_health(router: APIRouter) -> None:
@@ -58,24 +92,22 @@ async def health(request: Request, services: ServicesDep) -> Response:
     return JSONResponse({"logId": request.state.request_id, "errorCode": 0, "errorMsg": "Healthy"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """One compatible API of one task. Doors with the same name are enabled together.
+async def run_segment(
+    services: Services, routing: Routing, parse: Callable[[], tuple[SegmentRequest, T]], size: int
+) -> tuple[SegmentResult, dict[str, str], T]:
+    """Answer the request that `parse` reads from `size` bytes once it has a place in the queue.
 
-    `routes` is called once at the start. `info` returns additional members for `/info`. `paths`
-    maps other paths of the server, such as `/sentiment`, to paths of the door. The mapping applies
-    only to clients whose User-Agent contains one of `agents`.
+    Return the result, the reply's headers, and the other value that `parse` returns.
     """
+    parsed: list[T] = []
 
-    name: str
-    task: str
-    routes: Callable[[Settings], APIRouter]
-    errors: ErrorForm
-    headers: tuple[str, ...] = ()
-    """The door's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
-    agents: tuple[bytes, ...] = ()
-    paths: Mapping[str, str] = field(default_factory=dict)
-    info: Callable[[Services], Mapping[str, Any]] | None = None
+    async def read() -> SegmentRequest:
+        payload, other = await run_off_loop(services, parse, size=size)
+        parsed.append(other)
+        return payload
+
+    answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
+    return answer.value, answer_headers(answer), parsed[0]
 
 
 EXAMPLE = (
@@ -105,7 +137,7 @@ def picture_in_base64(value: object, name: str) -> bytes:
         text = text[text.find(b",", 0, 256) + 1 :]
     try:
         picture = base64.b64decode(text)
-    except (binascii.Error, ValueError):
+    except binascii.Error:
         raise InvalidParameter(f"{name} is not base64") from None
     if not picture:
         raise FileMissing(f"{name}: the picture has 0 bytes")
@@ -115,3 +147,13 @@ def picture_in_base64(value: object, name: str) -> bytes:
 def refused(name: str, why: str) -> InvalidParameter:
     """Build the error that rejects the field `name`."""
     return InvalidParameter(f"{name}: {why}", errors=({"field": f"body.{name}", "message": why},))
+
+
+def schema_of(
+    fields: Mapping[str, tuple[Mapping[str, Any], str]], *required: str
+) -> dict[str, Any]:
+    """Build an object's schema from the schema and the description of each field."""
+    properties = {name: {**schema, "description": told} for name, (schema, told) in fields.items()}
+    return {"type": "object", "properties": properties} | (
+        {"required": list(required)} if required else {}
+    )

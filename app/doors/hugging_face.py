@@ -12,26 +12,32 @@ from functools import partial
 from typing import Any, Literal
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
-from app.doors.door import EXAMPLE, Door, picture_in_base64, refused, task_route
+from app.doors.door import (
+    EXAMPLE,
+    JSON,
+    Door,
+    picture_bytes,
+    picture_in_base64,
+    refused,
+    run_segment,
+    text_bytes,
+)
 from app.service.api.problems import PROTOCOL, ErrorForm
 from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type
-from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
+from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
 from app.tasks.sentiment.router import Text, Texts, classify
-from app.tasks.sentiment.texts import SentimentSettings
 
 AGENTS = (b"hf_hub/", b"@huggingface/")
 """Parts of the User-Agent of the Python client and of the JavaScript client."""
 LABEL = "foreground"
-JSON = "application/json"
 PICTURE = re.compile(rb'"inputs"\s*:\s*"(?:data:image|\\?/9j\\?/|iVBORw0KGgo|UklGR|R0lGOD|Qk[0-3])')
 """Matches JSON that contains a JPEG, PNG, WebP, GIF or BMP in base64."""
 EXAMPLE_OF_TEXTS: JsonDict = {"inputs": "今天太开心了", "parameters": {"top_k": 2}}
@@ -80,63 +86,12 @@ class HubError(BaseModel):
     error: str
 
 
-def routes_of_both(settings: Settings) -> APIRouter:
-    pictures = isinstance(settings, SegmentSettings)  # else that task is not served
-    return task_route(
-        "/hf",
-        answer,
-        max_bytes=settings.of(SegmentSettings).segment_max_bytes
-        if pictures
-        else settings.of(SentimentSettings).sentiment_max_bytes,
-        operation="huggingFace",
-        summary="As Hugging Face: text classification or image segmentation",
-        reply={
-            "model": list[Segment] | list[list[HubLabel]],
-            "description": "The answer of `/hf/sentiment` to JSON with texts, or of `/hf/segment`"
-            " to a picture, which may be base64 in JSON. `/` answers the same to clients whose"
-            " User-Agent contains `hf_hub/` or `@huggingface/`.",
-        },
-        body=_request_body(JSON_OF_EITHER),
-    )
-
-
-def text_routes(settings: Settings) -> APIRouter:
-    return task_route(
-        "/hf/sentiment",
-        classify_texts,
-        max_bytes=settings.of(SentimentSettings).sentiment_max_bytes,
-        operation="huggingFaceTextClassification",
-        summary="As Hugging Face: text classification",
-        reply={
-            "model": list[list[HubLabel]],
-            "description": "A list of lists, even for one text. `/sentiment` answers the same to"
-            " clients whose User-Agent contains `hf_hub/` or `@huggingface/`.",
-        },
-    )
-
-
-def picture_routes(settings: Settings) -> APIRouter:
-    return task_route(
-        "/hf/segment",
-        segment_picture,
-        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
-        operation="huggingFaceImageSegmentation",
-        summary="As Hugging Face: image segmentation",
-        reply={
-            "model": list[Segment],
-            "description": "The foreground's mask. `/segment` answers the same to clients whose"
-            " User-Agent contains `hf_hub/` or `@huggingface/`.",
-        },
-        body=_request_body(JSON_OF_PICTURE),
-    )
-
-
 async def answer(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
     """Accepts texts or a picture."""
     content = await request.body()
     if media_type(request) != JSON or PICTURE.search(content):
         return await segment_picture(request, services, routing)
-    limit = services.settings.of(SentimentSettings).sentiment_max_bytes
+    limit = text_bytes(services.settings)
     if len(content) > limit:
         raise FileTooLarge(f"The texts have {len(content)} bytes, the limit is {limit}.")
     faults: list[Any] = []
@@ -181,25 +136,14 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     body = await request.body()
     if not body:
         raise FileMissing("the request has no picture: send it as the body")
-    least = 0.0
-
-    async def read() -> SegmentRequest:
-        nonlocal least
-        parse = partial(translate, body)
-        payload, least = await run_off_loop(services, parse, size=len(body))
-        return payload
-
-    answer = await services.dataplane.run(
-        "segment",
-        read if kind == JSON else _plain(body, {}),
-        **routing.options(services.settings),
-    )
-    result: SegmentResult = answer.value
+    parse = partial(translate, body) if kind == JSON else lambda: (_plain(body, {}), 0.0)
+    size = len(body) if kind == JSON else 0
+    result, headers, least = await run_segment(services, routing, parse, size)
     content = b"[]"
     if result.confidence >= least:
         write = partial(_segments, result)
         content = await run_off_loop(services, write, size=len(result.image))
-    return Response(content, media_type=JSON, headers=answer_headers(answer))
+    return Response(content, media_type=JSON, headers=headers)
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
@@ -258,31 +202,18 @@ PICTURE_PARAMETERS: dict[str, Any] = {
     "overlap_mask_area_threshold": _FRACTION | {"description": "Has no effect."},
     "subtask": {"enum": ["semantic"]},
 }
-JSON_OF_PICTURE = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "inputs": {"type": "string", "description": "The picture, base64."},
-        "parameters": {"type": "object", "properties": PICTURE_PARAMETERS},
-    },
-}
+PICTURE_INPUTS = {"type": "string", "description": "The picture, base64."}
 _TEXT = {"type": "string", "minLength": 1}
-JSON_OF_EITHER = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "inputs": {
-            "oneOf": [_TEXT, {"type": "array", "items": _TEXT}],
-            "description": "A text, a list of texts, or a picture, base64.",
-        },
-        "parameters": {"type": "object"},
-    },
+INPUTS = {
+    "oneOf": [_TEXT, {"type": "array", "items": _TEXT}],
+    "description": "A text, a list of texts, or a picture, base64.",
 }
 
 
-def _request_body(schema: Mapping[str, Any]) -> dict[str, Any]:
-    content = {"schema": schema, "example": {"inputs": EXAMPLE}}
-    return {"required": True, "content": RAW_CONTENT | {JSON: content}}
+def _body(inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    properties = {"inputs": inputs, "parameters": {"type": "object", **parameters}}
+    schema = {"type": "object", "required": ["inputs"], "properties": properties}
+    return RAW_CONTENT | {JSON: {"schema": schema, "example": {"inputs": EXAMPLE}}}
 
 
 _door = partial(
@@ -291,7 +222,49 @@ _door = partial(
     errors=ErrorForm(model=HubError, write=PROTOCOL.write),
     agents=AGENTS,
 )
-
-BOTH = _door(task="sentiment", routes=routes_of_both, paths={"/": "/hf"})
-TEXTS = _door(task="sentiment", routes=text_routes, paths={"/sentiment": "/hf/sentiment"})
-PICTURES = _door(task="segment", routes=picture_routes, paths={"/segment": "/hf/segment"})
+TEXTS = _door(
+    task="sentiment",
+    path="/hf/sentiment",
+    endpoint=classify_texts,
+    max_bytes=text_bytes,
+    operation="huggingFaceTextClassification",
+    summary="As Hugging Face: text classification",
+    reply={
+        "model": list[list[HubLabel]],
+        "description": "A list of lists, even for one text. `/sentiment` answers the same to"
+        " clients whose User-Agent contains `hf_hub/` or `@huggingface/`.",
+    },
+    paths={"/sentiment": "/hf/sentiment"},
+)
+PICTURES = _door(
+    task="segment",
+    path="/hf/segment",
+    endpoint=segment_picture,
+    operation="huggingFaceImageSegmentation",
+    summary="As Hugging Face: image segmentation",
+    reply={
+        "model": list[Segment],
+        "description": "The foreground's mask. `/segment` answers the same to clients whose"
+        " User-Agent contains `hf_hub/` or `@huggingface/`.",
+    },
+    body=_body(PICTURE_INPUTS, {"properties": PICTURE_PARAMETERS}),
+    paths={"/segment": "/hf/segment"},
+)
+BOTH = _door(
+    task="sentiment",
+    path="/hf",
+    endpoint=answer,
+    max_bytes=lambda settings: (
+        picture_bytes(settings) if hasattr(settings, "segment_max_bytes") else text_bytes(settings)
+    ),
+    operation="huggingFace",
+    summary="As Hugging Face: text classification or image segmentation",
+    reply={
+        "model": list[Segment] | list[list[HubLabel]],
+        "description": "The answer of `/hf/sentiment` to JSON with texts, or of `/hf/segment`"
+        " to a picture, which may be base64 in JSON. `/` answers the same to clients whose"
+        " User-Agent contains `hf_hub/` or `@huggingface/`.",
+    },
+    body=_body(INPUTS, {}),
+    paths={"/": "/hf"},
+)

@@ -10,18 +10,25 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
-from app.doors.door import EXAMPLE, Door, add_health, picture_in_base64, refused, task_route
+from app.doors.door import (
+    EXAMPLE,
+    JSON,
+    Door,
+    add_health,
+    picture_in_base64,
+    refused,
+    run_segment,
+    schema_of,
+)
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routes import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import json_object
-from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
+from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
 
-JSON = "application/json"
 PART_LABELS = 256 * 1024
 """Number of labels that are written in one call."""
 ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
@@ -36,42 +43,14 @@ class PaddleXError(BaseModel):
     errorMsg: str  # noqa: N815
 
 
-def routes(settings: Settings) -> APIRouter:
-    router = task_route(
-        "/semantic-segmentation",
-        segment,
-        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
-        operation="paddlexSemanticSegmentation",
-        summary="As PaddleX: semantic segmentation",
-        reply={
-            "description": "`result` has `labelMap`, 1 for foreground and 0 for background,"
-            " `size` as [height, width], and `image`, the same as a PNG in base64.",
-            "content": {JSON: {"schema": {"type": "object"}}},
-        },
-        body=_request_body(),
-    )
-    add_health(router)
-    return router
-
-
 async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
     """Accepts JSON with any Content-Type: some of PaddleX's own examples send none."""
     body = await request.body()
-    visualize = True
-
-    async def read() -> SegmentRequest:
-        nonlocal visualize
-        parse = partial(translate, body)
-        payload, visualize = await run_off_loop(services, parse, size=len(body))
-        return payload
-
-    answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
-    result: SegmentResult = answer.value
-    log_id = str(request.state.request_id)
-    write = partial(_document, result, log_id=log_id, visualize=visualize)
-    size = len(result.labels or b"")
-    content = await run_off_loop(services, write, size=size)
-    return Response(content, media_type=JSON, headers=answer_headers(answer))
+    parse = partial(translate, body)
+    result, headers, visualize = await run_segment(services, routing, parse, len(body))
+    write = partial(_document, result, str(request.state.request_id), visualize)
+    content = await run_off_loop(services, write, size=len(result.labels or b""))
+    return Response(content, media_type=JSON, headers=headers)
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, bool]:
@@ -87,18 +66,12 @@ def translate(body: bytes) -> tuple[SegmentRequest, bool]:
     return read_options(picture, options, labels=True), visualize is not False
 
 
-def _document(result: SegmentResult, *, log_id: str, visualize: bool) -> bytes:
+def _document(result: SegmentResult, log_id: str, visualize: bool) -> bytes:
+    head = f'{{"logId":"{log_id}","errorCode":0,"errorMsg":"Success","result":{{"labelMap":['
+    size = f'],"size":[{result.height},{result.width}],"image":'
     image = [b'"', *base64_parts(result.image), b'"'] if visualize else [b"null"]
-    return b"".join(
-        [
-            b'{"logId":"' + log_id.encode() + b'","errorCode":0,"errorMsg":"Success",',
-            b'"result":{"labelMap":[',
-            *_labels(result.labels or b""),
-            f'],"size":[{result.height},{result.width}],"image":'.encode(),
-            *image,
-            b"}}",
-        ]
-    )
+    labels = _labels(result.labels or b"")
+    return b"".join([head.encode(), *labels, size.encode(), *image, b"}}"])
 
 
 def _labels(mask: bytes) -> Iterator[memoryview]:
@@ -114,19 +87,25 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
     return {"logId": request_id, "errorCode": fault.status, "errorMsg": fault.detail}
 
 
-def _request_body() -> dict[str, Any]:
-    properties = {
-        "image": {"type": "string", "description": "The picture in base64; a URL is rejected."},
-        "targetSize": {"description": "Rejected, unless null."},
-        "visualize": {"type": ["boolean", "null"], "description": "If false, `image` is null."},
-    }
-    schema = {"type": "object", "required": ["image"], "properties": properties}
-    return {"required": True, "content": {JSON: {"schema": schema, "example": {"image": EXAMPLE}}}}
-
+FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "image": ({"type": "string"}, "The picture in base64; a URL is rejected."),
+    "targetSize": ({}, "Rejected, unless null."),
+    "visualize": ({"type": ["boolean", "null"]}, "If false, `image` is null."),
+}
 
 DOOR = Door(
     name="paddlex",
     task="segment",
-    routes=routes,
+    path="/semantic-segmentation",
+    endpoint=segment,
+    operation="paddlexSemanticSegmentation",
+    summary="As PaddleX: semantic segmentation",
+    reply={
+        "description": "`result` has `labelMap`, 1 for foreground and 0 for background,"
+        " `size` as [height, width], and `image`, the same as a PNG in base64.",
+        "content": {JSON: {"schema": {"type": "object"}}},
+    },
+    body={JSON: {"schema": schema_of(FIELDS, "image"), "example": {"image": EXAMPLE}}},
+    more=add_health,
     errors=ErrorForm(model=PaddleXError, write=_write),
 )

@@ -10,13 +10,12 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from app.doors.door import NOT_FETCHED, Door, refused, task_route
+from app.doors.door import NOT_FETCHED, Door, refused, schema_of
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep
 from app.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
-from app.settings.server import Settings
-from app.tasks.segment.request import SegmentRequest, SegmentSettings, read_options
+from app.tasks.segment.request import SegmentRequest, read_options
 
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")
@@ -39,28 +38,6 @@ class RembgError(BaseModel):
     detail: str | list[RembgFault] = Field(description="A list for an invalid request (422).")
 
 
-def routes(settings: Settings) -> APIRouter:
-    router = task_route(
-        "/api/remove",
-        remove,
-        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
-        operation="rembgRemove",
-        summary="As rembg: remove the background of an uploaded picture",
-        reply={
-            "description": "The cut-out, or the mask.",
-            "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
-        },
-        body=_request_body(),
-    )
-    router.add_api_route(
-        "/api/remove",
-        remove_by_address,
-        methods=["GET"],
-        include_in_schema=False,
-    )
-    return router
-
-
 async def remove(
     request: Request,
     services: ServicesDep,
@@ -75,12 +52,8 @@ async def remove(
     settings = services.settings
     if media_type(request) != FORM:
         raise UnsupportedMediaType("send the picture in a form: curl -F file=@photo.jpg")
-    form = await read_form(
-        request,
-        max_files=1,
-        max_fields=settings.form_max_fields,
-        field_bytes=FIELD_BYTES,
-    )
+    most = settings.form_max_fields
+    form = await read_form(request, max_files=1, max_fields=most, field_bytes=FIELD_BYTES)
     if "file" in dict(form.fields):
         raise FileMissing("the form's field file holds text; curl -F file=@photo.jpg sends a file")
     pictures = dict(form.files)
@@ -92,6 +65,10 @@ async def remove(
     answer = await services.dataplane.run("segment", payload, **options)
     headers = answer_headers(answer)
     return Response(answer.value.image, media_type="image/png", headers=headers)
+
+
+def add_removal_by_address(router: APIRouter) -> None:
+    router.add_api_route("/api/remove", remove_by_address, include_in_schema=False)
 
 
 async def remove_by_address(
@@ -175,36 +152,40 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     }
 
 
-def _request_body() -> dict[str, Any]:
-    flag = {"type": "boolean", "default": False}
-    fields: dict[str, tuple[dict[str, Any], str]] = {
-        "file": ({"type": "string", "format": "binary"}, "The picture."),
-        "model": (
-            {"type": "string", "example": ""},
-            "A model of this server, `name` or `name@version`.",
-        ),
-        "a": (flag, "Refine edges with a guided filter; rembg uses alpha matting."),
-        **{
-            name: (
-                {"type": "integer", "minimum": 0, "maximum": most, "default": default},
-                "With a=true only the default is accepted.",
-            )
-            for name, (default, most) in MATTING.items()
-        },
-        "om": (flag, "Only the mask."),
-        "ppm": (flag, "A mask of black and white only: threshold 0.5, without rembg's smoothing."),
-        "dc": (flag, "Remove the old background's colour from edges."),
-        "vm": (flag, "Rejected if true: ViTMatte is not supported."),
-    }
-    properties = {name: schema | {"description": text} for name, (schema, text) in fields.items()}
-    form = {"type": "object", "required": ["file"], "properties": properties}
-    return {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-
+FLAG = {"type": "boolean", "default": False}
+FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "file": ({"type": "string", "format": "binary"}, "The picture."),
+    "model": (
+        {"type": "string", "example": ""},
+        "A model of this server, `name` or `name@version`.",
+    ),
+    "a": (FLAG, "Refine edges with a guided filter; rembg uses alpha matting."),
+    **{
+        name: (
+            {"type": "integer", "minimum": 0, "maximum": most, "default": default},
+            "With a=true only the default is accepted.",
+        )
+        for name, (default, most) in MATTING.items()
+    },
+    "om": (FLAG, "Only the mask."),
+    "ppm": (FLAG, "A mask of black and white only: threshold 0.5, without rembg's smoothing."),
+    "dc": (FLAG, "Remove the old background's colour from edges."),
+    "vm": (FLAG, "Rejected if true: ViTMatte is not supported."),
+}
 
 DOOR = Door(
     name="rembg",
     task="segment",
-    routes=routes,
+    path="/api/remove",
+    endpoint=remove,
+    operation="rembgRemove",
+    summary="As rembg: remove the background of an uploaded picture",
+    reply={
+        "description": "The cut-out, or the mask.",
+        "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
+    },
+    body={FORM: {"schema": schema_of(FIELDS, "file")}},
+    more=add_removal_by_address,
     errors=ErrorForm(
         model=RembgError,
         write=_write,

@@ -15,17 +15,26 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from app.doors.door import EXAMPLE, NOT_FETCHED, Door, picture_in_base64, refused, task_route
+from app.doors.door import (
+    EXAMPLE,
+    JSON,
+    NOT_FETCHED,
+    Door,
+    picture_bytes,
+    picture_in_base64,
+    refused,
+    run_segment,
+    schema_of,
+)
 from app.service.api.problems import ErrorForm, Fault
-from app.service.api.routes import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, json_object, media_type, read_form
 from app.settings.server import Settings
 from app.tasks.segment.options import MEDIA_TYPES, read_colour
-from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings, read_options
+from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
 from app.tasks.segment.router import read_accept, result_headers
 
-JSON = "application/json"
 URLENCODED = "application/x-www-form-urlencoded"
 DETECTED = "other"
 """remove.bg's X-Type for a picture of no specific kind. This server detects no kinds."""
@@ -33,16 +42,7 @@ UNLIMITED_CALLS = 1_000_000
 """Free calls that /v1.0/account reports if there is no quota. The number is large because clients
 check that it covers the calls they plan."""
 FIELD_TEXT_BYTES = 1024
-QUOTED = {
-    b"%2B": b"+",
-    b"%2F": b"/",
-    b"%3D": b"=",
-    b"%0A": b"",
-    b"%0D": b"",
-    b"%2C": b",",
-    b"%3A": b":",
-    b"%3B": b";",
-}
+QUOTED = b"+/=\n\r,:;"
 """Characters that clients percent-encode in base64 and in a `data:` prefix."""
 UNKNOWN_FOREGROUND = {
     "title": "Could not identify foreground in image",
@@ -63,60 +63,14 @@ class RemoveBgError(BaseModel):
     errors: list[RemoveBgFault]
 
 
-def routes(settings: Settings) -> APIRouter:
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    reply = dict.fromkeys(MEDIA_TYPES.values(), binary)
-    router = task_route(
-        "/v1.0/removebg",
-        remove_background,
-        max_bytes=settings.of(SegmentSettings).segment_max_bytes,
-        operation="removebgRemove",
-        summary="As remove.bg: remove the background of an uploaded picture",
-        reply={
-            "description": "The picture, or JSON when `Accept` asks for it.",
-            "content": reply | {JSON: {"schema": {"type": "object"}}},
-        },
-        body=document(),
-    )
+def add_account(router: APIRouter) -> None:
     router.add_api_route(
         "/v1.0/account",
         account,
         route_class_override=APIRoute,
-        methods=["GET"],
         operation_id="removebgAccount",
         summary="As remove.bg: remaining credits and calls",
     )
-    return router
-
-
-async def remove_background(
-    request: Request, services: ServicesDep, routing: RoutingDep
-) -> Response:
-    """Accepts a form, or the same fields as JSON with the picture as base64. As at remove.bg,
-    `size` is `preview` by default.
-    """
-    settings = services.settings
-    parts, size = await _received(request, settings)
-    typed = True
-
-    def parse() -> SegmentRequest:
-        nonlocal typed
-        payload, typed = translate(*parts())
-        return payload
-
-    read = partial(run_off_loop, services, parse, size=size)
-    answer = await services.dataplane.run("segment", read, **routing.options(settings))
-    result: SegmentResult = answer.value
-    if result.box.width == 0:
-        return JSONResponse({"errors": [UNKNOWN_FOREGROUND]}, 400, answer_headers(answer))
-    headers = result_headers(answer) | {"X-Credits-Charged": "0"}
-    if typed:
-        headers["X-Type"] = DETECTED
-    as_json, _ = read_accept(request.headers.get("accept", ""))
-    if not as_json:
-        return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
-    content = await run_off_loop(services, partial(_as_json, result), size=len(result.image))
-    return Response(content, media_type=JSON, headers=headers)
 
 
 async def account(services: ServicesDep) -> dict[str, Any]:
@@ -128,25 +82,43 @@ async def account(services: ServicesDep) -> dict[str, Any]:
     }
 
 
-Parts = tuple[Mapping[str, Any], Mapping[str, bytes]]
-"""The fields of a request, and its files."""
+async def remove_background(
+    request: Request, services: ServicesDep, routing: RoutingDep
+) -> Response:
+    """Accepts a form, or the same fields as JSON with the picture as base64. As at remove.bg,
+    `size` is `preview` by default.
+    """
+    parse, size = await _received(request, services.settings)
+    result, headers, typed = await run_segment(services, routing, parse, size)
+    if result.box.width == 0:
+        return JSONResponse({"errors": [UNKNOWN_FOREGROUND]}, 400, headers)
+    headers |= result_headers(result) | {"X-Credits-Charged": "0"}
+    if typed:
+        headers["X-Type"] = DETECTED
+    as_json, _ = read_accept(request.headers.get("accept", ""))
+    if not as_json:
+        return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
+    content = await run_off_loop(services, partial(_as_json, result), size=len(result.image))
+    return Response(content, media_type=JSON, headers=headers)
 
 
-async def _received(request: Request, settings: Settings) -> tuple[Callable[[], Parts], int]:
-    """Receive the body. Return a function that parses it, and the number of bytes to parse."""
+async def _received(
+    request: Request, settings: Settings
+) -> tuple[Callable[[], tuple[SegmentRequest, bool]], int]:
+    """Receive the body. Return a function that translates it, and the number of bytes to parse."""
     kind = media_type(request)
-    cap = settings.of(SegmentSettings).segment_max_bytes
     most = max(settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
         # A field may be a picture in base64, so its limit is that of the whole body.
+        cap = picture_bytes(settings)
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
         size = sum(len(value) for _, value in form.fields)
-        return lambda: (dict(form.fields), dict(form.files)), size
+        return partial(translate, dict(form.fields), dict(form.files)), size
     if kind not in (JSON, URLENCODED):
         raise UnsupportedMediaType(f"the body must be {FORM}, {URLENCODED} or {JSON}")
     body = await request.body()
-    parse = partial(json_object, body) if kind == JSON else partial(_urlencoded, body, most)
-    return lambda: (parse(), {}), len(body)
+    parse = json_object if kind == JSON else partial(_urlencoded, most=most)
+    return lambda: translate(parse(body), {}), len(body)
 
 
 def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
@@ -162,8 +134,9 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
     for pair in pairs:
         name, _, value = pair.partition(b"=")
         if name == b"image_file_b64":
-            for quoted, plain in QUOTED.items():
-                value = value.replace(quoted, plain).replace(quoted.lower(), plain)
+            for character in QUOTED:
+                for quoted in (b"%%%02X" % character, b"%%%02x" % character):
+                    value = value.replace(quoted, bytes((character,)))
             if b"%" in value:
                 raise refused(
                     "image_file_b64", "must be base64 without other percent-encoded characters"
@@ -221,26 +194,6 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     if code == "invalid_parameter" and name in FIELDS:
         code = f"invalid_{name}"
     return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
-
-
-DOOR = Door(
-    name="removebg",
-    task="segment",
-    routes=routes,
-    errors=ErrorForm(
-        model=RemoveBgError,
-        write=_write,
-        statuses={
-            401: 403,
-            413: 400,
-            415: 400,
-            422: 400,
-            "model_not_found": 400,
-            "overloaded": 429,
-        },
-    ),
-    headers=("X-Type", "X-Credits-Charged"),
-)
 
 
 SIZES = {
@@ -313,10 +266,8 @@ def translate(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Seg
     _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them
     if fields.get("roi", WHOLE[0]) not in WHOLE:
         raise refused("roi", f"a region of interest is not supported; only {WHOLE[0]}, the whole")
-    size = fields.get("size", "preview")
-    if size not in SIZES:
-        raise refused("size", f"must be one of {', '.join(SIZES)}")
-    options = {"size": SIZES[size], "crop": "true" if _flag(fields, "crop") else "false"}
+    size = SIZES[_one_of(fields, "size", tuple(SIZES))]
+    options = {"size": size, "crop": "true" if _flag(fields, "crop") else "false"}
     options |= {name: fields[name] for name in ("scale", "position") if name in fields}
     if "crop_margin" in fields and options["crop"] == "true":  # else remove.bg ignores it
         margin = fields["crop_margin"]
@@ -398,15 +349,14 @@ def _flag(fields: Mapping[str, str], name: str) -> bool:
     return value
 
 
-def document() -> dict[str, Any]:
-    """The fields for the OpenAPI document."""
-    text = {"type": "string", "example": ""}  # the API page leaves empty fields out
-    file = {"type": "string", "format": "binary"}
-    flag = {"type": "boolean", "default": False}
-    fields: dict[str, tuple[dict[str, Any], str]] = {
-        "image_file": (file, "The picture, unless image_file_b64 is given."),
-        "image_file_b64": (text, "The picture in base64; required in JSON."),
-        "image_url": (text, "Rejected: pictures are not fetched by URL."),
+TEXT = {"type": "string", "example": ""}  # the API page leaves empty fields out
+FILE = {"type": "string", "format": "binary"}
+FLAG = {"type": "boolean", "default": False}
+SCHEMA = schema_of(
+    {
+        "image_file": (FILE, "The picture, unless image_file_b64 is given."),
+        "image_file_b64": (TEXT, "The picture in base64; required in JSON."),
+        "image_url": (TEXT, "Rejected: pictures are not fetched by URL."),
         "size": (
             {"enum": list(SIZES), "default": "preview"},
             "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: the original size.",
@@ -418,24 +368,47 @@ def document() -> dict[str, Any]:
             {"type": "string", "default": WHOLE[0]},
             "Rejected, unless it is the whole picture.",
         ),
-        "crop": (flag, "Crop to the foreground."),
-        "crop_margin": (text, "With crop: up to 500px or 50% per side."),
-        "scale": (text, "`original`, or 10% to 100%."),
-        "position": (text, "`original`, `center`, or two percentages."),
+        "crop": (FLAG, "Crop to the foreground."),
+        "crop_margin": (TEXT, "With crop: up to 500px or 50% per side."),
+        "scale": (TEXT, "`original`, or 10% to 100%."),
+        "position": (TEXT, "`original`, `center`, or two percentages."),
         "channels": ({"enum": list(CHANNELS), "default": "rgba"}, "`alpha`: the mask alone."),
         "shadow_type": ({"enum": list(SHADOWS)}, "Other shadows are rejected."),
         "shadow_opacity": ({"type": "integer", "minimum": 0, "maximum": 100}, "With a shadow."),
-        "add_shadow": (flag, "The same as shadow_type=drop."),
+        "add_shadow": (FLAG, "The same as shadow_type=drop."),
         "semitransparency": ({"type": "boolean"}, "Has no effect."),
-        "bg_color": (text, "Hexadecimal digits without #, or a colour's name."),
-        "bg_image_url": (text, "Rejected: pictures are not fetched by URL."),
-        "bg_image_file": (file, "The background."),
+        "bg_color": (TEXT, "Hexadecimal digits without #, or a colour's name."),
+        "bg_image_url": (TEXT, "Rejected: pictures are not fetched by URL."),
+        "bg_image_file": (FILE, "The background."),
     }
-    schema = {
-        "type": "object",
-        "properties": {name: kind | {"description": told} for name, (kind, told) in fields.items()},
-    }
-    kinds = ("multipart/form-data", "application/x-www-form-urlencoded", "application/json")
-    content: dict[str, Any] = {kind: {"schema": schema} for kind in kinds}
-    content["application/json"]["example"] = {"image_file_b64": EXAMPLE}
-    return {"required": True, "content": content}
+)
+
+DOOR = Door(
+    name="removebg",
+    task="segment",
+    path="/v1.0/removebg",
+    endpoint=remove_background,
+    operation="removebgRemove",
+    summary="As remove.bg: remove the background of an uploaded picture",
+    reply={
+        "description": "The picture, or JSON when `Accept` asks for it.",
+        "content": {kind: {"schema": FILE} for kind in MEDIA_TYPES.values()}
+        | {JSON: {"schema": {"type": "object"}}},
+    },
+    body={FORM: {"schema": SCHEMA}, URLENCODED: {"schema": SCHEMA}}
+    | {JSON: {"schema": SCHEMA, "example": {"image_file_b64": EXAMPLE}}},
+    more=add_account,
+    errors=ErrorForm(
+        model=RemoveBgError,
+        write=_write,
+        statuses={
+            401: 403,
+            413: 400,
+            415: 400,
+            422: 400,
+            "model_not_found": 400,
+            "overloaded": 429,
+        },
+    ),
+    headers=("X-Type", "X-Credits-Charged"),
+)

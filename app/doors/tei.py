@@ -4,40 +4,25 @@ Requests, replies and errors follow `docs/openapi.json` and `router/src/http/ser
 https://github.com/huggingface/text-embeddings-inference, 1.7.
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.contracts.errors import InvalidParameter, ModelNotFound, ModelNotReady, TextEmpty
-from app.doors.door import Door, add_health, refused, task_route
+from app.contracts.errors import InvalidParameter, TextEmpty
+from app.doors.door import JSON, Door, add_health, refused, text_bytes
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import Services, ServicesDep
-from app.settings.server import Settings
 from app.tasks.sentiment.router import classify
 from app.tasks.sentiment.texts import SentimentSettings, WholeTexts
 
 _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
 _TEXT = {"type": "string", "minLength": 1}
-_INPUTS: dict[str, Any] = {
-    "oneOf": [
-        _TEXT,
-        {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 1},
-        {
-            "type": "array",
-            "items": {
-                "type": "array",
-                "items": _TEXT,
-                "minItems": 1,
-                "maxItems": 1,
-            },
-        },
-    ]
-}
+_ONE = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 1}
+_INPUTS: dict[str, Any] = {"oneOf": [_TEXT, _ONE, {"type": "array", "items": _ONE}]}
 
 
 class PredictRequest(BaseModel):
@@ -74,22 +59,6 @@ class TeiError(BaseModel):
     error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 
 
-def routes(settings: Settings) -> APIRouter:
-    router = task_route(
-        "/predict",
-        predict,
-        max_bytes=settings.of(SentimentSettings).sentiment_max_bytes,
-        operation="teiPredict",
-        summary="As text-embeddings-inference: labels of one or more texts",
-        reply={
-            "model": list[Prediction] | list[list[Prediction]],
-            "description": "Best label first: a list for one text, a list of lists for a batch.",
-        },
-    )
-    add_health(router)
-    return router
-
-
 async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingDep) -> Response:
     """Classifies a text, or each text of a batch."""
     if body.raw_scores:
@@ -102,11 +71,8 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
         [{"score": round(score, 7), "label": label} for label, _, score in result.scores]
         for result in answer.value
     ]
-    return Response(
-        orjson.dumps(replies[0] if single else replies),
-        media_type="application/json",
-        headers=answer_headers(answer),
-    )
+    content = orjson.dumps(replies[0] if single else replies)
+    return Response(content, media_type=JSON, headers=answer_headers(answer))
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
@@ -128,9 +94,8 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
         )
     texts = []
     for each in inputs:
-        if not isinstance(each, list) or not 1 <= len(each) <= 2:
-            raise InvalidParameter(_SHAPE)
-        if not all(isinstance(text, str) for text in each):
+        texts_only = isinstance(each, list) and all(isinstance(text, str) for text in each)
+        if not texts_only or len(each) not in (1, 2):
             raise InvalidParameter(_SHAPE)
         if len(each) == 2:
             raise refused("inputs", "pairs are not supported; put each text in its own list")
@@ -142,10 +107,8 @@ def described(services: Services) -> dict[str, Any]:
     """The members of TEI's `/info` for a classifier; clients read its limits and labels."""
     own = services.settings.of(SentimentSettings)
     name = services.dataplane.default_models.get("sentiment")
-    parameters: Mapping[str, Any] = {}
-    if name is not None:
-        with contextlib.suppress(ModelNotFound, ModelNotReady), services.registry.lease(name) as m:
-            parameters = m.config.parameters
+    served = next((each for each in services.registry.served() if each.name == name), None)
+    parameters = served.config.parameters if served else {}
     labels = parameters.get("labels", ())
     tokens = parameters.get("max_tokens", 0)
     return {
@@ -181,7 +144,16 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
 DOOR = Door(
     name="tei",
     task="sentiment",
-    routes=routes,
+    path="/predict",
+    endpoint=predict,
+    max_bytes=text_bytes,
+    operation="teiPredict",
+    summary="As text-embeddings-inference: labels of one or more texts",
+    reply={
+        "model": list[Prediction] | list[list[Prediction]],
+        "description": "Best label first: a list for one text, a list of lists for a batch.",
+    },
+    more=add_health,
     info=described,
     errors=ErrorForm(
         model=TeiError,

@@ -102,7 +102,8 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         timeout_ms=_integer(given.get("timeout_ms")),
     )
     answer = await services.dataplane.run("segment", payload, **routing.options(settings))
-    headers, result = result_headers(answer), answer.value
+    result: SegmentResult = answer.value
+    headers = answer_headers(answer) | result_headers(result)
     if not as_json:
         headers["Content-Disposition"] = f'inline; filename="{result.output}.{result.format}"'
         return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
@@ -127,9 +128,8 @@ def _document(answer: Answer) -> bytes:
     return b"".join([head, b',"image":"', *base64_parts(result.image), b'"}'])
 
 
-def result_headers(answer: Answer) -> dict[str, str]:
-    result: SegmentResult = answer.value
-    return answer_headers(answer) | {
+def result_headers(result: SegmentResult) -> dict[str, str]:
+    return {
         "X-Width": str(result.width),
         "X-Height": str(result.height),
         "X-Foreground-Top": str(result.box.top),
