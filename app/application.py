@@ -22,7 +22,7 @@ from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from app.service.api.problems import ANY_STATUSES, PROTOCOL, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
-from app.service.api.v2 import health, infer, metadata, repository
+from app.service.api.v2 import infer, metadata, repository
 from app.service.api.v2.tensors import BINARY_HEADER
 from app.settings.server import Settings
 from app.tasks.task import Task
@@ -103,7 +103,7 @@ def build_application(
             )
         ),
         *(_Mount(module.router()) for module in (compare, pages)),
-        *(_Mount(module.router(), errors=PROTOCOL) for module in (health, metadata, repository)),
+        *(_Mount(module.router(), errors=PROTOCOL) for module in (metadata, repository)),
     ]
     routes = RouteTable(
         [(mount.router, mount.errors) for mount in mounts],

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2
 
 from app.contracts.errors import InvalidTensor, ModelNotFound, ModelNotReady
 from app.service.api.services import Services
-from app.service.api.v2 import health
+from app.service.api.v2 import metadata
 from app.service.grpc.calls import Call, Calls, Method, unary
 from app.service.grpc.messages import SERVICE
 
@@ -76,9 +76,9 @@ def _status(services: Services, asked: str) -> int:
     """Return the serving status of the server or a model. Raises ModelNotFound."""
     try:
         if asked in SERVERS:
-            health.check_server(services)
+            metadata.check_server(services)
         else:
-            health.check_model(services, asked, None)
+            metadata.check_model(services, asked, None)
     except ModelNotReady:
         return int(Response.NOT_SERVING)
     return int(Response.SERVING)

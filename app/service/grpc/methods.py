@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from app.contracts.errors import InvalidParameter, InvalidTensor, ModelNotFound, ModelNotReady
 from app.service.api.routes import answer_headers
 from app.service.api.services import Services
-from app.service.api.v2 import health, metadata, repository
+from app.service.api.v2 import metadata, repository
 from app.service.grpc.calls import Call, Method
 from app.service.grpc.messages import Messages, infer_message, read_parameters, read_version
 
@@ -75,12 +75,12 @@ async def _live(_services: Services, _request: Any) -> dict[str, Any]:
 
 
 async def _ready(services: Services, _request: Any) -> dict[str, Any]:
-    return {"ready": _holds(lambda: health.check_server(services))}
+    return {"ready": _holds(lambda: metadata.check_server(services))}
 
 
 async def _model_ready(services: Services, request: Any) -> dict[str, Any]:
     version = read_version(request.version)
-    return {"ready": _holds(lambda: health.check_model(services, request.name, version))}
+    return {"ready": _holds(lambda: metadata.check_model(services, request.name, version))}
 
 
 def _holds(check: Callable[[], None]) -> bool:

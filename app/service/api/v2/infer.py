@@ -15,7 +15,7 @@ from app.engine.dataplane import Answer, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.routes import answer_headers, split_model
-from app.service.api.services import Services, ServicesDep, run_off_loop
+from app.service.api.services import Services, run_off_loop, services_of
 from app.service.api.v2.bodies import (
     may_name_group,
     parse_request,
@@ -46,7 +46,7 @@ def router(settings: Settings) -> APIRouter:
         routes,
         "/infer",
         infer,
-        infer_version,
+        one="Run one version.",
         operation="Infer",
         methods=["POST"],
         max_body_size=settings.infer_max_bytes,
@@ -64,21 +64,9 @@ def router(settings: Settings) -> APIRouter:
     return routes
 
 
-async def infer(model: str, request: Request, services: ServicesDep) -> Response:
+async def infer(request: Request, model: str, version: int | None) -> Response:
     """Run the version that answers requests without a version."""
-    return await _infer(request, services, model, None)
-
-
-async def infer_version(
-    model: str, version: int, request: Request, services: ServicesDep
-) -> Response:
-    """Run one version."""
-    return await _infer(request, services, model, version)
-
-
-async def _infer(
-    request: Request, services: ServicesDep, model: str, version: int | None
-) -> Response:
+    services = services_of(request)
     settings = services.settings
     length = _header_length(request.headers.get(BINARY_HEADER))
     check_size(services, model, int(request.headers.get("content-length", "0")))

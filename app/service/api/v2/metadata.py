@@ -1,16 +1,18 @@
-"""Metadata of the server, and the tensors, configuration and statistics of each model.
+"""Health and metadata of the server, and tensors, configuration and statistics of each model.
 
 Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
 as an ensemble of one step. If the repository has a model with a task's name, the name means the
-model under /v2, and only the task's own endpoint answers for the task.
+model under /v2, and only the task's own endpoint answers for the task. No model is run.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
 
 from app import __version__
 from app.contracts.errors import ModelNotFound, ModelNotReady
@@ -19,9 +21,13 @@ from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
 from app.service.api.problems import PROTOCOL, documented
-from app.service.api.services import Services, ServicesDep
+from app.service.api.routes import TaskRoute
+from app.service.api.services import Services, ServicesDep, services_of
 from app.service.api.v2.tensors import NAMES
 
+VERSION = 1
+"""The only version of a task."""
+PLATFORM = "ensemble"
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
 EXTENSIONS = (
     "binary_tensor_data",
@@ -57,20 +63,116 @@ class ModelMetadata(BaseModel):
 
 
 def router() -> APIRouter:
-    """Build the routes for metadata, configuration and statistics."""
-    routes = APIRouter(tags=["v2"])
-    routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata")
-    unready = documented(404, 503, form=PROTOCOL)
+    """Build the routes for health, metadata, configuration and statistics."""
+    routes = APIRouter()
+    health: dict[str, Any] = {"tags": ["health"], "route_class_override": TaskRoute}
+    unready = documented(503, form=PROTOCOL)
+    routes.add_api_route("/v2/health/live", live, operation_id="serverLive", **health)
+    routes.add_api_route(
+        "/v2/health/ready", ready, operation_id="serverReady", responses=unready, **health
+    )
+    missing = documented(404, 503, form=PROTOCOL)
+    of_model: dict[str, Any] = {"responses": missing, "tags": ["v2"]}
+    add_by_version(
+        routes,
+        "/ready",
+        _read(ready_model),
+        one="200 if this version of the model is ready.",
+        operation="Ready",
+        responses=missing,
+        tags=["health"],
+    )
+    routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata", tags=["v2"])
     # Added first: otherwise the route of one model would take `stats` as a model's name.
-    routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics")
-    add_by_version(
-        routes, "/stats", stats, version_stats, operation="Statistics", responses=unready
-    )
-    add_by_version(
-        routes, "", model_metadata, version_metadata, operation="Metadata", responses=unready
-    )
-    add_by_version(routes, "/config", config, version_config, operation="Config", responses=unready)
+    routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics", tags=["v2"])
+    for tail, of, operation, one in (
+        ("/stats", stats_of, "Statistics", "Statistics of one version."),
+        ("", metadata_of, "Metadata", "Inputs and outputs of one version."),
+        ("/config", config_of, "Config", "Configuration of one version."),
+    ):
+        add_by_version(routes, tail, _read(of), one=one, operation=operation, **of_model)
     return routes
+
+
+Answer = Callable[[Request, str, int | None], Awaitable[Any]]
+"""An endpoint for a request, a model and a version; None is the version without a number."""
+
+
+def add_by_version(
+    routes: APIRouter, tail: str, answer: Answer, *, one: str, operation: str, **options: Any
+) -> None:
+    """Add a route for a model and one for its version, with `tail` after their paths.
+
+    The docstring of `answer` describes the first one, `one` the second.
+    """
+
+    async def of_model(model: str, request: Request) -> Any:
+        return await answer(request, model, None)
+
+    async def of_version(model: str, version: int, request: Request) -> Any:
+        return await answer(request, model, version)
+
+    reply = answer.__annotations__["return"]
+    for path, endpoint, kind, description in (
+        ("/v2/models/{model}", of_model, "model", answer.__doc__),
+        ("/v2/models/{model}/versions/{version}", of_version, "modelVersion", one),
+    ):
+        routes.add_api_route(
+            path + tail,
+            endpoint,
+            operation_id=kind + operation,
+            description=description,
+            response_model=None if reply is Response else reply,
+            **options,
+        )
+
+
+def _read(of: Callable[[Services, str, int | None], Any]) -> Answer:
+    @wraps(of)
+    async def answer(request: Request, model: str, version: int | None) -> Any:
+        return of(services_of(request), model, version)
+
+    return answer
+
+
+async def live() -> Response:
+    """200 while the process answers, regardless of its models."""
+    return JSONResponse({"live": True})
+
+
+async def ready(services: ServicesDep) -> Response:
+    """200 if every model of the repository is ready and the server is not stopping."""
+    check_server(services)
+    return JSONResponse({"ready": True})
+
+
+def ready_model(services: Services, model: str, version: int | None) -> Response:
+    """200 if the model is ready."""
+    check_model(services, model, version)
+    return JSONResponse({"name": model, "ready": True})
+
+
+def check_server(services: Services) -> None:
+    """Raise ModelNotReady if the server should not receive requests."""
+    if services.lifecycle.draining:
+        raise ModelNotReady("The server is stopping.")
+    if not services.registry.wanted():
+        raise ModelNotReady(
+            "No model is served: the repository is empty, was not read yet, or all were unloaded."
+        )
+    if not services.registry.ready():
+        raise ModelNotReady("Some models of the repository are not ready; /info says why.")
+
+
+def check_model(services: Services, name: str, version: int | None = None) -> None:
+    """Raise ModelNotReady or ModelNotFound if the model or task cannot answer."""
+    what = "The model's predictors"
+    if task_named(services, name, version) is not None:
+        name, version = services.dataplane.default_model(name), None
+        what = "The predictors of the task's model"
+    with services.registry.lease(name, version) as served:
+        if not served.ready():
+            raise ModelNotReady(f"{what} are not running.")
 
 
 async def server_metadata(services: ServicesDep) -> ServerMetadata:
@@ -81,17 +183,8 @@ async def server_metadata(services: ServicesDep) -> ServerMetadata:
     )
 
 
-async def model_metadata(model: str, services: ServicesDep) -> ModelMetadata:
-    """Inputs and outputs of the version that answers requests without a version."""
-    return metadata_of(services, model, None)
-
-
-async def version_metadata(model: str, version: int, services: ServicesDep) -> ModelMetadata:
-    """Inputs and outputs of one version."""
-    return metadata_of(services, model, version)
-
-
 def metadata_of(services: Services, model: str, version: int | None) -> ModelMetadata:
+    """Inputs and outputs of the version that answers requests without a version."""
     if (task := task_named(services, model, version)) is not None:
         return ModelMetadata(
             name=model,
@@ -119,24 +212,28 @@ def platform_of(served: ServedModel) -> str:
     return PLATFORMS[served.manifest.reference.format]
 
 
-async def config(model: str, services: ServicesDep) -> dict[str, Any]:
-    """Configuration of the version that answers requests without a version."""
-    return config_of(services, model, None)
-
-
-async def version_config(model: str, version: int, services: ServicesDep) -> dict[str, Any]:
-    """Configuration of one version."""
-    return config_of(services, model, version)
-
-
 def config_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
-    if (task := task_named(services, model, version)) is not None:
-        return configured(services, task, model)
-    with services.registry.lease(model, version) as served:
-        return model_config(served)
+    """Configuration of the version that answers requests without a version."""
+    if (task := task_named(services, model, version)) is None:
+        with services.registry.lease(model, version) as served:
+            return _model_config(served)
+    return {
+        "name": model,
+        "platform": PLATFORM,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": 0,
+        "input": [
+            _tensor(spec) | ({"optional": True} if spec.name in task.optional else {})
+            for spec in task.inputs
+        ],
+        "output": [_tensor(spec) for spec in task.outputs],
+        "ensemble_scheduling": {
+            "step": [{"model_name": services.dataplane.default_model(model), "model_version": -1}]
+        },
+    }
 
 
-def model_config(served: ServedModel) -> dict[str, Any]:
+def _model_config(served: ServedModel) -> dict[str, Any]:
     """The configuration in Triton's form; `max_batch_size` 0 means that no axis is the batch."""
     batching = served.config.dynamic_batching
     described: dict[str, Any] = {
@@ -178,42 +275,13 @@ def _group(group: InstanceGroup) -> dict[str, Any]:
     return {"name": group.name, "kind": kind, "count": group.count}
 
 
-MODEL = "/v2/models/{model}"
-MODEL_VERSION = "/v2/models/{model}/versions/{version}"
-
-
-def add_by_version(
-    routes: APIRouter,
-    tail: str,
-    one: Callable[..., Any],
-    by_number: Callable[..., Any],
-    *,
-    operation: str,
-    **options: Any,
-) -> None:
-    """Add a route for a model and one for its version, with `tail` after their paths."""
-    routes.add_api_route(MODEL + tail, one, operation_id=f"model{operation}", **options)
-    routes.add_api_route(
-        MODEL_VERSION + tail, by_number, operation_id=f"modelVersion{operation}", **options
-    )
-
-
 async def all_stats(services: ServicesDep) -> dict[str, Any]:
     """Statistics of all served models."""
     return {"model_stats": [model_stats(served) for served in services.registry.served()]}
 
 
-async def stats(model: str, services: ServicesDep) -> dict[str, Any]:
-    """Statistics of every served version of the model, newest first; a task has its model's."""
-    return stats_of(services, model, None)
-
-
-async def version_stats(model: str, version: int, services: ServicesDep) -> dict[str, Any]:
-    """Statistics of one version."""
-    return stats_of(services, model, version)
-
-
 def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
+    """Statistics of every served version of the model, newest first; a task has its model's."""
     if task_named(services, model, version) is not None:
         with services.registry.lease(services.dataplane.default_model(model)) as served:
             own = {"name": model, "version": str(VERSION)}
@@ -260,10 +328,6 @@ def _duration(duration: Duration) -> dict[str, int]:
     return {"count": duration.count, "ns": round(duration.seconds * 1e9)}
 
 
-VERSION = 1
-PLATFORM = "ensemble"
-
-
 def task_named(services: Services, model: str, version: int | None = None) -> TaskTensors | None:
     """Return the task of this name, or None if there is none or a model has the name.
 
@@ -279,49 +343,8 @@ def task_named(services: Services, model: str, version: int | None = None) -> Ta
     return task
 
 
-def check_ready(services: Services, name: str) -> None:
-    """Raise ModelNotFound or ModelNotReady if the task's model cannot answer."""
-    with services.registry.lease(services.dataplane.default_model(name)) as served:
-        if not served.ready():
-            raise ModelNotReady("The predictors of the task's model are not running.")
-
-
 def _described(specs: Sequence[TensorSpec]) -> list[TensorMetadata]:
     return [
         TensorMetadata(name=spec.name, datatype=NAMES[spec.dtype], shape=list(spec.shape))
         for spec in specs
     ]
-
-
-def configured(services: Services, task: TaskTensors, name: str) -> dict[str, Any]:
-    """The task's configuration in Triton's form."""
-    inputs = [
-        _tensor(spec) | ({"optional": True} if spec.name in task.optional else {})
-        for spec in task.inputs
-    ]
-    return {
-        "name": name,
-        "platform": PLATFORM,
-        "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": 0,
-        "input": inputs,
-        "output": [_tensor(spec) for spec in task.outputs],
-        "ensemble_scheduling": {
-            "step": [{"model_name": services.dataplane.default_model(name), "model_version": -1}]
-        },
-    }
-
-
-def listed(services: Services) -> Iterator[tuple[str, str, str]]:
-    """Yield name, state and reason of each task that has a model, for the repository index."""
-    for name in services.task_tensors:
-        if task_named(services, name) is None:
-            continue
-        try:
-            check_ready(services, name)
-        except ModelNotFound:
-            continue
-        except ModelNotReady as error:
-            yield name, "UNAVAILABLE", error.message
-        else:
-            yield name, "READY", ""

@@ -10,11 +10,17 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from app.contracts.errors import InvalidParameter, ModelLoadFailed, OperatorError
+from app.contracts.errors import (
+    InvalidParameter,
+    ModelLoadFailed,
+    ModelNotFound,
+    ModelNotReady,
+    OperatorError,
+)
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.services import Services, ServicesDep
 from app.service.api.uploads import json_object
-from app.service.api.v2.metadata import VERSION, listed
+from app.service.api.v2.metadata import VERSION, check_model, task_named
 
 
 class IndexEntry(BaseModel):
@@ -67,10 +73,17 @@ async def listed_versions(services: Services, *, only_ready: bool) -> list[Index
         )
         for status in found
     ]
-    entries += [
-        IndexEntry(name=name, version=str(VERSION), state=state, reason=reason)
-        for name, state, reason in listed(services)
-    ]
+    for name in services.task_tensors:
+        if task_named(services, name) is None:
+            continue
+        entry = IndexEntry(name=name, version=str(VERSION), state="READY", reason="")
+        try:
+            check_model(services, name)
+        except ModelNotReady as error:
+            entry.state, entry.reason = "UNAVAILABLE", error.message
+        except ModelNotFound:
+            continue
+        entries.append(entry)
     return [entry for entry in entries if entry.state == "READY" or not only_ready]
 
 
