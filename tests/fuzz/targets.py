@@ -24,8 +24,7 @@ from app.engine.process.shared_arrays import SharedArrays
 from app.models.repository.config import load_config
 from app.models.repository.manifest import MANIFEST, read_manifest
 from app.service.api.uploads import read_upload
-from app.service.api.v2.bodies import parse_request, write_reply
-from app.service.api.v2.documents import Expected, ReplyForm
+from app.service.api.v2.documents import Expected, ReplyForm, parse_request, write_reply
 from app.settings.server import Settings
 from app.tasks.codecs.decode import check_scans
 from app.tasks.codecs.limits import PictureLimits, sniff

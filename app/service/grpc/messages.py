@@ -22,8 +22,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from app.contracts.errors import FileTooLarge, InvalidParameter, InvalidTensor
 from app.engine.dataplane import TensorRequest
 from app.service.api.services import Services, run_off_loop
-from app.service.api.v2.bodies import place_timeout, raw_bytes, reply_tensor, written_size
-from app.service.api.v2.documents import IGNORED, Expected, read_document
+from app.service.api.v2.documents import (
+    IGNORED,
+    Expected,
+    raw_bytes,
+    read_document,
+    reply_tensor,
+    written_size,
+)
 from app.service.api.v2.infer import Inferred, check_size, infer_tensors
 from app.service.api.v2.tensors import NAMES, NO_SHARED_MEMORY
 
@@ -96,9 +102,7 @@ async def infer_message(
         parse,
         document_bytes=len(head),
         body_bytes=len(message),
-        place_timeout=place_timeout(
-            len(message), names_group="predictor" in request.parameters, settings=settings
-        ),
+        names_group="predictor" in request.parameters,
     )
     write = partial(_reply, messages, found, final=final)
     size = written_size(found.outputs, found.form)

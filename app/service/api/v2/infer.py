@@ -1,13 +1,17 @@
 """POST /v2/models/{model}/infer: tensors in, tensors out, for a model or a whole task.
 
-gRPC shares `check_size` and `infer_tensors`.
+The pydantic models only describe requests and replies for OpenAPI; `documents` reads requests,
+because tensors may be large. gRPC shares `check_size` and `infer_tensors`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import models_json_schema
 
 from app.contracts.errors import FileTooLarge, InvalidTensor
 from app.contracts.tensors import TaskTensors, Tensors
@@ -15,33 +19,135 @@ from app.engine.dataplane import Answer, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.routes import answer_headers, split_model
-from app.service.api.services import Services, run_off_loop, services_of
-from app.service.api.v2.bodies import (
-    may_name_group,
-    parse_request,
-    place_timeout,
-    write_reply,
-    written_size,
-)
+from app.service.api.services import LARGE_BYTES, Services, run_off_loop, services_of
 from app.service.api.v2.documents import (
-    Expected,
+    IGNORED,
+    MAX_CLASSES,
+    MAX_ID_CHARACTERS,
     ReplyForm,
     expected_of_model,
     expected_of_task,
     name_in,
+    parse_request,
+    write_reply,
+    written_size,
 )
 from app.service.api.v2.metadata import VERSION, add_by_version, task_named
-from app.service.api.v2.schema import RAW, InferReply, described_request
-from app.service.api.v2.tensors import BINARY_HEADER, NO_SHARED_MEMORY
+from app.service.api.v2.tensors import BINARY_HEADER, DATATYPES, NO_SHARED_MEMORY
 from app.settings.server import Settings
+
+Datatype = Annotated[str, WithJsonSchema({"type": "string", "enum": list(DATATYPES)})]
+Shape = list[int]
+_TYPE = Field(None, description="`base64`: the strings are base64 of bytes. Others are ignored.")
+
+
+class InferRequestParameters(BaseModel):
+    """Parameters of a request. A task also accepts the options of its own endpoint. Unknown
+    parameters are ignored and named in the reply."""
+
+    model_config = ConfigDict(extra="allow")
+
+    predictor: str | None = Field(None, description="The instance group to run on.")
+    priority: int | None = Field(None, ge=0, le=1_000, description="0 is normal and first.")
+    timeout: int | None = Field(None, ge=0, description="Microseconds; 0 is the default.")
+    binary_data_output: bool | None = Field(None, description="Send all outputs raw.")
+    content_type: str | None = _TYPE
+
+
+class InferInputParameters(BaseModel):
+    binary_data_size: int | None = Field(
+        None, ge=0, description="Bytes of the raw tensor after the JSON, instead of `data`."
+    )
+    content_type: str | None = _TYPE
+
+
+class InferInput(BaseModel):
+    name: str
+    datatype: Datatype
+    shape: Shape
+    data: list[Any] | None = Field(
+        None, description="Row-major, flat or nested as deep as `shape`: numbers or strings."
+    )
+    parameters: InferInputParameters | None = None
+
+
+class InferOutputParameters(BaseModel):
+    binary_data: bool | None = Field(None, description="Send this output raw after the JSON.")
+    classification: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_CLASSES,
+        description="Return this many largest values as `value:index:label`.",
+    )
+    content_type: str | None = _TYPE
+
+
+class InferRequestedOutput(BaseModel):
+    name: str
+    parameters: InferOutputParameters | None = None
+
+
+class InferRequest(BaseModel):
+    id: str | None = Field(None, max_length=MAX_ID_CHARACTERS)
+    inputs: list[InferInput]
+    outputs: list[InferRequestedOutput] | None = Field(None, description="All outputs if absent.")
+    parameters: InferRequestParameters | None = None
+
+
+class InferReplyParameters(BaseModel):
+    ignored_parameters: str = Field(description="Names of the request's unknown parameters.")
+
+
+class InferReplyTensorParameters(BaseModel):
+    binary_data_size: int = Field(0, description="Bytes of the raw tensor after the JSON.")
+    content_type: Literal["base64"] = Field("base64", description="Set for strings of binary data.")
+
+
+class InferReplyTensor(BaseModel):
+    name: str
+    datatype: Datatype
+    shape: Shape
+    data: list[Any] = Field([], description="Row-major and flat; absent if the tensor is raw.")
+    parameters: InferReplyTensorParameters = InferReplyTensorParameters()
+
+
+class InferReply(BaseModel):
+    model_name: str
+    model_version: str
+    id: str = Field("", description="The id of the request, if any.")
+    parameters: InferReplyParameters = InferReplyParameters(**{IGNORED: ""})
+    outputs: list[InferReplyTensor]
+
+
+RAW = {"schema": {"type": "string", "format": "binary"}}
+"""Schema of a JSON document followed by the raw tensors that it declares."""
+
+
+EXAMPLE = {
+    "inputs": [
+        {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["今天收到了大学的录取通知书"]}
+    ]
+}
 
 
 def router(settings: Settings) -> APIRouter:
     routes = APIRouter(tags=["v2"])
     refusals = documented(400, 404, 500, 503, 504, form=PROTOCOL)
+    schemas, definitions = models_json_schema([(InferRequest, "validation")])
+    [reference] = schemas.values()
     # JSON comes first because some client generators read only the first type.
-    content = {"application/json": {}, "application/octet-stream": RAW}
-    reply = {"model": InferReply, "content": content}
+    content = {
+        "application/json": {"schema": reference | definitions, "example": EXAMPLE},
+        "application/octet-stream": RAW,
+    }
+    header = {
+        "name": BINARY_HEADER,
+        "in": "header",
+        "required": False,
+        "description": "Length in bytes of the JSON before raw tensors; absent in plain JSON.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    replies = {"application/json": {}, "application/octet-stream": RAW}
     add_by_version(
         routes,
         "/infer",
@@ -51,8 +157,11 @@ def router(settings: Settings) -> APIRouter:
         methods=["POST"],
         max_body_size=settings.infer_max_bytes,
         response_class=Response,
-        responses={200: reply, **refusals},
-        openapi_extra=described_request(),
+        responses={200: {"model": InferReply, "content": replies}, **refusals},
+        openapi_extra={
+            "parameters": [header],
+            "requestBody": {"required": True, "content": content},
+        },
     )
     for kind in ("system", "cuda"):
         routes.add_api_route(
@@ -87,9 +196,7 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
         partial(parse_request, body, header_length=length, settings=settings),
         document_bytes=json_bytes,
         body_bytes=len(body),
-        place_timeout=place_timeout(
-            len(body), names_group=may_name_group(body, json_bytes), settings=settings
-        ),
+        names_group=may_name_group(body, json_bytes),
     )
     write = partial(
         write_reply, found.outputs, found.form, model=found.model, version=found.version
@@ -144,30 +251,30 @@ async def infer_tensors(
     *,
     document_bytes: int,
     body_bytes: int,
-    place_timeout: float | None = None,
+    names_group: bool,
 ) -> Inferred:
     """Run a request for `model`, or for the task of that name.
 
     `parse` runs in a thread if it has much to read. For a model, `document_bytes` decides, because
     raw tensors are not copied. For a task, `body_bytes` decides, because strings are read one by
-    one. Raises the errors of `parse` and of the data plane.
+    one. `names_group` tells whether the body may name an instance group. Raises the errors of
+    `parse` and of the data plane.
     """
-
-    async def read(expected: Expected, size: int) -> TensorRequest:
-        return await run_off_loop(services, partial(parse, expected=expected), size=size)
-
-    async def read_for(served: ServedModel) -> TensorRequest:
-        return await read(expected_of_model(served), document_bytes)
-
     task = task_named(services, model, version)
     if task is not None:
-        asked = await read(expected_of_task(task), body_bytes)
+        read = partial(parse, expected=expected_of_task(task))
+        asked = await run_off_loop(services, read, size=body_bytes)
         return await _run_task(services, model, task, asked)
+
+    async def read_for(served: ServedModel) -> TensorRequest:
+        read = partial(parse, expected=expected_of_model(served))
+        return await run_off_loop(services, read, size=document_bytes)
+
     asked, answer = await services.dataplane.infer(
         model,
         read_for,
         version=version,
-        place_timeout=place_timeout,
+        place_timeout=place_timeout(body_bytes, names_group, services.settings),
         checked_in=services.operations,
     )
     return Inferred(
@@ -177,6 +284,21 @@ async def infer_tensors(
         model=answer.model,
         version=answer.version,
     )
+
+
+def may_name_group(body: bytes, json_bytes: int) -> bool:
+    """Whether the JSON at the start of an unparsed body may have a `predictor` parameter."""
+    return body.find(b'"predictor"', 0, json_bytes) >= 0
+
+
+def place_timeout(body_bytes: int, names_group: bool, settings: Settings) -> float | None:
+    """Seconds to hold a place in the default group's queue while a body is read.
+
+    None for a small body, and for a body that may name another group, because the name of the group
+    is unknown until the body is read.
+    """
+    small = body_bytes <= LARGE_BYTES
+    return None if small or names_group else settings.timeout_max_ms / 1000
 
 
 async def _run_task(

@@ -10,13 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from app.contracts.errors import (
-    InvalidParameter,
-    ModelLoadFailed,
-    ModelNotFound,
-    ModelNotReady,
-    OperatorError,
-)
+from app.contracts import errors
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.services import Services, ServicesDep
 from app.service.api.uploads import json_object
@@ -56,7 +50,7 @@ async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
     asked = await _document(request, known="ready")
     only_ready = asked.get("ready", False)
     if not isinstance(only_ready, bool):
-        raise InvalidParameter("ready must be true or false")
+        raise errors.InvalidParameter("ready must be true or false")
     return await listed_versions(services, only_ready=only_ready)
 
 
@@ -79,9 +73,9 @@ async def listed_versions(services: Services, *, only_ready: bool) -> list[Index
         entry = IndexEntry(name=name, version=str(VERSION), state="READY", reason="")
         try:
             check_model(services, name)
-        except ModelNotReady as error:
+        except errors.ModelNotReady as error:
             entry.state, entry.reason = "UNAVAILABLE", error.message
-        except ModelNotFound:
+        except errors.ModelNotFound:
             continue
         entries.append(entry)
     return [entry for entry in entries if entry.state == "READY" or not only_ready]
@@ -102,14 +96,14 @@ async def load_model(services: Services, model: str, parameters: Mapping[str, An
     Raises ModelNotFound, ModelLoadFailed, and InvalidParameter if `parameters` is not empty.
     """
     if parameters:
-        raise InvalidParameter(
+        raise errors.InvalidParameter(
             "a model is loaded from the repository; its configuration and files cannot be "
             "overridden, so parameters must be empty"
         )
     try:
         await services.registry.load(model)
-    except OperatorError as error:
-        raise ModelLoadFailed(error.message) from error
+    except errors.OperatorError as error:
+        raise errors.ModelLoadFailed(error.message) from error
 
 
 async def unload(model: str, request: Request, services: ServicesDep) -> Response:
@@ -123,7 +117,7 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
     # No model depends on another, so unload_dependents has no effect.
     dependents = parameters.get("unload_dependents")
     if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
-        raise InvalidParameter("the only parameter is unload_dependents: true or false")
+        raise errors.InvalidParameter("the only parameter is unload_dependents: true or false")
     await services.registry.unload(model)
 
 
@@ -135,7 +129,7 @@ async def _document(request: Request, *, known: str) -> dict[str, Any]:
     body = await request.body()
     asked = json_object(body) if body else {}
     if set(asked) - {known}:
-        raise InvalidParameter(f"the body must be a JSON object that has only: {known}")
+        raise errors.InvalidParameter(f"the body must be a JSON object that has only: {known}")
     return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -143,5 +137,5 @@ async def _parameters(request: Request) -> dict[str, Any]:
     asked = await _document(request, known="parameters")
     parameters = asked.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise InvalidParameter("parameters must be a JSON object")
+        raise errors.InvalidParameter("parameters must be a JSON object")
     return parameters

@@ -18,16 +18,18 @@ from app.contracts.errors import InvalidTensor
 from app.contracts.tensors import STRINGS, TensorSpec, strings_of
 from app.engine.dataplane import TensorRequest
 from app.service.api.services import LARGE_BYTES
-from app.service.api.v2.bodies import (
+from app.service.api.v2.documents import (
+    MAX_IGNORED,
     MAX_LISTS,
     PART_NUMBERS,
-    may_name_group,
+    Expected,
+    ReplyForm,
     parse_request,
-    place_timeout,
+    read_document,
     write_reply,
     written_size,
 )
-from app.service.api.v2.documents import MAX_IGNORED, Expected, ReplyForm, read_document
+from app.service.api.v2.infer import may_name_group, place_timeout
 from app.service.api.v2.tensors import DATATYPES, classified, read_inputs
 from app.settings.server import Settings
 
@@ -408,4 +410,4 @@ def test_a_large_body_of_the_default_group_holds_a_place() -> None:
         (header, len(header), None),
     ):
         named = may_name_group(body, json_bytes)
-        assert place_timeout(len(body), names_group=named, settings=Settings()) == seconds
+        assert place_timeout(len(body), named, Settings()) == seconds
