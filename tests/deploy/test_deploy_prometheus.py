@@ -94,11 +94,11 @@ def test_every_alert_is_documented_and_has_been_seen_firing() -> None:
 def test_objectives_are_for_what_answers_with_a_model() -> None:
     """Every call of gRPC has the method POST; only inference counts."""
     pytest.importorskip("grpc")
-    from app.service.grpc.health import NAME
     from app.service.grpc.messages import SERVICE, Messages
+    from app.service.grpc.methods import HEALTH
 
     names = Messages().pool.FindServiceByName(SERVICE).methods_by_name
-    routes = {f"/{SERVICE}/{name}" for name in names} | {f"/{NAME}/Check", f"/{NAME}/Watch"}
+    routes = {f"/{SERVICE}/{name}" for name in names} | {f"/{HEALTH}/Check", f"/{HEALTH}/Watch"}
     rules = (RULES / "recording.yml").read_text("utf-8")
     for other in re.findall('route!~"(.*?)"', rules):
         counted = {route for route in routes if not re.fullmatch(other, route)}

@@ -17,10 +17,9 @@ from app.service.api.middleware.limits import Gates
 from app.service.api.problems import Fault
 from app.service.api.services import Services
 from app.service.api.v2.tensors import NO_SHARED_MEMORY
-from app.service.grpc import health
 from app.service.grpc.calls import Calls, Method, unary
 from app.service.grpc.messages import SERVICE, Messages
-from app.service.grpc.methods import INFER, inference, methods
+from app.service.grpc.methods import HEALTH, STREAM, methods, watched
 
 WINDOW_BYTES = 1 << 18
 """Bytes of a message that a client may send before a handler begins to read the message."""
@@ -78,25 +77,23 @@ class GrpcServer:
                 ),
             ),
         )
-        own = methods(services, messages)
-        stream = Method(name="ModelStreamInfer", path=INFER, answer=inference(services, messages))
-        table = {method.name: unary(calls, method) for method in own}
-        table[stream.name] = _stream(calls, stream, messages)
-        health_handler, probes = health.handler(services, calls)
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(SERVICE, table),
-                health_handler,
-                _SharedMemory(),
-            )
-        )
-        for method in (*own, stream, *probes):
+        tables: dict[str, dict[str, grpc.RpcMethodHandler]] = {SERVICE: {}, HEALTH: {}}
+        for method in methods(services, messages):
             services.metrics.expect_route(method.route)
+            if method.name == STREAM:
+                handler = _stream(calls, method, messages)
+            elif method.name == "Watch":
+                handler = watched(services, calls, method)
+            else:
+                handler = unary(calls, method)
+            tables[method.service][method.name] = handler
+        handlers = [grpc.method_handlers_generic_handler(*table) for table in tables.items()]
         for known in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
             file = descriptor_pb2.FileDescriptorProto.FromString(known.serialized_pb)
             messages.pool.Add(file)
-        names = (SERVICE, health.NAME, reflection.SERVICE_NAME)
-        self._server.add_generic_rpc_handlers((_reflection(calls, names, messages.pool),))
+        names = (SERVICE, HEALTH, reflection.SERVICE_NAME)
+        reflected = _reflection(calls, names, messages.pool)
+        self._server.add_generic_rpc_handlers((*handlers, _SharedMemory(), reflected))
 
     async def open(self) -> None:
         """Bind the port and start serving. Raises ConfigError if the port cannot be bound."""
