@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from app.contracts.status import CANNOT_START, ModelStatus
 from app.engine.registry.model import ServedModel
-from app.observability.history import INTERVAL_SECONDS, Counts, History, Series, Window, quantiles
+from app.observability.history import INTERVAL_SECONDS, Counts, History, Series, quantiles
 from app.service.api.info import (
     ChoiceInfo,
     GroupInfo,
@@ -125,31 +125,24 @@ class Comparison(BaseModel):
     history: list[HistorySeries]
 
 
-SHARES = (0.5, 0.95, 0.99)
+SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def estimated(
+    bounds: Sequence[float], counts: Counts, *names: str
+) -> dict[str, float] | dict[str, None]:
+    """The quantiles with these names; None without counts.
+
+    They have four digits: buckets are no more precise, and the reply is a third shorter.
+    """
+    found = quantiles(bounds, counts.buckets, [SHARES[name] for name in names])
+    if not found:
+        return dict.fromkeys(names)
+    return {name: significant(value) for name, value in zip(names, found, strict=True)}
 
 
 def significant(value: float) -> float:
-    """Round to four digits: buckets are no more precise, and the reply is a third shorter."""
     return float(f"{value:.4g}")
-
-
-def times_of(bounds: Sequence[float], runs: Counts) -> Times:
-    found = quantiles(bounds, runs.buckets, SHARES)
-    p50, p95, p99 = map(significant, found) if found else (None,) * 3
-    return Times(p50=p50, p95=p95, p99=p99)
-
-
-def replays_of(history: History, window: Window) -> Replays:
-    drift, agreement = window.drift, window.agreement.mean()
-    found = quantiles(history.drift, drift.buckets, (0.5, 0.99))
-    p50, p99 = map(significant, found) if found else (None, None)
-    return Replays(
-        count=drift.count,
-        same_bits=drift.buckets[0],
-        p50=p50,
-        p99=p99,
-        agreement=None if agreement is None else significant(agreement),
-    )
 
 
 def window_seconds(history: History, intervals: int) -> float:
@@ -163,8 +156,8 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
     """Every group's intervals with a number above `after`, for a chart of the last hour."""
     found = []
     for series, intervals in sorted(history.runs(after).items()):
-        times = [quantiles(history.seconds, each.buckets, SHARES) or () for _, each in intervals]
-        p50, p95, p99 = (list(map(significant, column)) for column in zip(*times, strict=True))
+        times = [estimated(history.seconds, counts, *SHARES) for _, counts in intervals]
+        columns: dict[str, Any] = {name: [each[name] for each in times] for name in SHARES}
         found.append(
             HistorySeries(
                 model=series.model,
@@ -172,9 +165,7 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
                 group=series.group,
                 interval=[number for number, _ in intervals],
                 runs=[counts.count for _, counts in intervals],
-                p50=p50,
-                p95=p95,
-                p99=p99,
+                **columns,
             )
         )
     return found
@@ -232,28 +223,23 @@ def _comparison(services: Services, window: str, after: int) -> str:
 
 def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedModel:
     known = asdict(status) | {"reason": status.reason or None}
-    if (served := services.registry.find(status.name, status.version)) is not None:
-        known |= _served(services, served, intervals)
-    return ComparedModel(**known)
-
-
-def _served(services: Services, served: ServedModel, intervals: int) -> dict[str, Any]:
-    settings = services.settings
-    return {
-        "task": served.config.pipeline,
-        "choice": ChoiceInfo.model_validate(served.choice, from_attributes=True),
-        "first": served.config.first_group,
-        "precision": settings.precision,
-        "shadowing": Shadowing(
+    served = services.registry.find(status.name, status.version)
+    if served is None:
+        return ComparedModel(**known)
+    settings, metrics = services.settings, services.metrics
+    return ComparedModel(
+        **known,
+        task=served.config.pipeline,
+        choice=ChoiceInfo.model_validate(served.choice, from_attributes=True),
+        first=served.config.first_group,
+        precision=settings.precision,
+        shadowing=Shadowing(
             fraction=settings.shadow_fraction,
             groups=list(settings.shadow_groups),
-            outcomes=services.metrics.shadow_outcomes(served.name),
+            outcomes=metrics.shadow_outcomes(served.name),
         ),
-        "groups": [
-            _group(services.metrics.history, served, members, intervals)
-            for members in group_members(served)
-        ],
-    }
+        groups=[_group(metrics.history, served, each, intervals) for each in group_members(served)],
+    )
 
 
 def _group(
@@ -263,6 +249,7 @@ def _group(
     name = members["name"]
     configured = served.config.group(name)
     window = history.window(Series(served.name, served.version, name), intervals)
+    drift, agreement = window.drift, window.agreement.mean()
     refused = not members["ready"] and members["reason"].startswith(CANNOT_START)
     return ComparedGroup(
         **members,
@@ -274,6 +261,11 @@ def _group(
         runs=window.runs.count,
         rate=round(window.runs.count / window_seconds(history, intervals), 3),
         buckets=list(window.runs.buckets),
-        times=times_of(history.seconds, window.runs),
-        replays=replays_of(history, window),
+        times=Times.model_validate(estimated(history.seconds, window.runs, *SHARES)),
+        replays=Replays(
+            count=drift.count,
+            same_bits=drift.buckets[0],
+            agreement=None if agreement is None else significant(agreement),
+            **estimated(history.drift, drift, "p50", "p99"),
+        ),
     )

@@ -248,22 +248,19 @@ def limits(settings: Settings) -> dict[str, int | float]:
 
 def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> ModelInfo:
     known = asdict(status) | {"reason": status.reason or None}
-    parameters: Mapping[str, Any] = {}
-    if (served := services.registry.find(status.name, status.version)) is not None:
-        known |= _served(served)
-        parameters = served.config.parameters
-    return ModelInfo(**{name: parameters.get(name) for name in card} | known)
-
-
-def _served(served: ServedModel) -> dict[str, Any]:
-    return {
-        "task": served.config.pipeline,
-        "sha256": served.manifest.sha256(),
-        "files": {name: entry.sha256 for name, entry in served.manifest.files.items()},
-        "weights": dict(served.manifest.weights),
-        "choice": asdict(served.choice),
-        "predictors": group_members(served),
-    }
+    served = services.registry.find(status.name, status.version)
+    if served is None:
+        return ModelInfo(**dict.fromkeys(card) | known)
+    config, manifest = served.config, served.manifest
+    return ModelInfo(
+        **{name: config.parameters.get(name) for name in card} | known,
+        task=config.pipeline,
+        sha256=manifest.sha256(),
+        files={name: entry.sha256 for name, entry in manifest.files.items()},
+        weights=dict(manifest.weights),
+        choice=ChoiceInfo.model_validate(served.choice, from_attributes=True),
+        predictors=[GroupInfo(**members) for members in group_members(served)],
+    )
 
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:

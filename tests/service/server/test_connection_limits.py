@@ -10,15 +10,19 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.service.server.connection_limits import PIPELINED, LimitedProtocol, protocol_class
-from app.service.server.ending import (
+from app.service.server.connection_limits import (
+    PIPELINED,
+    REFUSED_CONNECTIONS,
+    LimitedProtocol,
+    protocol_class,
+)
+from app.service.server.sending import (
     JOINED_BYTES,
     LINGER_BYTES,
     LINGER_SECONDS,
     Lingering,
     WholeReply,
 )
-from app.service.server.refusals import REFUSED_CONNECTIONS
 from tests.fuzz.http_door import LIMITS, REPLY_BYTES, Transport
 from tests.service.api.fakes import make_app, make_settings
 
