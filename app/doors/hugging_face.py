@@ -217,10 +217,7 @@ def _body(inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str,
 
 
 _door = partial(
-    Door,
-    name="huggingface",
-    errors=ErrorForm(model=HubError, write=PROTOCOL.write),
-    agents=AGENTS,
+    Door, name="huggingface", errors=ErrorForm(model=HubError, write=PROTOCOL.write), agents=AGENTS
 )
 TEXTS = _door(
     task="sentiment",

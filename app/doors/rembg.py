@@ -186,9 +186,5 @@ DOOR = Door(
     },
     body={FORM: {"schema": schema_of(FIELDS, "file")}},
     more=add_removal_by_address,
-    errors=ErrorForm(
-        model=RembgError,
-        write=_write,
-        statuses={415: 422, "model_not_found": 422},
-    ),
+    errors=ErrorForm(model=RembgError, write=_write, statuses={415: 422, "model_not_found": 422}),
 )

@@ -185,12 +185,10 @@ def router() -> APIRouter:
 async def compare_data(
     services: ServicesDep,
     window: Annotated[
-        Literal["1m", "10m", "1h"],
-        Query(description="Window of the groups' numbers."),
+        Literal["1m", "10m", "1h"], Query(description="Window of the groups' numbers.")
     ] = "10m",
     after: Annotated[
-        int,
-        Query(description="Only the history after the interval with this number.", ge=-1),
+        int, Query(description="Only the history after the interval with this number.", ge=-1)
     ] = -1,
 ) -> Response:
     """Compare instance groups live: times, drift, memory, proof, choice, the last hour.

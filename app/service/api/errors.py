@@ -65,10 +65,7 @@ HTTP_CODES: Mapping[int, str] = {
 }
 """Codes of HTTP errors that have no exception of their own."""
 
-HTTP_DETAILS = {
-    400: "The body cannot be parsed.",
-    404: "No endpoint has this path.",
-}
+HTTP_DETAILS = {400: "The body cannot be parsed.", 404: "No endpoint has this path."}
 INTERNAL = "The server failed to answer. The log has the details under this request id."
 MODEL_LOADING_SECONDS = 2
 log = logging.getLogger("paddlepool.error")

@@ -196,8 +196,7 @@ async def metrics(
     request: Request,
     services: ServicesDep,
     names: Annotated[
-        list[str] | None,
-        Query(alias="name[]", description="Only the series with these names."),
+        list[str] | None, Query(alias="name[]", description="Only the series with these names.")
     ] = None,
 ) -> Response:
     """Every metric family; see docs/metrics.md. OpenMetrics if `Accept` asks for it."""

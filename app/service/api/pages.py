@@ -143,10 +143,7 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
     """Build the OpenAPI document once; `models` are the error models of the doors."""
     if app.openapi_schema is None:
         schema = get_openapi(
-            title=app.title,
-            version=app.version,
-            description=app.description,
-            routes=app.routes,
+            title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
         forms: list[type[BaseModel]] = [Problem, ProtocolError, *models]

@@ -171,9 +171,6 @@ def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str,
         statuses = tuple(sorted(translated | named))
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
-        status: {
-            "description": phrase(status),
-            "content": {media_type: {"schema": schema}},
-        }
+        status: {"description": phrase(status), "content": {media_type: {"schema": schema}}}
         for status in statuses
     }

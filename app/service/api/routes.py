@@ -50,14 +50,10 @@ class Routing(BaseModel):
         description="Model to use, `name` or `name@version`; the repository's default if left out.",
     )
     predictor: str | None = Field(
-        None,
-        max_length=32,
-        description="Instance group to use; the model's default if left out.",
+        None, max_length=32, description="Instance group to use; the model's default if left out."
     )
     timeout_ms: int | None = Field(
-        None,
-        ge=1,
-        description="Deadline in milliseconds; `/info` names the default and the limit.",
+        None, ge=1, description="Deadline in milliseconds; `/info` names the default and the limit."
     )
 
     def options(self, settings: Settings, *, model: str | None = None) -> dict[str, Any]:
@@ -242,10 +238,7 @@ class RouteTable:
     """All routes of the application in order of precedence. Paths are percent-decoded."""
 
     def __init__(
-        self,
-        routers: Iterable[tuple[APIRouter, ErrorForm | None]],
-        *,
-        default_max_body: int,
+        self, routers: Iterable[tuple[APIRouter, ErrorForm | None]], *, default_max_body: int
     ) -> None:
         """Each router is paired with the form of its errors; `default_max_body` is in bytes."""
         self.default_max_body = default_max_body

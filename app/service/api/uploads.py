@@ -140,10 +140,7 @@ async def read_upload(
     kind = media_type(request)
     if kind == FORM:
         form = await read_form(
-            request,
-            max_files=2 if second else 1,
-            max_fields=max_fields,
-            field_bytes=FIELD_BYTES,
+            request, max_files=2 if second else 1, max_fields=max_fields, field_bytes=FIELD_BYTES
         )
         picture, background = _pick_pictures(form, second)
         unchosen = [(name, "") for name in second]

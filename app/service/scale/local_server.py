@@ -31,12 +31,7 @@ class LocalServer:
         self._seconds_to_end = seconds_to_end(settings)
         self._draining = False
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "app.cli.serve",
-                *("--host", HOST, "--port", str(self.port)),
-            ],
+            [sys.executable, "-m", "app.cli.serve", *("--host", HOST, "--port", str(self.port))],
             stdin=subprocess.PIPE,
             env=server_environment(os.environ),
         )
@@ -74,10 +69,7 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
     proxy does not forward gRPC, and all replicas of a machine would bind the same port.
     """
     trusted = [environment[TRUSTED_PROXIES]] if environment.get(TRUSTED_PROXIES) else []
-    changed = {
-        f"{PREFIX}DRAIN_DELAY_SECONDS": "0",
-        TRUSTED_PROXIES: ",".join([*trusted, HOST]),
-    }
+    changed = {f"{PREFIX}DRAIN_DELAY_SECONDS": "0", TRUSTED_PROXIES: ",".join([*trusted, HOST])}
     return {name: v for name, v in environment.items() if name != GRPC_PORT} | changed
 
 

@@ -271,11 +271,7 @@ switch from the writing thread to the event loop."""
 
 
 def parse_request(
-    body: bytes,
-    *,
-    header_length: int | None,
-    expected: Expected,
-    settings: Settings,
+    body: bytes, *, header_length: int | None, expected: Expected, settings: Settings
 ) -> TensorRequest:
     """Parse a body: `header_length` bytes of JSON, then raw tensors (None: all JSON).
 
