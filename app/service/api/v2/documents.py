@@ -12,9 +12,8 @@ import numpy as np
 import orjson
 
 from app.contracts.errors import InvalidTensor
-from app.contracts.tensors import STRINGS, Array, TaskTensors, Tensors, TensorSpec
+from app.contracts.tensors import STRINGS, Array, Tensors, TensorSpec
 from app.engine.dataplane import TensorRequest
-from app.engine.registry.model import ServedModel
 from app.service.api.services import base64_parts
 from app.service.api.v2.tensors import (
     BASE64,
@@ -85,26 +84,6 @@ class ReplyForm:
     ignored: str = ""
 
 
-def expected_of_model(served: ServedModel) -> Expected:
-    labels = served.config.parameters.get("labels", ())
-    return Expected(
-        inputs=served.inputs,
-        outputs=served.outputs,
-        labels=labels if isinstance(labels, list | tuple) else (),
-        batched=served.batched,
-    )
-
-
-def expected_of_task(task: TaskTensors) -> Expected:
-    return Expected(
-        inputs=task.inputs,
-        outputs=task.outputs,
-        options=task.parameters,
-        optional=task.optional,
-        opaque=task.opaque,
-    )
-
-
 def read_document(
     document: Mapping[str, Any],
     raw: memoryview,
@@ -122,7 +101,10 @@ def read_document(
     """
     parameters = parameters_of(document)
     group = name_in(parameters, "predictor", of="an instance group")
-    timeout = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
+    # The protocol's timeout is in microseconds; 0 means the default, or `within` up to the limit.
+    microseconds = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
+    default_ms = settings.timeout_default_ms if within is None else settings.timeout_max_ms
+    timeout = microseconds / 1e6 or default_ms / 1000
     form = _form(document, parameters, expected, binary)
     of_task = expected.options is not None
     inputs = read_inputs(
@@ -140,7 +122,7 @@ def read_document(
         inputs=inputs,
         group=group,
         priority=_whole(parameters, "priority", 1_000),
-        timeout=_seconds(timeout, within, settings),
+        timeout=timeout if within is None else min(timeout, within),
         state=form,
     )
 
@@ -148,65 +130,59 @@ def read_document(
 def _form(
     document: Mapping[str, Any], parameters: Mapping[str, Any], expected: Expected, binary: bool
 ) -> ReplyForm:
-    listed = document.get("outputs")
     known = {spec.name: spec for spec in expected.outputs}
     all_binary = _flag(parameters, "binary_data_output", binary)
-    if listed is None or listed == []:
-        listed = [{"name": name} for name in known]
-    if not isinstance(listed, list):
-        raise InvalidTensor("outputs must be a list")
-    wanted: list[str] = []
-    raw: set[str] = set()
-    in_base64: set[str] = set()
-    classes: dict[str, int] = {}
-    for number, item in enumerate(listed):
-        entry = as_object(item, f"outputs[{number}]")
-        name = entry.get("name")
-        if not isinstance(name, str) or name not in known or name in wanted:
-            raise InvalidTensor(
-                f"outputs[{number}]: the model has no such output, or it occurs twice; "
-                f"it has {', '.join(known)}"
-            )
-        own = parameters_of(entry, f"outputs[{number}]")
-        _check_output_parameters(own, number)
-        wanted.append(name)
-        if _flag(own, "binary_data", all_binary):
-            raw.add(name)
-        elif known[name].dtype == STRINGS and (
-            name in expected.opaque or own.get("content_type") == BASE64
-        ):
-            in_base64.add(name)
-        if count := _whole(own, "classification", MAX_CLASSES):
-            if known[name].dtype == STRINGS or expected.options is not None:
-                raise InvalidTensor(f"output {name!r}: classification is for outputs of a model")
-            classes[name] = count
+    own = _requested_outputs(document.get("outputs"), known) or {name: {} for name in known}
+    strings = {name for name in own if known[name].dtype == STRINGS}
+    raw = {name for name in own if _flag(own[name], "binary_data", all_binary)}
+    classes = {name: _whole(own[name], "classification", MAX_CLASSES) for name in own}
+    for name, count in classes.items():
+        if count and (name in strings or expected.options is not None):
+            raise InvalidTensor(f"output {name!r}: classification is for outputs of a model")
+    request_id = document.get("id")
+    if not isinstance(request_id, str | None) or len(request_id or "") > MAX_ID_CHARACTERS:
+        raise InvalidTensor(f"id must be a string of at most {MAX_ID_CHARACTERS} characters")
+    unknown = (name for name in parameters if name not in expected.parameters)
     return ReplyForm(
-        outputs=tuple(wanted),
+        outputs=tuple(own),
         binary=frozenset(raw),
-        base64=frozenset(in_base64),
-        id=_id(document.get("id")),
-        classes=classes,
+        base64=frozenset(
+            name
+            for name in strings - raw
+            if name in expected.opaque or own[name].get("content_type") == BASE64
+        ),
+        id=request_id,
+        classes={name: count for name, count in classes.items() if count},
         labels=expected.labels,
         batched=expected.batched,
         options=_options(parameters, expected.options or ()),
-        ignored=_ignored(parameters, expected),
+        ignored=", ".join(sorted(name[:MAX_IGNORED] for name in islice(unknown, MAX_IGNORED))),
     )
 
 
-def _ignored(parameters: Mapping[str, Any], expected: Expected) -> str:
-    known = expected.parameters
-    unknown = islice((name for name in parameters if name not in known), MAX_IGNORED)
-    return ", ".join(sorted(name[:MAX_IGNORED] for name in unknown))
-
-
-def _check_output_parameters(own: Mapping[str, Any], number: int) -> None:
-    if any(isinstance(name, str) and name.startswith("shared_memory_") for name in own):
-        raise InvalidTensor(f"outputs[{number}]: {NO_SHARED_MEMORY}")
-    if unknown := set(own) - set(OUTPUT_PARAMETERS):
-        raise InvalidTensor(
-            f"outputs[{number}]: {len(unknown)} unknown parameters; known are "
-            f"{', '.join(OUTPUT_PARAMETERS)}"
-        )
+def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str, dict[str, Any]]:
+    """Return the parameters of each output that the client lists."""
+    if not isinstance(listed, list | None):
+        raise InvalidTensor("outputs must be a list")
+    found: dict[str, dict[str, Any]] = {}
+    for number, item in enumerate(listed or []):
+        where = f"outputs[{number}]"
+        entry = as_object(item, where)
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in known or name in found:
+            raise InvalidTensor(
+                f"{where}: the model has no such output, or it occurs twice; "
+                f"it has {', '.join(known)}"
+            )
+        own = found[name] = parameters_of(entry, where)
+        if any(key.startswith("shared_memory_") for key in own):
+            raise InvalidTensor(f"{where}: {NO_SHARED_MEMORY}")
+        if unknown := set(own) - set(OUTPUT_PARAMETERS):
+            raise InvalidTensor(
+                f"{where}: {len(unknown)} unknown parameters; known are "
+                f"{', '.join(OUTPUT_PARAMETERS)}"
+            )
+    return found
 
 
 def name_in(parameters: Mapping[str, Any], name: str, *, of: str) -> str | None:
@@ -224,14 +200,6 @@ def _options(parameters: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
     return {name: parameters[name] for name in names if name in parameters}
 
 
-def _id(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > MAX_ID_CHARACTERS:
-        raise InvalidTensor(f"id must be a string of at most {MAX_ID_CHARACTERS} characters")
-    return value
-
-
 def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
@@ -244,18 +212,6 @@ def _whole(parameters: Mapping[str, Any], name: str, limit: int) -> int:
     if type(value) is not int or not 0 <= value <= limit:
         raise InvalidTensor(f"parameter {name} must be an integer from 0 to {limit}")
     return value
-
-
-def _seconds(microseconds: int, within: float | None, settings: Settings) -> float:
-    """Convert the protocol's timeout in microseconds to seconds; 0 means the default.
-
-    `within` is the time that the client waits; the result is never longer. If the request has no
-    timeout, `within` replaces the default, but the result is at most `timeout_max_ms`.
-    """
-    if within is None:
-        return microseconds / 1e6 if microseconds else settings.timeout_default_ms / 1000
-    longest = microseconds / 1e6 if microseconds else settings.timeout_max_ms / 1000
-    return min(longest, within)
 
 
 MAX_LISTS = 2**18

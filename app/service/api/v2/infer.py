@@ -24,9 +24,8 @@ from app.service.api.v2.documents import (
     IGNORED,
     MAX_CLASSES,
     MAX_ID_CHARACTERS,
+    Expected,
     ReplyForm,
-    expected_of_model,
-    expected_of_task,
     name_in,
     parse_request,
     write_reply,
@@ -262,13 +261,26 @@ async def infer_tensors(
     """
     task = task_named(services, model, version)
     if task is not None:
-        read = partial(parse, expected=expected_of_task(task))
+        expected = Expected(
+            inputs=task.inputs,
+            outputs=task.outputs,
+            options=task.parameters,
+            optional=task.optional,
+            opaque=task.opaque,
+        )
+        read = partial(parse, expected=expected)
         asked = await run_off_loop(services, read, size=body_bytes)
         return await _run_task(services, model, task, asked)
 
     async def read_for(served: ServedModel) -> TensorRequest:
-        read = partial(parse, expected=expected_of_model(served))
-        return await run_off_loop(services, read, size=document_bytes)
+        labels = served.config.parameters.get("labels", ())
+        expected = Expected(
+            inputs=served.inputs,
+            outputs=served.outputs,
+            labels=labels if isinstance(labels, list | tuple) else (),
+            batched=served.batched,
+        )
+        return await run_off_loop(services, partial(parse, expected=expected), size=document_bytes)
 
     asked, answer = await services.dataplane.infer(
         model,

@@ -74,7 +74,13 @@ def read_inputs(
         parameters = parameters_of(entry, f"inputs[{number}]")
         shape = _shape(name, entry.get("shape"))
         final = _task_shape(known[name], shape) if of_task else shape
-        dtype = _dtype(name, entry.get("datatype"), known[name])
+        given, datatype = entry.get("datatype"), NAMES[known[name].dtype]
+        if given != datatype:
+            received = given if isinstance(given, str) and given in DATATYPES else "something else"
+            raise InvalidTensor(
+                f"input {name!r} must have datatype {datatype}, received {received}"
+            )
+        dtype = np.dtype(known[name].dtype)
         if "shared_memory_region" in parameters:
             raise InvalidTensor(f"input {name!r}: {NO_SHARED_MEMORY}, send data or raw tensors")
         size = parameters.get("binary_data_size")
@@ -137,22 +143,12 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _dtype(name: str, value: Any, spec: TensorSpec) -> np.dtype[Any]:
-    """Return the model's data type. Raises InvalidTensor if the request declares another one."""
-    expected = NAMES[spec.dtype]
-    if value != expected:
-        received = value if isinstance(value, str) and value in DATATYPES else "something else"
-        raise InvalidTensor(f"input {name!r} must have datatype {expected}, received {received}")
-    return np.dtype(spec.dtype)
-
-
 def _binary_size(name: str, size: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    needed = math.prod(shape) * dtype.itemsize
     if dtype == np.object_:  # the lengths of strings are inside the raw bytes
         if type(size) is not int or size < 0:
             raise InvalidTensor(f"input {name!r}: binary_data_size must be a number of bytes")
-        return size
-    needed = math.prod(shape) * dtype.itemsize
-    if type(size) is not int or size != needed:
+    elif type(size) is not int or size != needed:
         raise InvalidTensor(
             f"input {name!r}: shape {list(shape)} of {dtype.name} is {needed} bytes, "
             "but its raw data or binary_data_size differs"
@@ -181,11 +177,16 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
     if not set(map(type, leaves)) <= LEAVES[dtype.kind]:
         what = "strings" if dtype == np.object_ else f"numbers that {dtype.name} can hold"
         raise InvalidTensor(f"input {name!r}: data must be {what}")
-    if dtype == np.object_:
-        return encoded(name, leaves, shape)
     try:
+        if dtype == np.object_:
+            items = [leaf if isinstance(leaf, bytes) else leaf.encode() for leaf in leaves]
+            return strings_of(items, shape)
         with np.errstate(over="ignore"):  # overflow gives infinity, which the engine rejects
             return np.array(leaves, dtype).reshape(shape)
+    except UnicodeEncodeError:
+        raise InvalidTensor(
+            f"input {name!r} contains a lone surrogate, which is not a character"
+        ) from None
     except OverflowError:
         bounds = np.iinfo(dtype)
         raise InvalidTensor(
@@ -240,19 +241,6 @@ def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[
             f"input {name!r}: {len(raw)} bytes were received, its {count} strings use {at}"
         )
     return strings_of(items, shape)
-
-
-def encoded(
-    name: str, leaves: Sequence[str | bytes], shape: tuple[int, ...]
-) -> NDArray[np.object_]:
-    """Encode strings as UTF-8; bytes stay unchanged. Raises InvalidTensor for lone surrogates."""
-    try:
-        items = [leaf if isinstance(leaf, bytes) else leaf.encode() for leaf in leaves]
-        return strings_of(items, shape)
-    except UnicodeEncodeError:
-        raise InvalidTensor(
-            f"input {name!r} contains a lone surrogate, which is not a character"
-        ) from None
 
 
 def _from_base64(name: str, array: Array) -> NDArray[np.object_]:
