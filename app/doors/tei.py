@@ -42,9 +42,7 @@ class PredictRequest(BaseModel):
         # Lowercase is accepted but undocumented: generators would give `left` and `Left` one name.
         BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
     ] = Field("Right", description="`Left` with truncate is rejected.")
-    raw_scores: bool | None = Field(
-        False, description="Rejected if true: scores are probabilities."
-    )
+    raw_scores: bool | None = Field(False, description="Rejected if true: they are probabilities.")
 
 
 class Prediction(BaseModel):

@@ -49,9 +49,7 @@ class Replays(BaseModel):
 class ComparedGroup(GroupInfo):
     """An instance group with its activity in the window."""
 
-    start: str = Field(
-        description="`always`, or `on_demand`: with the first request that names it."
-    )
+    start: str = Field(description="`always` or `on_demand`: with the first request that names it.")
     base: str | None = Field(description="The group it is proven against; null: it has none.")
     candidate: bool = Field(description="Whether it may be chosen as the default group.")
     options: dict[str, Any] = Field(description="Options of its backend in config.toml.")
@@ -61,9 +59,7 @@ class ComparedGroup(GroupInfo):
     resident_bytes: int = Field(description="Memory of its processes; 0: none runs.")
     runs: int = Field(description="Predictor runs in the window, replays included.")
     rate: float = Field(description="Runs per second.")
-    buckets: list[int] = Field(
-        description="Runs in each bucket, not cumulative; the last is above every bound."
-    )
+    buckets: list[int] = Field(description="Runs by bucket, not cumulative; the last has no bound.")
     times: Times
     replays: Replays
 
@@ -113,14 +109,10 @@ class Comparison(BaseModel):
     began: float = Field(description="When the server began to count.")
     interval: int = Field(description="Number of the current interval; 0 is the first.")
     interval_seconds: float
-    window_seconds: float = Field(
-        description="Length of the window of the groups' numbers, up to now."
-    )
+    window_seconds: float = Field(description="Length of the groups' window, up to now.")
     processor: ProcessorInfo
     prove_groups: str = Field(description="The setting; off: nothing is measured or chosen.")
-    bounds: list[float] = Field(
-        description="Upper bounds of the buckets in seconds, those of /metrics."
-    )
+    bounds: list[float] = Field(description="Upper bounds of buckets in seconds, as in /metrics.")
     models: list[ComparedModel]
     history: list[HistorySeries]
 

@@ -10,10 +10,9 @@ import re
 import tomllib
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -157,23 +156,17 @@ def _fault_of_validation(error: RequestValidationError) -> Fault:
                 "The body must be sent with Content-Type: application/json."
             )
         )
-    first = faults[0]
+    listed = tuple(map(_described, faults[:20]))
+    context = faults[0].get("ctx", {})
+    limits = ("le", "lt", "ge", "gt", "max_length", "min_length")
     return fault_of(
         errors.InvalidParameter(
-            f"{_place(first)}: {_message(first)}",
-            limit=_limit(first),
-            received=_number(first.get("input")),
-            errors=tuple(
-                {"field": _place(fault), "message": _message(fault)} for fault in faults[:20]
-            ),
+            "{field}: {message}".format(**listed[0]),
+            limit=next((_number(context[name]) for name in limits if name in context), None),
+            received=_number(faults[0].get("input")),
+            errors=listed,
         )
     )
-
-
-def _limit(fault: Mapping[str, Any]) -> int | float | None:
-    context = fault.get("ctx", {})
-    names = ("le", "lt", "ge", "gt", "max_length", "min_length")
-    return next((_number(context[name]) for name in names if name in context), None)
 
 
 def _number(value: object) -> int | float | None:
@@ -185,25 +178,19 @@ def _number(value: object) -> int | float | None:
     return value if abs(value) < 1e15 else None  # excludes NaN, infinity and huge integers
 
 
-def _place(fault: Mapping[str, Any]) -> str:
-    """Return the path of the wrong field. An unknown key is a client's word and is left out."""
-    if fault["type"] == "extra_forbidden":
-        return ".".join(str(part) for part in fault["loc"][:-1])
-    return ".".join(str(part) for part in fault["loc"])
-
-
-def _message(fault: Mapping[str, Any]) -> str:
-    if fault["type"] == "extra_forbidden":
-        return "Unknown field; /docs lists the known ones"
-    return str(fault["msg"])
+def _described(fault: Mapping[str, Any]) -> dict[str, str]:
+    """Return the wrong field's path and what is wrong with it."""
+    place, message = fault["loc"], str(fault["msg"])
+    if fault["type"] == "extra_forbidden":  # an unknown key is a client's word and is left out
+        place, message = place[:-1], "Unknown field; /docs lists the known ones"
+    return {"field": ".".join(map(str, place)), "message": message}
 
 
 WHEN = Path(__file__).with_suffix(".toml")
 """Says when each error code occurs, in Markdown."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ErrorCode:
+class ErrorCode(NamedTuple):
     """One row of the table."""
 
     code: str

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import httptools
 from starlette.types import Receive, Scope, Send
@@ -32,7 +33,6 @@ from app.service.api.problems import MEDIA_TYPE, Fault, Refused, members, reply
 from app.service.server.sending import (
     LINGER_BYTES,
     Lingering,
-    ReplyTransport,
     StallWatch,
     UnreadReplies,
     WholeReply,
@@ -103,7 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
         for cycle in (self._running, self.cycle):
             if cycle is None:
                 continue
-            cycle.transport = self.transport  # ReplyTransport would make a reference cycle
+            cycle.transport = self.transport  # ours would make a reference cycle
             if not cycle.response_complete:  # uvicorn notifies only the newest request
                 cycle.disconnected = True
                 cycle.message_event.set()
@@ -165,8 +165,10 @@ class LimitedProtocol(HttpToolsProtocol):
         keeps = self.cycle.keep_alive and not (self.expect_100_continue or upgrade)
         self._keeps_alive = self.cycle.keep_alive = keeps
         self._ended = upgrade
-        self.cycle.transport = ReplyTransport(  # type: ignore[assignment]  # duck-typed
-            self.transport, self._close_after_reply if length != 0 else self.transport.close
+        self.cycle.transport = SimpleNamespace(  # type: ignore[assignment]  # what uvicorn uses
+            write=self.transport.write,
+            is_closing=self.transport.is_closing,
+            close=self._close_after_reply if length != 0 else self.transport.close,
         )
         if length == 0:
             return

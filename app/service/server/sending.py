@@ -9,7 +9,6 @@ import logging
 import socket
 import struct
 import termios
-from collections.abc import Callable
 from typing import cast
 
 from starlette.types import Message
@@ -184,14 +183,3 @@ class Lingering:
         self._received += size
         if self._received > LINGER_BYTES:
             self._transport.pause_reading()
-
-
-class ReplyTransport:
-    """The transport to which uvicorn writes a reply, with `close` in place of its own close()."""
-
-    __slots__ = ("close", "is_closing", "write")
-
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.is_closing = transport.is_closing
-        self.write = transport.write
-        self.close = close

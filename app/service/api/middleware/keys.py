@@ -4,7 +4,7 @@ import contextlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -46,11 +46,10 @@ class KeyRules:
         start_keys = [key.get_secret_value().encode() for key in settings.start_group_keys]
         admin_key = settings.admin_key
         self._settings = settings
-        self._keys = tuple(dict.fromkeys((*keys, *start_keys)))
-        may_start = [not start_keys or key in start_keys for key in self._keys]
-        self._callers = tuple(
-            Caller(name=f"key {place}", may_start=may) for place, may in enumerate(may_start)
-        )
+        self._callers = {
+            key: Caller(name=f"key {place}", may_start=not start_keys or key in start_keys)
+            for place, key in enumerate(dict.fromkeys((*keys, *start_keys)))
+        }
         self._anybody_may_start = not start_keys
         self._needs_keys = bool(keys)
         self._wrong_admin_keys = wrong_admin_keys
@@ -64,7 +63,7 @@ class KeyRules:
             self._check_admin(headers, address)
             return ANYBODY
         if self._needs_keys and self._needs_key(path):
-            return self._callers[_find(headers, self._keys, "an API key")]
+            return self._callers[_find(headers, self._callers, "an API key")]
         return ANYBODY if is_open(path) else self._without_key(headers, address)
 
     def _check_admin(self, headers: Headers, address: str) -> None:
@@ -82,9 +81,8 @@ class KeyRules:
 
         A valid key still identifies the caller, because it may allow starting instance groups.
         """
-        if self._keys:
-            with contextlib.suppress(Unauthorized):
-                return self._callers[_find(headers, self._keys, "")]
+        with contextlib.suppress(Unauthorized):
+            return self._callers[_find(headers, self._callers, "")]
         name = client_network(address) if address else ""
         return Caller(name=name, may_start=self._anybody_may_start)
 
@@ -129,8 +127,8 @@ def _offered(headers: Headers) -> str:
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> int:
-    """Return the index of the request's key in `keys`. Raises Unauthorized."""
+def _find(headers: Headers, keys: Collection[bytes], wanted: str) -> bytes:
+    """Return the one of `keys` that the request has. Raises Unauthorized."""
     offered = _offered(headers)
     if not offered:
         raise Unauthorized(
@@ -138,10 +136,10 @@ def _find(headers: Headers, keys: Sequence[bytes], wanted: str) -> int:
         )
     # Headers are latin-1. Every key is compared, so the time taken reveals nothing.
     given = offered.encode("latin-1")
-    matches = [hmac.compare_digest(given, key) for key in keys]
-    if not any(matches):
+    matches = [key for key in keys if hmac.compare_digest(given, key)]
+    if not matches:
         raise Unauthorized(f"The key in the request is not {wanted}.")
-    return matches.index(True)
+    return matches[0]
 
 
 ANY = "*"

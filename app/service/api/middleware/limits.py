@@ -89,64 +89,59 @@ MAX_CALLERS = 10_000
 gets a full one with its next request."""
 
 
-class Allowance:
-    """A limit per minute; a whole minute's worth may be spent at once.
+class TokenBucket:
+    """What one caller may still spend of each unit; refilled over time. Implements Quota.
 
-    Spending more than is left is allowed while anything is left, because the cost of a picture is
-    known only after it is opened. The debt must be refilled before the next request.
+    `limits` are per minute; a whole minute's worth may be spent at once. Spending more than is left
+    is allowed while anything is left, because the cost of a picture is known only after it is
+    opened. The debt must be refilled before the next request.
     """
 
-    def __init__(self, limit: int, now: float) -> None:
-        self.limit = limit
-        self.left = float(limit)
-        self._seen = now
-
-    def refill(self, now: float) -> None:
-        self.left = min(self.limit, self.left + (now - self._seen) * self.limit / MINUTE)
-        self._seen = now
-
-    def seconds_until(self, amount: float) -> float:
-        return max(0.0, (amount - self.left) * MINUTE / self.limit)
-
-
-class TokenBucket:
-    """All allowances of one caller, refilled over time. Implements Quota."""
-
     def __init__(self, limits: Mapping[str, int], clock: Clock = time.monotonic) -> None:
+        self._limits = limits
+        self._left = {what: float(limit) for what, limit in limits.items()}
         self._clock = clock
-        now = clock()
-        self._allowances = {what: Allowance(limit, now) for what, limit in limits.items()}
+        self._refilled = clock()
         self.running = 0
 
+    def _refill(self) -> None:
+        now = self._clock()
+        minutes, self._refilled = (now - self._refilled) / MINUTE, now
+        for what, limit in self._limits.items():
+            self._left[what] = min(limit, self._left[what] + minutes * limit)
+
+    def _seconds_until(self, amount: float, what: str) -> float:
+        return max(0.0, (amount - self._left[what]) * MINUTE / self._limits[what])
+
     def spend(self, what: str, amount: int) -> None:
-        if (allowance := self._allowances.get(what)) is None:
+        if what not in self._limits:
             return
-        allowance.refill(self._clock())
-        if allowance.left < 1:
+        self._refill()
+        if self._left[what] < 1:
+            limit = self._limits[what]
             raise QuotaExceeded(
-                f"the quota of {allowance.limit} {what} a minute is used up",
-                retry_after=allowance.seconds_until(1),
-                limit=allowance.limit,
+                f"the quota of {limit} {what} a minute is used up",
+                retry_after=self._seconds_until(1, what),
+                limit=limit,
             )
-        allowance.left -= amount
+        self._left[what] -= amount
 
     def check(self) -> None:
-        """Raise QuotaExceeded if any allowance is used up, before any work begins."""
-        for what in self._allowances:
+        """Raise QuotaExceeded if any unit is used up, before any work begins."""
+        for what in self._limits:
             self.spend(what, 0)
 
     def headers(self) -> dict[str, str]:
-        """RateLimit headers of the allowance with the smallest share left."""
-        if not self._allowances:
+        """RateLimit headers of the unit with the smallest share left."""
+        if not self._limits:
             return {}
-        now = self._clock()
-        for allowance in self._allowances.values():
-            allowance.refill(now)
-        least = min(self._allowances.values(), key=lambda each: each.left / each.limit)
+        self._refill()
+        what = min(self._limits, key=lambda each: self._left[each] / self._limits[each])
+        limit = self._limits[what]
         return {
-            "RateLimit-Limit": str(least.limit),
-            "RateLimit-Remaining": str(max(0, math.floor(least.left))),
-            "RateLimit-Reset": str(math.ceil(least.seconds_until(least.limit))),
+            "RateLimit-Limit": str(limit),
+            "RateLimit-Remaining": str(max(0, math.floor(self._left[what]))),
+            "RateLimit-Reset": str(math.ceil(self._seconds_until(limit, what))),
         }
 
 
