@@ -59,12 +59,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     from app.main import create_app
     from app.models.sources.sync import first_refresh
     from app.service.api.services import Lifecycle
-    from app.service.server import run as server
-    from app.service.server.system import (
-        passed_listener,
-        require_descriptors,
-        require_room_for_children,
-    )
+    from app.service.server import system as server
     from app.settings.server import explain, unknown_variables
     from app.tasks.task import load_tasks, settings_class
 
@@ -72,7 +67,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     names = ("host", "port", "model_repository", "log_level")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     all_settings = settings_class(load_tasks().values())
-    if passed := passed_listener():
+    if passed := server.passed_listener():
         given |= zip(("host", "port"), passed.getsockname(), strict=False)
     try:
         settings = all_settings(**given)
@@ -104,8 +99,8 @@ def _serve(args: argparse.Namespace) -> NoReturn:
             f"--repository {root} && paddlepool serve --model-repository {root}"
         )
     ports = 1 if settings.grpc_port is None else 2
-    require_descriptors(settings.max_connections, ports=ports)
-    require_room_for_children()
+    server.require_descriptors(settings.max_connections, ports=ports)
+    server.require_room_for_children()
     app = create_app(settings, lifecycle=lifecycle)
     # Without this, a full garbage collection would scan everything imported so far and stop every
     # request for 60 ms; a reload makes enough objects to trigger one.

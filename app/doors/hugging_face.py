@@ -147,10 +147,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """Return the request and the minimum score of a segment.
-
-    Raises FileMissing and InvalidParameter.
-    """
+    """Return the request and the minimum score of a segment. Raises InputError."""
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     asked = document.get("parameters")

@@ -173,18 +173,9 @@ CODES = {
 }
 """Our error codes mapped to remove.bg's; other codes stay unchanged."""
 FIELDS = (
-    "image_url",
-    "size",
-    "format",
-    "roi",
-    "crop_margin",
-    "scale",
-    "position",
-    "channels",
-    "semitransparency",
-    "bg_color",
-    "bg_image_url",
-)
+    "image_url", "size", "format", "roi", "crop_margin", "scale", "position", "channels",
+    "semitransparency", "bg_color", "bg_image_url",
+)  # fmt: skip
 """Fields for which remove.bg has an error code of its own, such as `invalid_size`."""
 
 

@@ -74,10 +74,7 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
-    """Return the texts, and whether `inputs` is a single text instead of a batch.
-
-    Raises InvalidParameter and TextEmpty.
-    """
+    """Return the texts, and whether `inputs` is a single text, no batch. Raises InputError."""
     if isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], str):
         inputs = inputs[0]  # TEI reads a pair without its second text as a single text
     if isinstance(inputs, str):

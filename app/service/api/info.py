@@ -21,26 +21,12 @@ from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
 
 LIMITS = (
-    "infer_max_bytes",
-    "infer_json_max_bytes",
-    "body_max_bytes",
-    "image_max_pixels",
-    "image_max_side",
-    "jpeg_max_scans",
-    "png_max_pixels",
-    "form_max_fields",
-    "timeout_default_ms",
-    "timeout_max_ms",
-    "header_timeout_seconds",
-    "header_max_bytes",
-    "receive_timeout_seconds",
-    "keep_alive_seconds",
-    "send_stall_seconds",
-    "quota_requests_per_minute",
-    "quota_pixels_per_minute",
-    "quota_texts_per_minute",
-    "quota_concurrent_requests",
-)
+    "infer_max_bytes", "infer_json_max_bytes", "body_max_bytes", "image_max_pixels",
+    "image_max_side", "jpeg_max_scans", "png_max_pixels", "form_max_fields", "timeout_default_ms",
+    "timeout_max_ms", "header_timeout_seconds", "header_max_bytes", "receive_timeout_seconds",
+    "keep_alive_seconds", "send_stall_seconds", "quota_requests_per_minute",
+    "quota_pixels_per_minute", "quota_texts_per_minute", "quota_concurrent_requests",
+)  # fmt: skip
 """Settings of the server that limit clients. /info adds the numeric settings of the tasks."""
 
 

@@ -84,20 +84,14 @@ def router() -> APIRouter:
     routes.add_api_route("/openapi.json", openapi)
     routes.add_api_route("/docs", docs_page)
     routes.add_api_route("/docs/errors", errors_page)
-    files = {name.removesuffix(PACKED): read_asset(STATIC / name) for name in DOCS_FILES}
-    add_files(routes, "docs", files)
+    _add_files(routes, "docs", map(STATIC.joinpath, DOCS_FILES))
     for folder in FOLDERS:
-        files = {
-            file.name.removesuffix(PACKED): read_asset(file)
-            for file in (STATIC / folder).iterdir()
-            if file.suffix in (*MEDIA_TYPES, PACKED)
-        }
+        files = _add_files(routes, folder, (STATIC / folder).iterdir())
         if folder in PAGES:
             policy = {"Content-Security-Policy": POLICY}
             _add(routes, PAGES[folder], files.pop("index.html"), policy)
         elif folder == "console":
             _add(routes, ICON, files["favicon.ico"], {})
-        add_files(routes, folder, files)
     return routes
 
 
@@ -108,8 +102,13 @@ def _add(routes: APIRouter, address: str, asset: Asset, headers: Mapping[str, st
     routes.add_api_route(address, page, responses={304: {}})
 
 
-def add_files(routes: APIRouter, folder: str, files: Mapping[str, Asset]) -> None:
-    """Add a route that serves each of `files` by its name below the folder's address."""
+def _add_files(routes: APIRouter, folder: str, paths: Iterable[Path]) -> dict[str, Asset]:
+    """Add a route for files below the folder's address. Return the files that it serves."""
+    files = {
+        path.name.removesuffix(PACKED): read_asset(path)
+        for path in paths
+        if path.suffix in (*MEDIA_TYPES, PACKED)
+    }
 
     async def asset(asset: str, request: Request) -> Response:
         if asset not in files:
@@ -117,6 +116,7 @@ def add_files(routes: APIRouter, folder: str, files: Mapping[str, Asset]) -> Non
         return _reply(files[asset], request, {})
 
     routes.add_api_route(f"/{folder}/{{asset}}", asset, responses={304: {}, **documented(404)})
+    return files
 
 
 def _reply(asset: Asset, request: Request, headers: Mapping[str, str]) -> Response:

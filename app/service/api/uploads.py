@@ -103,10 +103,7 @@ class _InMemoryParser(MultiPartParser):
 
 
 def _check_charset(content_type: str) -> None:
-    """Reject a charset that CHARSETS lacks before the parser looks up its codec.
-
-    The parser's own function reads the charset, so the parser will see the same one.
-    """
+    """Reject a charset that CHARSETS lacks, read as the parser will, before its codec is sought."""
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
     if charset.decode("latin-1").lower() not in CHARSETS:
         raise InvalidParameter(
@@ -181,18 +178,14 @@ def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | No
         raise FileMissing(f"the form's file is in a field with another name; {_UPLOAD_HINT}")
     if not pictures:
         raise FileMissing(f"the form has no file; {_UPLOAD_HINT}")
-    for name, count in (
-        (FILE_FIELDS[0], len(pictures)),
-        (second[0] if second else "", len(backgrounds)),
-    ):
-        if count > 1:
-            raise InvalidParameter(f"the form has more than one file for {name}", limit="one file")
-    background = None
-    if backgrounds:
-        [(name, background)] = backgrounds
+    if len(pictures) > 1 or len(backgrounds) > 1:
+        name = FILE_FIELDS[0] if len(pictures) > 1 else second[0]
+        raise InvalidParameter(f"the form has more than one file for {name}", limit="one file")
+    for name, background in backgrounds:
         if not background:
             raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
-    return _not_empty(pictures[0]), background
+        return _not_empty(pictures[0]), background
+    return _not_empty(pictures[0]), None
 
 
 def _not_empty(body: bytes) -> bytes:

@@ -95,10 +95,7 @@ class Calls:
         self._stream_seconds = settings.receive_timeout_seconds
 
     async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        """Answer a call that consists of one message.
-
-        An error ends the call with the code and detail of the error.
-        """
+        """Answer a call of one message. An error ends it with the error's code and detail."""
         call = Call(context.time_remaining())
         with self._recorded(method, context, call):
             fault, reply = await self._answer(method, messages, context, call)

@@ -44,10 +44,7 @@ class LocalServer:
             os._exit(1)
 
     async def drain(self) -> None:
-        """Let the server finish its requests in flight, and wait until it ends.
-
-        A server that takes longer than seconds_to_end() is killed.
-        """
+        """Let the server finish its requests. One that exceeds seconds_to_end() is killed."""
         self._draining = True
         self._process.send_signal(signal.SIGTERM)
         try:

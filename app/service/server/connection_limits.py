@@ -67,10 +67,7 @@ def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProto
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection.
-
-    `_deadline` is armed while the client is sending a request.
-    """
+    """One connection. `_deadline` is armed while the client is sending a request."""
 
     limits: Settings
     unread_replies: UnreadReplies
@@ -328,10 +325,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Split a target in absolute form into authority and rest; other forms have no authority.
-
-    Raises Refused (400) for a scheme other than http and https, and for a user name.
-    """
+    """Split off the authority of a target in absolute form. Raises Refused (400) for others."""
     if b"://" not in target or target.startswith(b"/"):
         return b"", target
     found = ABSOLUTE.fullmatch(target)

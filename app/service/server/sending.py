@@ -21,10 +21,7 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 class UnreadReplies:
-    """Limits the bytes of all unread replies together. Used from one event loop only.
-
-    Beyond `limit`, the connection with the largest unread reply is closed.
-    """
+    """Limits the bytes of all unread replies: beyond it, the largest one's connection is closed."""
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
         """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""
@@ -160,10 +157,7 @@ class WholeReply:
 
 
 class Lingering:
-    """Shuts down the sending side of a connection, and closes it after LINGER_SECONDS.
-
-    Meanwhile it discards up to LINGER_BYTES of received data.
-    """
+    """Ends a connection in LINGER_SECONDS; until then it discards up to LINGER_BYTES of data."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport

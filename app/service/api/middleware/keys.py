@@ -77,10 +77,7 @@ class KeyRules:
             raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
-        """Return the caller of a path that needs no key.
-
-        A valid key still identifies the caller, because it may allow starting instance groups.
-        """
+        """Return the caller of a path that needs no key. A valid key may allow starting groups."""
         with contextlib.suppress(Unauthorized):
             return self._callers[_find(headers, self._callers, "")]
         name = client_network(address) if address else ""

@@ -18,10 +18,7 @@ from app.service.api.middleware.keys import ADMIN_PREFIX, KeyRules, is_open
 
 
 class Budget:
-    """An amount that all requests share; more is rejected with 503.
-
-    Used from one event loop only.
-    """
+    """An amount that all requests of one event loop share; more is rejected with 503."""
 
     def __init__(self, limit: int, *, what: str) -> None:
         """`what` names the counted unit in error texts, such as "bytes of request bodies"."""
@@ -64,10 +61,7 @@ class Gates:
 
 
 def check_body(headers: Headers, *, cap: int) -> None:
-    """Check a body's headers before any of it is read; `cap` is in bytes.
-
-    Raises UnsupportedEncoding and FileTooLarge.
-    """
+    """Check a body's headers before it is read. Raises UnsupportedEncoding and FileTooLarge."""
     # The list may be in one header or in several.
     codings = ",".join(headers.getlist("content-encoding")).lower().split(",")
     if not {coding.strip() for coding in codings} <= {"", "identity"}:

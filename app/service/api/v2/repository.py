@@ -91,10 +91,7 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
 
 
 async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Load a model.
-
-    Raises ModelNotFound, ModelLoadFailed, and InvalidParameter if `parameters` is not empty.
-    """
+    """Load a model. Raises ModelNotFound, ModelLoadFailed, and InvalidParameter for parameters."""
     if parameters:
         raise errors.InvalidParameter(
             "a model is loaded from the repository; its configuration and files cannot be "
@@ -122,10 +119,7 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
 
 
 async def _document(request: Request, *, known: str) -> dict[str, Any]:
-    """Parse the body as a JSON object that has only `known`, with any Content-Type.
-
-    An empty body is an empty object.
-    """
+    """Parse the body, which may be empty and of any type, as an object that has only `known`."""
     body = await request.body()
     asked = json_object(body) if body else {}
     if set(asked) - {known}:
