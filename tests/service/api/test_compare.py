@@ -9,14 +9,7 @@ from app.contracts.reasons import ShadowOutcome
 from app.contracts.status import Effect, ModelStatus
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.observability.metrics import Metrics
-from tests.service.api.fakes import (
-    GROUP,
-    Client,
-    FakeModel,
-    FakeRegistry,
-    assert_problem,
-    make_app,
-)
+from tests.service.api.fakes import GROUP, Client, FakeModel, FakeRegistry, assert_problem, make_app
 
 REFUSED = replace(
     GROUP,
