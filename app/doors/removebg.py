@@ -263,41 +263,34 @@ def translate(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Seg
     if "crop_margin" in fields and options["crop"] == "true":  # else remove.bg ignores it
         margin = fields["crop_margin"]
         options["crop_margin"] = "0px" if margin == "0" else margin  # remove.bg's default is 0
-    if _one_of(fields, "channels", CHANNELS) == "alpha":
-        options |= _alpha(fields)
-    else:
-        options |= _coloured(fields, background) | _shadow(fields)
+    options |= _output(fields, background)
     if options["output"] != "composite":
         background = None
     return read_options(body, options, background=background), fields.get("type_level") != "none"
 
 
-def _alpha(fields: Mapping[str, str]) -> dict[str, str]:
-    """Options for the mask alone; backgrounds and shadows do not affect it."""
+def _output(fields: Mapping[str, str], background: bytes | None) -> dict[str, str]:
+    """Options for the kind of result, its background, its shadow and its format."""
     file_format = _format(fields)
-    if file_format == "jpg":
-        raise refused("format", "jpg is not supported with channels=alpha; use png")
-    picked = {} if file_format == "auto" else {"format": file_format}
-    return {"output": "mask", "refine": "guided"} | picked
-
-
-def _coloured(fields: Mapping[str, str], background: bytes | None) -> dict[str, str]:
-    colour = fields.get("bg_color")
-    if colour is not None and background is not None:
-        raise refused("bg_color", "bg_image_file is given as well; only one background is accepted")
-    options = {"output": "cutout"}
-    opaque = background is not None
-    if colour is not None:
+    if _one_of(fields, "channels", CHANNELS) == "alpha":  # the mask alone
+        if file_format == "jpg":
+            raise refused("format", "jpg is not supported with channels=alpha; use png")
+        file_format = "png" if file_format == "auto" else file_format
+        return {"output": "mask", "refine": "guided", "format": file_format}
+    options, opaque = {"output": "cutout"}, False
+    if background is not None:
+        options, opaque = {"output": "composite"}, True
+    if (colour := fields.get("bg_color")) is not None:
+        if background is not None:
+            why = "bg_image_file is given as well; only one background is accepted"
+            raise refused("bg_color", why)
         written, opaque = _colour(colour)
         options = {"output": "composite", "bg_color": written}
-    elif background is not None:
-        options = {"output": "composite"}
-    file_format = _format(fields)
     if file_format == "auto":
         file_format = "jpg" if opaque else "png"
     if file_format == "jpg":  # JPEG has no transparency: the default background is white
         options["output"] = "composite"
-    return options | {"format": file_format}
+    return options | _shadow(fields) | {"format": file_format}
 
 
 def _colour(text: str) -> tuple[str, bool]:

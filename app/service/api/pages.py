@@ -167,11 +167,8 @@ def title(router: APIRouter) -> None:
 
 
 def _complete(paths: dict[str, Any]) -> None:
-    """Give each path variable an example. Model control gets a model, because it loads no tasks.
-
-    Also remove the 422 reply that FastAPI adds to an operation that declares no 422 itself.
-    """
-    for path, operations in paths.items():
+    """Give each path variable an example, and remove the 422 reply that only FastAPI declares."""
+    for path, operations in paths.items():  # model control loads no tasks
         model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422", "")):

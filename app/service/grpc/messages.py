@@ -136,27 +136,24 @@ def read_version(text: str) -> int | None:
 
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
     """Convert the request to the HTTP API's document, which declares `tensors` as raw."""
-    inputs = [
-        {
-            "name": tensor.name,
-            "datatype": tensor.datatype,
-            "shape": list(tensor.shape),
-            "parameters": read_parameters(tensor.parameters),
-        }
-        for tensor in request.inputs
-    ]
-    for entry in inputs:
-        if "shared_memory_region" in entry["parameters"]:
+    if tensors and len(tensors) != len(request.inputs):
+        raise InvalidTensor(
+            f"there are {len(tensors)} raw_input_contents for {len(request.inputs)} inputs"
+        )
+    inputs = []
+    for number, tensor in enumerate(request.inputs):
+        parameters = read_parameters(tensor.parameters)
+        if "shared_memory_region" in parameters:
             raise InvalidTensor(f"{NO_SHARED_MEMORY}, send tensors in the request")
-    if tensors and len(tensors) != len(inputs):
-        raise InvalidTensor(f"there are {len(tensors)} raw_input_contents for {len(inputs)} inputs")
-    for number, (entry, tensor) in enumerate(zip(inputs, request.inputs, strict=True)):
+        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype}
+        entry |= {"shape": list(tensor.shape), "parameters": parameters}
         if tensors:
-            entry["parameters"]["binary_data_size"] = len(tensors[number])
+            parameters["binary_data_size"] = len(tensors[number])
         if tensor.HasField("contents"):
             entry["data"] = _data(tensor)
         elif not tensors:
             raise InvalidTensor(f"inputs[{number}] has neither contents nor raw_input_contents")
+        inputs.append(entry)
     return {
         "id": request.id or None,
         "parameters": read_parameters(request.parameters),
@@ -208,11 +205,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
-    """Return the message without its raw tensors, and the raw tensors.
-
-    Raises InvalidTensor if the message is malformed, and FileTooLarge if it has more than
-    `max_head` bytes without its raw tensors.
-    """
+    """Split off the raw tensors. Raises InvalidTensor, and FileTooLarge beyond `max_head` bytes."""
     view = memoryview(message)
     head: list[memoryview] = []
     tensors: list[memoryview] = []

@@ -55,27 +55,21 @@ class GrpcServer:
         calls = Calls(services, gates)
         connections = settings.max_connections  # limits also the concurrent calls of all clients
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_server_line)
+        options = {
+            # A port in use is an error, unless servers take over from each other.
+            "grpc.so_reuseport": int(services.lifecycle.accepts_when_ready),
+            "grpc.max_receive_message_length": settings.infer_max_bytes,
+            "grpc.http2.lookahead_bytes": WINDOW_BYTES,
+            "grpc.http2.bdp_probe": 0,  # bandwidth probes would widen the window to megabytes
+            "grpc.max_metadata_size": settings.header_max_bytes,
+            "grpc.absolute_max_metadata_size": settings.header_max_bytes,
+            "grpc.compression_enabled_algorithms_bitset": IDENTITY_ONLY,
+            "grpc.max_allowed_incoming_connections": connections,
+            "grpc.server_handshake_timeout_ms": _milliseconds(settings.header_timeout_seconds),
+            "grpc.max_connection_idle_ms": _milliseconds(IDLE_STALLS * settings.send_stall_seconds),
+        }
         self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=connections,
-            options=(
-                # A port in use is an error, unless servers take over from each other.
-                ("grpc.so_reuseport", int(services.lifecycle.accepts_when_ready)),
-                ("grpc.max_receive_message_length", settings.infer_max_bytes),
-                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-                ("grpc.http2.bdp_probe", 0),  # bandwidth probes would widen the window to megabytes
-                ("grpc.max_metadata_size", settings.header_max_bytes),
-                ("grpc.absolute_max_metadata_size", settings.header_max_bytes),
-                ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),
-                ("grpc.max_allowed_incoming_connections", connections),
-                (
-                    "grpc.server_handshake_timeout_ms",
-                    _milliseconds(settings.header_timeout_seconds),
-                ),
-                (
-                    "grpc.max_connection_idle_ms",
-                    _milliseconds(IDLE_STALLS * settings.send_stall_seconds),
-                ),
-            ),
+            maximum_concurrent_rpcs=connections, options=tuple(options.items())
         )
         tables: dict[str, dict[str, grpc.RpcMethodHandler]] = {SERVICE: {}, HEALTH: {}}
         for method in methods(services, messages):

@@ -71,10 +71,7 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> str:
-    """Merge expositions in Prometheus' text format; `texts` maps server names to expositions.
-
-    Each sample gets `label` with the server's name; each family is described once.
-    """
+    """Merge servers' texts in Prometheus' format; each sample gets `label`, the server's name."""
     descriptions: dict[str, dict[str, str]] = {}
     samples: dict[str, list[str]] = {}
     for server, text in texts.items():

@@ -82,7 +82,18 @@ class Replica:
 
         # uvicorn recognizes a coroutine function as ASGI 3, but not a bound method.
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._answer(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await self._live(receive, send)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close"})
+            elif scope["path"] == METRICS:
+                await self._metrics(scope, receive, send)
+            elif scope["path"].startswith(MODEL_CONTROL):
+                # Model control would change the models of only one replica.
+                fault = http_fault(404, "Model control is not available through Ray Serve.")
+                await reply(fault, scope)(scope, receive, send)
+            else:
+                await self._relay(scope, receive, send)
 
         return answer
 
@@ -109,20 +120,6 @@ class Replica:
             else:
                 return
         raise RuntimeError(f"the server was not ready within {START_SECONDS:.0f} s: {seen}")
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-        elif scope["path"] == METRICS:
-            await self._metrics(scope, receive, send)
-        elif scope["path"].startswith(MODEL_CONTROL):
-            # Model control would change the models of only one replica.
-            fault = http_fault(404, "Model control is not available through Ray Serve.")
-            await reply(fault, scope)(scope, receive, send)
-        else:
-            await self._relay(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Drain the server when Ray ends the application, which Ray does after the last request."""

@@ -54,10 +54,7 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProtocol]:
-    """Return a protocol class with these limits; uvicorn creates an instance per connection.
-
-    `reply_bytes` is the maximum total size of all unread replies.
-    """
+    """Return a protocol class with these limits; unread replies have at most `reply_bytes`."""
 
     class Protocol(LimitedProtocol):
         limits = settings
@@ -268,10 +265,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._arm_deadline(left)
         elif self.flow.read_paused:  # the server did not read, so the client's time restarts
             self._arm_deadline(self.limits.receive_timeout_seconds)
-        elif self._in_body:
-            self._refuse(too_slow("whole request", limit=self.limits.receive_timeout_seconds))
         else:
-            self._refuse(too_slow("headers", limit=self.limits.header_timeout_seconds))
+            what, limit = "headers", self.limits.header_timeout_seconds
+            if self._in_body:
+                what, limit = "whole request", self.limits.receive_timeout_seconds
+            detail = f"The {what} did not arrive within {limit:g} seconds."
+            self._refuse(replace(http_fault(408, detail), limit=limit))
 
     def _check_header_bytes(self) -> None:
         if self._header_bytes > self.limits.header_max_bytes:
@@ -341,10 +340,8 @@ def read_framing(
     """Return the length of the body in bytes: 0 without a body, None if it is chunked.
 
     The parser has checked the syntax: at most one Content-Length, which is a number, and not
-    together with Transfer-Encoding.
-
-    Raises Refused: 505 for an unknown version, 501 for an unknown transfer coding (RFC 9112, 6.1),
-    400 for other faults.
+    together with Transfer-Encoding. Raises Refused: 505 for an unknown version, 501 for an unknown
+    transfer coding (RFC 9112, 6.1), 400 for other faults.
     """
     if version not in ("1.0", "1.1"):
         raise Refused(version_unknown())
@@ -388,12 +385,6 @@ def fault_of_parser(error: httptools.HttpParserError) -> Fault:
     if str(error) == "Invalid HTTP version":
         return version_unknown()
     return http_fault(400, "The request is not valid HTTP/1.1.")
-
-
-def too_slow(what: str, *, limit: float) -> Fault:
-    """Build the 408 fault; `limit` is in seconds."""
-    detail = f"The {what} did not arrive within {limit:g} seconds."
-    return replace(http_fault(408, detail), limit=limit)
 
 
 async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:

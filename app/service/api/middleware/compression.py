@@ -32,10 +32,7 @@ UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream
 
 
 def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """Decompress a body with `Content-Encoding: gzip` while it is read, in pieces.
-
-    Reading raises UnsupportedEncoding for a body that is not exactly one complete gzip member.
-    """
+    """Decompress a gzip body as it is read. Reading raises UnsupportedEncoding for invalid data."""
     codings = [value for name, value in scope["headers"] if name == b"content-encoding"]
     if [coding.strip().lower() for coding in codings] != [b"gzip"]:
         return scope, receive

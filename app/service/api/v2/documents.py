@@ -229,10 +229,7 @@ switch from the writing thread to the event loop."""
 def parse_request(
     body: bytes, *, header_length: int | None, expected: Expected, settings: Settings
 ) -> TensorRequest:
-    """Parse a body: `header_length` bytes of JSON, then raw tensors (None: all JSON).
-
-    The returned request's state is its ReplyForm. Raises InvalidTensor.
-    """
+    """Parse `header_length` bytes of JSON (None: all), then raw tensors. Raises InvalidTensor."""
     if header_length is not None and not 0 <= header_length <= len(body):
         raise InvalidTensor(
             f"{BINARY_HEADER} says {header_length} bytes of JSON, the body has {len(body)}"

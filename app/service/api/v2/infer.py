@@ -217,11 +217,6 @@ def _header_length(value: str | None) -> int | None:
     return int(value)
 
 
-Parse = Callable[..., TensorRequest]
-"""A function with the parameter `expected`, an Expected. Returns a request whose state is a
-ReplyForm."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inferred:
     """The outputs, the form of the reply, and the model or task named in the reply."""
@@ -246,7 +241,7 @@ async def infer_tensors(
     services: Services,
     model: str,
     version: int | None,
-    parse: Parse,
+    parse: Callable[..., TensorRequest],
     *,
     document_bytes: int,
     body_bytes: int,
@@ -254,7 +249,8 @@ async def infer_tensors(
 ) -> Inferred:
     """Run a request for `model`, or for the task of that name.
 
-    `parse` runs in a thread if it has much to read. For a model, `document_bytes` decides, because
+    `parse` takes `expected`, an Expected, and returns a request whose state is a ReplyForm. It runs
+    in a thread if it has much to read. For a model, `document_bytes` decides, because
     raw tensors are not copied. For a task, `body_bytes` decides, because strings are read one by
     one. `names_group` tells whether the body may name an instance group. Raises the errors of
     `parse` and of the data plane.

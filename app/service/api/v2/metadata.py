@@ -329,10 +329,7 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def task_named(services: Services, model: str, version: int | None = None) -> TaskTensors | None:
-    """Return the task of this name, or None if there is none or a model has the name.
-
-    Raises ModelNotFound for any version except 1, the only version of a task.
-    """
+    """Return the task, unless a model has this name. Raises ModelNotFound for a wrong version."""
     task = services.task_tensors.get(model)
     if task is None or model in services.registry.wanted():
         return None
