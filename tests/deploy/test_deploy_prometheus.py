@@ -95,7 +95,7 @@ def test_objectives_are_for_what_answers_with_a_model() -> None:
     """Every call of gRPC has the method POST; only inference counts."""
     pytest.importorskip("grpc")
     from app.service.grpc.messages import SERVICE, Messages
-    from app.service.grpc.methods import HEALTH
+    from app.service.grpc.server import HEALTH
 
     names = Messages().pool.FindServiceByName(SERVICE).methods_by_name
     routes = {f"/{SERVICE}/{name}" for name in names} | {f"/{HEALTH}/Check", f"/{HEALTH}/Watch"}
