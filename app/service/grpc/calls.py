@@ -115,7 +115,15 @@ class Calls:
     ) -> AsyncIterator[bytes | Fault]:
         """Answer a stream's messages in order: a reply, or a Fault for a rejected message."""
         first = Call(context.time_remaining())
-        if refusal := await self._refusal(method, context, first):
+        with self._recorded(method, context, first):
+            refusal: Fault | None = None
+            try:
+                await self._admit(method, context)
+                with self._streams.held():
+                    first.status = NOT_RECORDED  # a place is free
+            except PaddlepoolError as error:
+                refusal = first.fail(fault_of(error))
+        if refusal is not None:
             await end_call(context, refusal, first.metadata)
         async with aclosing(self.received(messages, context, self._streams)) as arriving:
             async for message in arriving:
@@ -152,25 +160,19 @@ class Calls:
                 await end_call(context, fault_of(error))
             yield
 
-    async def _refusal(self, method: Method, context: Any, call: Call) -> Fault | None:
-        """Return why a stream is rejected, or None."""
-        with self._recorded(method, context, call):
-            try:
-                await self._admit(method, context)
-                with self._streams.held():
-                    pass  # only checks that a place is free
-            except PaddlepoolError as error:
-                return call.fail(fault_of(error))
-            call.status = NOT_RECORDED
-        return None
-
     async def _answer(
         self, method: Method, messages: AsyncIterator[bytes], context: Any, call: Call
     ) -> tuple[Fault | None, bytes]:
         try:
             await self._admit(method, context)
             with self._quota(method, call):
-                reply = await self._reply(method, messages, call)
+                arrivals = self._free_arrivals if is_free(method.path) else self._arrivals
+                message = await arrivals.next(messages)
+                bodies = self._gates.bodies
+                if len(message) > bodies.limit:
+                    raise too_large(bodies.limit, len(message))
+                with bodies.held(len(message)):
+                    reply = await method.answer(message, call)
             call.status = 200
             return None, reply
         except PaddlepoolError as error:
@@ -198,29 +200,15 @@ class Calls:
 
     async def _admit(self, method: Method, context: Any) -> None:
         """Identify the caller. Raises Unauthorized, Forbidden and QuotaExceeded."""
-        headers = headers_of(context)
-        address = await self._address(context, headers)
-        CALLER.set(self._gates.keys.caller(method.path, headers, address))
-
-    async def _reply(self, method: Method, messages: AsyncIterator[bytes], call: Call) -> bytes:
-        arrivals = self._free_arrivals if is_free(method.path) else self._arrivals
-        message = await arrivals.next(messages)
-        bodies = self._gates.bodies
-        if len(message) > bodies.limit:
-            raise too_large(bodies.limit, len(message))
-        with bodies.held(len(message)):
-            return await method.answer(message, call)
-
-    async def _address(self, context: Any, headers: Headers) -> str:
-        """Return the client's address, which a trusted proxy may report."""
+        headers, address = headers_of(context), ""
         kind, _, rest = context.peer().partition(":")
-        host, _, port = urllib.parse.unquote(rest).rpartition(":")
-        if kind not in ("ipv4", "ipv6"):
-            return ""
-        client = (host.strip("[]"), int(port))
-        scope: Any = {"type": "http", "client": client, "headers": headers.raw, "scheme": "http"}
-        await self._proxy_headers(scope, _nothing, _nothing)
-        return str(scope["client"][0])
+        if kind in ("ipv4", "ipv6"):
+            host, _, port = urllib.parse.unquote(rest).rpartition(":")
+            scope: Any = {"type": "http", "scheme": "http", "headers": headers.raw}
+            scope["client"] = host.strip("[]"), int(port)
+            await self._proxy_headers(scope, _nothing, _nothing)  # trusted ones report the client's
+            address = str(scope["client"][0])
+        CALLER.set(self._gates.keys.caller(method.path, headers, address))
 
     @contextmanager
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[None]:
