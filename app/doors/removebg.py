@@ -77,9 +77,8 @@ async def account(services: ServicesDep) -> dict[str, Any]:
     """Returns zero credits, because nothing is sold, and the per-minute quota as free calls."""
     calls = services.settings.quota_requests_per_minute or UNLIMITED_CALLS
     credits = {"total": 0, "subscription": 0, "payg": 0, "enterprise": 0}
-    return {
-        "data": {"attributes": {"credits": credits, "api": {"free_calls": calls, "sizes": "all"}}}
-    }
+    api = {"free_calls": calls, "sizes": "all"}
+    return {"data": {"attributes": {"credits": credits, "api": api}}}
 
 
 async def remove_background(
@@ -187,17 +186,11 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
 
 
-SIZES = {
-    "preview": "preview",
-    "small": "preview",
-    "regular": "preview",
-    "medium": "medium",
-    "hd": "hd",
-    "full": "full",
-    "4k": "full",
-    "50MP": "full",
-    "auto": "full",
-}
+SIZES = (
+    dict.fromkeys(("preview", "small", "regular"), "preview")
+    | {"medium": "medium", "hd": "hd"}
+    | dict.fromkeys(("full", "4k", "50MP", "auto"), "full")
+)
 TYPES = ("auto", "person", "product", "animal", "car", "transportation", "graphic", "other")
 LEVELS = ("none", "1", "2", "latest")
 FORMATS = ("auto", "png", "jpg", "webp")
@@ -387,9 +380,7 @@ DOOR = Door(
         write=_write,
         statuses={
             401: 403,
-            413: 400,
-            415: 400,
-            422: 400,
+            **dict.fromkeys((413, 415, 422), 400),
             "model_not_found": 400,
             "overloaded": 429,
         },

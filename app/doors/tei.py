@@ -156,13 +156,10 @@ DOOR = Door(
         statuses={
             "text_empty": 400,
             "invalid_request": 422,
-            "text_too_long": 413,
-            "too_many_inputs": 413,
             "overloaded": 429,
-            "worker_crashed": 424,
-            "model_output_invalid": 424,
-            "model_not_found": 424,
             504: 424,
+            **dict.fromkeys(("text_too_long", "too_many_inputs"), 413),
+            **dict.fromkeys(("worker_crashed", "model_output_invalid", "model_not_found"), 424),
         },
     ),
 )

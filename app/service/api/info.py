@@ -189,6 +189,7 @@ async def metrics(
 
 def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info:
     added = {name: value for each in more for name, value in each(services).items()}
+    budget = services.registry.budget()
     return Info(
         **added,
         version=__version__,
@@ -196,9 +197,7 @@ def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info
         default_models=dict(services.dataplane.default_models),
         models=[_model(services, status, card) for status in shown(services.registry.index())],
         limits=limits(services.settings),
-        thread_budget=ThreadBudgetInfo.model_validate(
-            services.registry.budget(), from_attributes=True
-        ),
+        thread_budget=ThreadBudgetInfo.model_validate(budget, from_attributes=True),
         processor=processor_info(),
         confinement={kind: list(held) for kind, held in services.confinement().items()},
     )

@@ -141,9 +141,8 @@ async def read_upload(
         )
         picture, background = _pick_pictures(form, second)
         unchosen = [(name, "") for name in second]
-        fields = _read_parameters(
-            [each for each in form.fields if each not in unchosen], known, "form"
-        )
+        given = (each for each in form.fields if each not in unchosen)
+        fields = _read_parameters(given, known, "form")
         for name in fields:
             if name in query:
                 raise InvalidParameter(f"{name} is given both in the query and in the form")

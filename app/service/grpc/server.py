@@ -86,9 +86,8 @@ class GrpcServer:
             "grpc.server_handshake_timeout_ms": _milliseconds(settings.header_timeout_seconds),
             "grpc.max_connection_idle_ms": _milliseconds(IDLE_STALLS * settings.send_stall_seconds),
         }
-        self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=connections, options=tuple(options.items())
-        )
+        pairs = tuple(options.items())
+        self._server = grpc.aio.server(maximum_concurrent_rpcs=connections, options=pairs)
         tables: dict[str, dict[str, grpc.RpcMethodHandler]] = {SERVICE: {}, HEALTH: {}}
         for method in methods(services, messages):
             services.metrics.expect_route(method.route)
@@ -170,10 +169,8 @@ def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRp
             async for reply in library.ServerReflectionInfo(parsed(raw, context), context):
                 yield bytes(reply.SerializeToString())
 
-    method = grpc.stream_stream_rpc_method_handler(handle)
-    return grpc.method_handlers_generic_handler(
-        reflection.SERVICE_NAME, {"ServerReflectionInfo": method}
-    )
+    table = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(handle)}
+    return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, table)
 
 
 def _milliseconds(seconds: float) -> int:

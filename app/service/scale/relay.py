@@ -70,9 +70,8 @@ class Relay:
                     if name.lower() not in CONNECTION_HEADERS | SET_IN_FRONT
                 ]
                 started = True
-                await send(
-                    {"type": "http.response.start", "status": response.status, "headers": headers}
-                )
+                status = response.status
+                await send({"type": "http.response.start", "status": status, "headers": headers})
                 async for chunk, _ in response.content.iter_chunks():
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await send({"type": "http.response.body", "body": b""})

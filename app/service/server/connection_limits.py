@@ -356,9 +356,8 @@ def read_framing(
         elif name == b"transfer-encoding":
             codings += value.lower().split(b",")
     if len(hosts) != 1 and (hosts or version != "1.0"):
-        raise Refused(
-            http_fault(400, f"A request must have one Host header, received {len(hosts)}.")
-        )
+        detail = f"A request must have one Host header, received {len(hosts)}."
+        raise Refused(http_fault(400, detail))
     if hosts == [b""]:
         raise Refused(http_fault(400, "The Host header is empty."))
     if codings and version == "1.0":

@@ -72,9 +72,8 @@ def check_body(headers: Headers, *, cap: int) -> None:
 
 
 def too_large(cap: int, received: int | str) -> FileTooLarge:
-    return FileTooLarge(
-        f"The body has {received} bytes, the limit is {cap}.", limit=cap, received=received
-    )
+    detail = f"The body has {received} bytes, the limit is {cap}."
+    return FileTooLarge(detail, limit=cap, received=received)
 
 
 MINUTE = 60.0

@@ -277,24 +277,20 @@ def write_reply(
     raw: list[bytes | memoryview] = []
     for name in form.outputs:
         array = reply_tensor(name, outputs, form)
-        entry: dict[str, Any] = {
-            "name": name,
-            "datatype": NAMES[array.dtype.name],
-            "shape": array.shape,
-        }
+        entry: dict[str, Any] = {"name": name, "datatype": NAMES[array.dtype.name]}
+        entry["shape"] = array.shape
         if name in form.binary:
-            content = raw_bytes(array)
-            raw.append(content)
-            entry["parameters"] = {"binary_data_size": len(content)}
+            raw.append(raw_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(raw[-1])}
             listed.append(orjson.dumps(entry))
+            continue
+        if name in form.base64:
+            entry["parameters"] = {"content_type": BASE64}
+            items: list[bytes] = array.reshape(-1).tolist()
+            values = [b'"%b"' % b"".join(base64_parts(item)) for item in items]
         else:
-            if name in form.base64:
-                entry["parameters"] = {"content_type": BASE64}
-                items: list[bytes] = array.reshape(-1).tolist()
-                values = b",".join(b'"%b"' % b"".join(base64_parts(item)) for item in items)
-            else:
-                values = b",".join(_values(array.reshape(-1)))
-            listed.append(b'%b,"data":[%b]}' % (_open(entry), values))
+            values = _values(array.reshape(-1))
+        listed.append(b'%b,"data":[%b]}' % (_open(entry), b",".join(values)))
     document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if form.id is not None:
         document["id"] = form.id

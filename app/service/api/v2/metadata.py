@@ -29,6 +29,7 @@ VERSION = 1
 """The only version of a task."""
 PLATFORM = "ensemble"
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
+"""Triton's names for the formats of a version's reference program."""
 EXTENSIONS = (
     "binary_tensor_data",
     "classification",
@@ -178,9 +179,8 @@ def check_model(services: Services, name: str, version: int | None = None) -> No
 async def server_metadata(services: ServicesDep) -> ServerMetadata:
     """Name, version and the protocol extensions that this server has enabled."""
     control = CONTROL_EXTENSIONS if services.settings.admin_key is not None else ()
-    return ServerMetadata(
-        name="paddlepool", version=__version__, extensions=[*EXTENSIONS, *control]
-    )
+    extensions = [*EXTENSIONS, *control]
+    return ServerMetadata(name="paddlepool", version=__version__, extensions=extensions)
 
 
 def metadata_of(services: Services, model: str, version: int | None) -> ModelMetadata:
@@ -201,15 +201,10 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
                 for each in reversed(services.registry.served())
                 if each.name == served.name and each.ready()
             ],
-            platform=platform_of(served),
+            platform=PLATFORMS[served.manifest.reference.format],
             inputs=_described(served.inputs),
             outputs=_described(served.outputs),
         )
-
-
-def platform_of(served: ServedModel) -> str:
-    """The format of the version's reference program, as Triton names it."""
-    return PLATFORMS[served.manifest.reference.format]
 
 
 def config_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
@@ -238,13 +233,13 @@ def _model_config(served: ServedModel) -> dict[str, Any]:
     batching = served.config.dynamic_batching
     described: dict[str, Any] = {
         "name": served.name,
-        "platform": platform_of(served),
+        "platform": PLATFORMS[served.manifest.reference.format],
         "backend": "paddle",
         "version_policy": _policy(served.config.version_policy),
         "max_batch_size": served.max_rows if served.batched else 0,
         "input": [_tensor(spec, batched=served.batched) for spec in served.inputs],
         "output": [_tensor(spec, batched=served.batched) for spec in served.outputs],
-        "instance_group": [_group(group) for group in served.config.instance_group],
+        "instance_group": list(map(_group, served.config.instance_group)),
         "default_model_filename": served.manifest.program,
         "parameters": {"default_group": {"string_value": served.config.default_group}},
     }
