@@ -22,7 +22,7 @@ from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from app.service.api.problems import ANY_STATUSES, PROTOCOL, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
-from app.service.api.v2 import infer, metadata, repository
+from app.service.api.v2 import infer, models
 from app.service.api.v2.tensors import BINARY_HEADER
 from app.settings.server import Settings
 from app.tasks.task import Task
@@ -103,7 +103,7 @@ def build_application(
             )
         ),
         *(_Mount(module.router()) for module in (compare, pages)),
-        *(_Mount(module.router(), errors=PROTOCOL) for module in (metadata, repository)),
+        _Mount(models.router(), errors=PROTOCOL),
     ]
     routes = RouteTable(
         [(mount.router, mount.errors) for mount in mounts],
@@ -130,7 +130,7 @@ def build_application(
         answers = documented(*ANY_STATUSES, *mount.statuses, form=mount.errors)
         pages.title(mount.router)
         app.include_router(mount.router, responses=answers)
-    models: list[type[BaseModel]] = [door.errors.model for door in doors]
+    error_models: list[type[BaseModel]] = [door.errors.model for door in doors]
     app.middleware_stack = _layers(
         services,
         routes,
@@ -145,7 +145,7 @@ def build_application(
     )
     # The documented way to replace FastAPI's OpenAPI document.
     app.openapi = lambda: pages.document(  # type: ignore[method-assign]
-        app, models, needs_key=bool(keys)
+        app, error_models, needs_key=bool(keys)
     )
     return app
 

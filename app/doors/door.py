@@ -17,7 +17,7 @@ from app.contracts.errors import FileMissing, InvalidParameter
 from app.service.api.problems import ErrorForm
 from app.service.api.routes import Routing, TaskRoute, answer_headers
 from app.service.api.services import Services, ServicesDep, run_off_loop
-from app.service.api.v2.metadata import check_server
+from app.service.api.v2.models import check_server
 from app.settings.server import Settings
 from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings
 from app.tasks.sentiment.texts import SentimentSettings

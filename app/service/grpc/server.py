@@ -28,7 +28,7 @@ from app.service.api.middleware.limits import Gates
 from app.service.api.problems import Fault
 from app.service.api.routes import answer_headers
 from app.service.api.services import Services
-from app.service.api.v2 import metadata, repository
+from app.service.api.v2 import models
 from app.service.api.v2.tensors import NO_SHARED_MEMORY
 from app.service.grpc.calls import Answer, Call, Calls, Method, unary
 from app.service.grpc.messages import (
@@ -256,23 +256,23 @@ async def _fields(name: str, services: Services, request: Any) -> Mapping[str, A
         case "ServerLive":
             return {"live": True}
         case "ServerReady":
-            return {"ready": _holds(lambda: metadata.check_server(services))}
+            return {"ready": _holds(lambda: models.check_server(services))}
         case "ModelReady":
-            return {"ready": _holds(lambda: metadata.check_model(*which))}
+            return {"ready": _holds(lambda: models.check_model(*which))}
         case "ServerMetadata":
-            return (await metadata.server_metadata(services)).model_dump()
+            return (await models.server_metadata(services)).model_dump()
         case "ModelMetadata":
-            return metadata.metadata_of(*which).model_dump()
+            return models.metadata_of(*which).model_dump()
         case "ModelConfig":
-            return {"config": metadata.config_of(*which)}
+            return {"config": models.config_of(*which)}
         case "ModelStatistics":
-            return metadata.stats_of(*which) if request.name else await metadata.all_stats(services)
+            return models.stats_of(*which) if request.name else await models.all_stats(services)
         case "RepositoryIndex":
-            entries = await repository.listed_versions(services, only_ready=request.ready)
+            entries = await models.listed_versions(services, only_ready=request.ready)
             return {"models": [entry.model_dump() for entry in entries]}
     parameters = read_parameters(request.parameters)
     loads = name == "RepositoryModelLoad"
-    change = repository.load_model if loads else repository.unload_model
+    change = models.load_model if loads else models.unload_model
     await change(services, request.model_name, parameters)
     return {}
 
@@ -331,9 +331,9 @@ def _status(services: Services, asked: str) -> int:
     """Return the serving status of the server or a model. Raises ModelNotFound."""
     try:
         if asked in SERVERS:
-            metadata.check_server(services)
+            models.check_server(services)
         else:
-            metadata.check_model(services, asked)
+            models.check_model(services, asked)
     except ModelNotReady:
         return int(Status.NOT_SERVING)
     return int(Status.SERVING)

@@ -31,7 +31,7 @@ from app.service.api.v2.documents import (
     write_reply,
     written_size,
 )
-from app.service.api.v2.metadata import VERSION, add_by_version, task_named
+from app.service.api.v2.models import VERSION, add_by_version, task_named
 from app.service.api.v2.tensors import BINARY_HEADER, DATATYPES, NO_SHARED_MEMORY
 from app.settings.server import Settings
 

@@ -1,21 +1,23 @@
-"""Health and metadata of the server, and tensors, configuration and statistics of each model.
+"""Models under /v2: health, metadata, configuration, statistics, and control by an operator.
 
 Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
 as an ensemble of one step. If the repository has a model with a task's name, the name means the
 model under /v2, and only the task's own endpoint answers for the task. No model is run.
+`app.service.api.middleware.keys` checks the admin key of model control.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
 from app import __version__
-from app.contracts.errors import ModelNotFound, ModelNotReady
+from app.contracts import errors
 from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.pool.statistics import Duration, Stages
 from app.engine.registry.model import ServedModel
@@ -23,6 +25,7 @@ from app.models.repository.config import InstanceGroup, VersionPolicy
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.routes import TaskRoute
 from app.service.api.services import Services, ServicesDep, services_of
+from app.service.api.uploads import json_object
 from app.service.api.v2.tensors import NAMES
 
 VERSION = 1
@@ -63,8 +66,17 @@ class ModelMetadata(BaseModel):
     outputs: list[TensorMetadata]
 
 
+class IndexEntry(BaseModel):
+    """One version in the repository or in memory; `version` is empty if none is published."""
+
+    name: str
+    version: str
+    state: str = Field(description="LOADING, READY or UNAVAILABLE.")
+    reason: str = Field(description="Why it is not ready, or why its last load failed.")
+
+
 def router() -> APIRouter:
-    """Build the routes for health, metadata, configuration and statistics."""
+    """Build the routes for health, metadata, configuration, statistics and model control."""
     routes = APIRouter()
     health: dict[str, Any] = {"tags": ["health"], "route_class_override": TaskRoute}
     unready = documented(503, form=PROTOCOL)
@@ -92,6 +104,21 @@ def router() -> APIRouter:
         ("/config", config_of, "Config", "Configuration of one version."),
     ):
         add_by_version(routes, tail, _read(of), one=one, operation=operation, **of_model)
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    for path, endpoint, operation, statuses in (
+        ("/v2/repository/index", index, "repositoryIndex", ()),
+        ("/v2/repository/models/{model}/load", load, "modelLoad", (404, 409)),
+        ("/v2/repository/models/{model}/unload", unload, "modelUnload", (404,)),
+    ):
+        routes.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            operation_id=operation,
+            tags=["model control"],
+            responses=documented(403, *statuses, form=PROTOCOL),
+            openapi_extra={"requestBody": body},
+        )
     return routes
 
 
@@ -156,13 +183,13 @@ def ready_model(services: Services, model: str, version: int | None) -> Response
 def check_server(services: Services) -> None:
     """Raise ModelNotReady if the server should not receive requests."""
     if services.lifecycle.draining:
-        raise ModelNotReady("The server is stopping.")
+        raise errors.ModelNotReady("The server is stopping.")
     if not services.registry.wanted():
-        raise ModelNotReady(
+        raise errors.ModelNotReady(
             "No model is served: the repository is empty, was not read yet, or all were unloaded."
         )
     if not services.registry.ready():
-        raise ModelNotReady("Some models of the repository are not ready; /info says why.")
+        raise errors.ModelNotReady("Some models of the repository are not ready; /info says why.")
 
 
 def check_model(services: Services, name: str, version: int | None = None) -> None:
@@ -173,7 +200,7 @@ def check_model(services: Services, name: str, version: int | None = None) -> No
         what = "The predictors of the task's model"
     with services.registry.lease(name, version) as served:
         if not served.ready():
-            raise ModelNotReady(f"{what} are not running.")
+            raise errors.ModelNotReady(f"{what} are not running.")
 
 
 async def server_metadata(services: ServicesDep) -> ServerMetadata:
@@ -329,7 +356,7 @@ def task_named(services: Services, model: str, version: int | None = None) -> Ta
     if task is None or model in services.registry.wanted():
         return None
     if version not in (None, VERSION):
-        raise ModelNotFound(
+        raise errors.ModelNotFound(
             f"a task has only version {VERSION}; the parameter model names the model's version"
         )
     return task
@@ -340,3 +367,93 @@ def _described(specs: Sequence[TensorSpec]) -> list[TensorMetadata]:
         TensorMetadata(name=spec.name, datatype=NAMES[spec.dtype], shape=list(spec.shape))
         for spec in specs
     ]
+
+
+async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
+    """Every version with its state. With `{"ready": true}`, only those that are ready."""
+    asked = await _document(request, known="ready")
+    only_ready = asked.get("ready", False)
+    if not isinstance(only_ready, bool):
+        raise errors.InvalidParameter("ready must be true or false")
+    return await listed_versions(services, only_ready=only_ready)
+
+
+async def listed_versions(services: Services, *, only_ready: bool) -> list[IndexEntry]:
+    """Every version of every model, then the tasks."""
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(services.operations, services.registry.index)
+    entries = [
+        IndexEntry(
+            name=status.name,
+            version="" if status.version is None else str(status.version),
+            state=status.state,
+            reason=status.reason,
+        )
+        for status in found
+    ]
+    for name in services.task_tensors:
+        if task_named(services, name) is None:
+            continue
+        entry = IndexEntry(name=name, version=str(VERSION), state="READY", reason="")
+        try:
+            check_model(services, name)
+        except errors.ModelNotReady as error:
+            entry.state, entry.reason = "UNAVAILABLE", error.message
+        except errors.ModelNotFound:
+            continue
+        entries.append(entry)
+    return [entry for entry in entries if entry.state == "READY" or not only_ready]
+
+
+async def load(model: str, request: Request, services: ServicesDep) -> Response:
+    """Reload the model by its version policy; answers when the load has succeeded or failed.
+
+    The previous versions keep serving until then, and also after a failure.
+    """
+    await load_model(services, model, await _parameters(request))
+    return Response()
+
+
+async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
+    """Load a model. Raises ModelNotFound, ModelLoadFailed, and InvalidParameter for parameters."""
+    if parameters:
+        raise errors.InvalidParameter(
+            "a model is loaded from the repository; its configuration and files cannot be "
+            "overridden, so parameters must be empty"
+        )
+    try:
+        await services.registry.load(model)
+    except errors.OperatorError as error:
+        raise errors.ModelLoadFailed(error.message) from error
+
+
+async def unload(model: str, request: Request, services: ServicesDep) -> Response:
+    """Stop serving the model; answers when its requests have ended."""
+    await unload_model(services, model, await _parameters(request))
+    return Response()
+
+
+async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
+    """Unload a model. Raises InvalidParameter and ModelNotFound."""
+    # No model depends on another, so unload_dependents has no effect.
+    dependents = parameters.get("unload_dependents")
+    if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
+        raise errors.InvalidParameter("the only parameter is unload_dependents: true or false")
+    await services.registry.unload(model)
+
+
+async def _document(request: Request, *, known: str) -> dict[str, Any]:
+    """Parse the body, which may be empty and of any type, as an object that has only `known`."""
+    body = await request.body()
+    asked = json_object(body) if body else {}
+    if set(asked) - {known}:
+        raise errors.InvalidParameter(f"the body must be a JSON object that has only: {known}")
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+async def _parameters(request: Request) -> dict[str, Any]:
+    asked = await _document(request, known="parameters")
+    parameters = asked.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise errors.InvalidParameter("parameters must be a JSON object")
+    return parameters
