@@ -85,25 +85,17 @@ def router() -> APIRouter:
         "/v2/health/ready", ready, operation_id="serverReady", responses=unready, **health
     )
     missing = documented(404, 503, form=PROTOCOL)
-    of_model: dict[str, Any] = {"responses": missing, "tags": ["v2"]}
-    add_by_version(
-        routes,
-        "/ready",
-        _read(ready_model),
-        one="200 if this version of the model is ready.",
-        operation="Ready",
-        responses=missing,
-        tags=["health"],
-    )
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata", tags=["v2"])
     # Added first: otherwise the route of one model would take `stats` as a model's name.
     routes.add_api_route("/v2/models/stats", all_stats, operation_id="statistics", tags=["v2"])
-    for tail, of, operation, one in (
-        ("/stats", stats_of, "Statistics", "Statistics of one version."),
-        ("", metadata_of, "Metadata", "Inputs and outputs of one version."),
-        ("/config", config_of, "Config", "Configuration of one version."),
+    for tail, of, operation, tag, one in (
+        ("/ready", ready_model, "Ready", "health", "200 if this version of the model is ready."),
+        ("/stats", stats_of, "Statistics", "v2", "Statistics of one version."),
+        ("", metadata_of, "Metadata", "v2", "Inputs and outputs of one version."),
+        ("/config", config_of, "Config", "v2", "Configuration of one version."),
     ):
-        add_by_version(routes, tail, _read(of), one=one, operation=operation, **of_model)
+        options: dict[str, Any] = {"operation": operation, "tags": [tag], "responses": missing}
+        add_by_version(routes, tail, _read(of), one=one, **options)
     body = {"content": {"application/json": {"schema": {"type": "object"}}}}
     for path, endpoint, operation, statuses in (
         ("/v2/repository/index", index, "repositoryIndex", ()),
