@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -27,6 +27,8 @@ from app.service.api.routes import TaskRoute
 from app.service.api.services import Services, ServicesDep, services_of
 from app.service.api.uploads import json_object
 from app.service.api.v2.tensors import NAMES
+
+T = TypeVar("T")
 
 VERSION = 1
 """The only version of a task."""
@@ -363,10 +365,7 @@ def _described(specs: Sequence[TensorSpec]) -> list[TensorMetadata]:
 
 async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
     """Every version with its state. With `{"ready": true}`, only those that are ready."""
-    asked = await _document(request, known="ready")
-    only_ready = asked.get("ready", False)
-    if not isinstance(only_ready, bool):
-        raise errors.InvalidParameter("ready must be true or false")
+    only_ready = await _member(request, "ready", False, "true or false")
     return await listed_versions(services, only_ready=only_ready)
 
 
@@ -434,18 +433,17 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
     await services.registry.unload(model)
 
 
-async def _document(request: Request, *, known: str) -> dict[str, Any]:
-    """Parse the body, which may be empty and of any type, as an object that has only `known`."""
+async def _member(request: Request, name: str, default: T, what: str) -> T:
+    """Return `name`, the only member that the body may have. Its Content-Type may be any."""
     body = await request.body()
     asked = json_object(body) if body else {}
-    if set(asked) - {known}:
-        raise errors.InvalidParameter(f"the body must be a JSON object that has only: {known}")
-    return {name: value for name, value in asked.items() if value is not None}
+    if set(asked) - {name}:
+        raise errors.InvalidParameter(f"the body must be a JSON object that has only: {name}")
+    value = asked.get(name)
+    if not isinstance(value, type(default) | None):
+        raise errors.InvalidParameter(f"{name} must be {what}")
+    return default if value is None else value
 
 
 async def _parameters(request: Request) -> dict[str, Any]:
-    asked = await _document(request, known="parameters")
-    parameters = asked.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise errors.InvalidParameter("parameters must be a JSON object")
-    return parameters
+    return await _member(request, "parameters", dict[str, Any](), "a JSON object")
