@@ -1,7 +1,6 @@
 """The declaration of a door (a compatible API), and the steps that several doors share.
 
-Decoding base64 is costly. The data plane therefore calls this reader only after the request has a
-place in the queue.
+Decoding base64 is costly, so it waits until the request has a place in the queue.
 """
 
 import base64
@@ -64,6 +63,7 @@ class Door:
 
     def routes(self, settings: Settings) -> APIRouter:
         router = APIRouter(tags=["compatible"], route_class=TaskRoute)
+        body = {"requestBody": {"required": True, "content": self.body}}
         router.add_api_route(
             self.path,
             self.endpoint,
@@ -73,9 +73,7 @@ class Door:
             summary=self.summary,
             response_class=Response,
             responses={200: dict(self.reply)},
-            openapi_extra={"requestBody": {"required": True, "content": self.body}}
-            if self.body
-            else None,
+            openapi_extra=body if self.body else None,
         )
         self.more(router)
         return router
@@ -154,6 +152,5 @@ def schema_of(
 ) -> dict[str, Any]:
     """Build an object's schema from the schema and the description of each field."""
     properties = {name: {**schema, "description": told} for name, (schema, told) in fields.items()}
-    return {"type": "object", "properties": properties} | (
-        {"required": list(required)} if required else {}
-    )
+    schema = {"type": "object", "properties": properties}
+    return schema | {"required": list(required)} if required else schema
