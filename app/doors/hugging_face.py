@@ -18,16 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
-from app.doors.door import (
-    EXAMPLE,
-    JSON,
-    Door,
-    picture_bytes,
-    picture_in_base64,
-    refused,
-    run_segment,
-    text_bytes,
-)
+from app.doors import door
+from app.doors.door import JSON, Door, refused, run_segment
 from app.service.api.problems import PROTOCOL, ErrorForm
 from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
@@ -91,7 +83,7 @@ async def answer(request: Request, services: ServicesDep, routing: RoutingDep) -
     content = await request.body()
     if media_type(request) != JSON or PICTURE.search(content):
         return await segment_picture(request, services, routing)
-    limit = text_bytes(services.settings)
+    limit = door.text_bytes(services.settings)
     if len(content) > limit:
         raise FileTooLarge(f"The texts have {len(content)} bytes, the limit is {limit}.")
     faults: list[Any] = []
@@ -161,7 +153,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     _fraction(asked, "overlap_mask_area_threshold")  # no effect: one segment overlaps nothing
     threshold = _fraction(asked, "mask_threshold")
     options = {} if threshold is None else {"threshold": str(threshold)}
-    picture = picture_in_base64(document.get("inputs"), "inputs")
+    picture = door.picture_in_base64(document.get("inputs"), "inputs")
     return _plain(picture, options), _fraction(asked, "threshold") or 0.0
 
 
@@ -210,7 +202,7 @@ INPUTS = {
 def _body(inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
     properties = {"inputs": inputs, "parameters": {"type": "object", **parameters}}
     schema = {"type": "object", "required": ["inputs"], "properties": properties}
-    return RAW_CONTENT | {JSON: {"schema": schema, "example": {"inputs": EXAMPLE}}}
+    return RAW_CONTENT | {JSON: {"schema": schema, "example": {"inputs": door.EXAMPLE}}}
 
 
 _door = partial(
@@ -220,7 +212,7 @@ TEXTS = _door(
     task="sentiment",
     path="/hf/sentiment",
     endpoint=classify_texts,
-    max_bytes=text_bytes,
+    max_bytes=door.text_bytes,
     operation="huggingFaceTextClassification",
     summary="As Hugging Face: text classification",
     reply={
@@ -249,7 +241,9 @@ BOTH = _door(
     path="/hf",
     endpoint=answer,
     max_bytes=lambda settings: (
-        picture_bytes(settings) if hasattr(settings, "segment_max_bytes") else text_bytes(settings)
+        door.picture_bytes(settings)
+        if hasattr(settings, "segment_max_bytes")
+        else door.text_bytes(settings)
     ),
     operation="huggingFace",
     summary="As Hugging Face: text classification or image segmentation",

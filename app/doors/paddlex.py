@@ -13,16 +13,8 @@ import numpy as np
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
-from app.doors.door import (
-    EXAMPLE,
-    JSON,
-    Door,
-    add_health,
-    picture_in_base64,
-    refused,
-    run_segment,
-    schema_of,
-)
+from app.doors import door
+from app.doors.door import JSON, Door, refused, run_segment
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
@@ -61,7 +53,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, bool]:
     visualize = document.get("visualize")
     if not isinstance(visualize, bool | None):
         raise refused("visualize", "must be true, false or null")
-    picture = picture_in_base64(document.get("image"), "image")
+    picture = door.picture_in_base64(document.get("image"), "image")
     options = {"output": "mask", "format": "png", "threshold": "0.5"}
     return read_options(picture, options, labels=True), visualize is not False
 
@@ -105,7 +97,7 @@ DOOR = Door(
         " `size` as [height, width], and `image`, the same as a PNG in base64.",
         "content": {JSON: {"schema": {"type": "object"}}},
     },
-    body={JSON: {"schema": schema_of(FIELDS, "image"), "example": {"image": EXAMPLE}}},
-    more=add_health,
+    body={JSON: {"schema": door.schema_of(FIELDS, "image"), "example": {"image": door.EXAMPLE}}},
+    more=door.add_health,
     errors=ErrorForm(model=PaddleXError, write=_write),
 )

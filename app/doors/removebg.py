@@ -15,17 +15,8 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from app.doors.door import (
-    EXAMPLE,
-    JSON,
-    NOT_FETCHED,
-    Door,
-    picture_bytes,
-    picture_in_base64,
-    refused,
-    run_segment,
-    schema_of,
-)
+from app.doors import door
+from app.doors.door import JSON, Door, refused, run_segment
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
@@ -109,7 +100,7 @@ async def _received(
     most = max(settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
         # A field may be a picture in base64, so its limit is that of the whole body.
-        cap = picture_bytes(settings)
+        cap = door.picture_bytes(settings)
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
         size = sum(len(value) for _, value in form.fields)
         return partial(translate, dict(form.fields), dict(form.files)), size
@@ -207,7 +198,7 @@ def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byt
     """Return the picture and, if there is one, the background. Raises InputError."""
     for name in ("image_url", "bg_image_url"):
         if given.get(name):
-            raise refused(name, NOT_FETCHED)
+            raise refused(name, door.NOT_FETCHED)
     for name in ("image_file", "bg_image_file"):
         if given.get(name):
             raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
@@ -219,7 +210,7 @@ def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byt
     background = files.get("bg_image_file")
     if background is not None and not background:
         raise FileMissing("bg_image_file: the picture has 0 bytes")
-    return file or picture_in_base64(text, "image_file_b64"), background
+    return file or door.picture_in_base64(text, "image_file_b64"), background
 
 
 def _word(value: object) -> str:
@@ -329,7 +320,7 @@ def _flag(fields: Mapping[str, str], name: str) -> bool:
 TEXT = {"type": "string", "example": ""}  # the API page leaves empty fields out
 FILE = {"type": "string", "format": "binary"}
 FLAG = {"type": "boolean", "default": False}
-SCHEMA = schema_of(
+SCHEMA = door.schema_of(
     {
         "image_file": (FILE, "The picture, unless image_file_b64 is given."),
         "image_file_b64": (TEXT, "The picture in base64; required in JSON."),
@@ -373,7 +364,7 @@ DOOR = Door(
         | {JSON: {"schema": {"type": "object"}}},
     },
     body={FORM: {"schema": SCHEMA}, URLENCODED: {"schema": SCHEMA}}
-    | {JSON: {"schema": SCHEMA, "example": {"image_file_b64": EXAMPLE}}},
+    | {JSON: {"schema": SCHEMA, "example": {"image_file_b64": door.EXAMPLE}}},
     more=add_account,
     errors=ErrorForm(
         model=RemoveBgError,
