@@ -13,14 +13,7 @@ from starlette.responses import Response
 from app.contracts.status import CANNOT_START, ModelStatus
 from app.engine.registry.model import ServedModel
 from app.observability.history import INTERVAL_SECONDS, Counts, History, Series, quantiles
-from app.service.api.info import (
-    ChoiceInfo,
-    GroupInfo,
-    ProcessorInfo,
-    group_members,
-    processor_info,
-    shown,
-)
+from app.service.api import info
 from app.service.api.services import Services, ServicesDep
 
 ESTIMATED = "estimated from the buckets like PromQL's histogram_quantile, accurate to 15 %"
@@ -46,7 +39,7 @@ class Replays(BaseModel):
     )
 
 
-class ComparedGroup(GroupInfo):
+class ComparedGroup(info.GroupInfo):
     """An instance group with its activity in the window."""
 
     start: str = Field(description="`always` or `on_demand`: with the first request that names it.")
@@ -80,7 +73,7 @@ class ComparedModel(BaseModel):
     task: str | None = None
     state: str
     reason: str | None = None
-    choice: ChoiceInfo | None = None
+    choice: info.ChoiceInfo | None = None
     first: str | None = Field(
         None, description="The first default group of `auto`; null: config.toml names the default."
     )
@@ -110,7 +103,7 @@ class Comparison(BaseModel):
     interval: int = Field(description="Number of the current interval; 0 is the first.")
     interval_seconds: float
     window_seconds: float = Field(description="Length of the groups' window, up to now.")
-    processor: ProcessorInfo
+    processor: info.ProcessorInfo
     prove_groups: str = Field(description="The setting; off: nothing is measured or chosen.")
     bounds: list[float] = Field(description="Upper bounds of buckets in seconds, as in /metrics.")
     models: list[ComparedModel]
@@ -196,6 +189,7 @@ async def compare_data(
 def _comparison(services: Services, window: str, after: int) -> str:
     history = services.metrics.history
     intervals = int(WINDOWS[window] / INTERVAL_SECONDS)
+    shown = info.shown(services.registry.index())
     now = time.time()
     return Comparison(
         now=round(now, 3),
@@ -203,10 +197,10 @@ def _comparison(services: Services, window: str, after: int) -> str:
         interval=history.interval(),
         interval_seconds=INTERVAL_SECONDS,
         window_seconds=round(window_seconds(history, intervals), 1),
-        processor=processor_info(),
+        processor=info.processor_info(),
         prove_groups=services.settings.prove_groups,
         bounds=list(history.seconds),
-        models=[_model(services, each, intervals) for each in shown(services.registry.index())],
+        models=[_model(services, each, intervals) for each in shown],
         history=history_of(history, after),
     ).model_dump_json()
 
@@ -216,11 +210,11 @@ def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedM
     served = services.registry.find(status.name, status.version)
     if served is None:
         return ComparedModel(**known)
-    settings, metrics = services.settings, services.metrics
+    settings, metrics, groups = services.settings, services.metrics, info.group_members(served)
     return ComparedModel(
         **known,
         task=served.config.pipeline,
-        choice=ChoiceInfo.model_validate(served.choice, from_attributes=True),
+        choice=info.ChoiceInfo.model_validate(served.choice, from_attributes=True),
         first=served.config.first_group,
         precision=settings.precision,
         shadowing=Shadowing(
@@ -228,7 +222,7 @@ def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedM
             groups=list(settings.shadow_groups),
             outcomes=metrics.shadow_outcomes(served.name),
         ),
-        groups=[_group(metrics.history, served, each, intervals) for each in group_members(served)],
+        groups=[_group(metrics.history, served, each, intervals) for each in groups],
     )
 
 

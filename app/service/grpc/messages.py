@@ -22,14 +22,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from app.contracts.errors import FileTooLarge, InvalidParameter, InvalidTensor
 from app.engine.dataplane import TensorRequest
 from app.service.api.services import Services, run_off_loop
-from app.service.api.v2.documents import (
-    IGNORED,
-    Expected,
-    raw_bytes,
-    read_document,
-    reply_tensor,
-    written_size,
-)
+from app.service.api.v2 import documents
+from app.service.api.v2.documents import IGNORED, Expected
 from app.service.api.v2.infer import Inferred, check_size, infer_tensors
 from app.service.api.v2.tensors import NAMES, NO_SHARED_MEMORY
 
@@ -86,7 +80,7 @@ async def infer_message(
         del request.parameters[FINAL_WANTED]
 
     def parse(expected: Expected) -> TensorRequest:
-        return read_document(
+        return documents.read_document(
             _document(request, tensors),
             together(tensors),
             expected=expected,
@@ -105,7 +99,7 @@ async def infer_message(
         names_group="predictor" in request.parameters,
     )
     write = partial(_reply, messages, found, final=final)
-    size = written_size(found.outputs, found.form)
+    size = documents.written_size(found.outputs, found.form)
     return await run_off_loop(services, write, size=size), found
 
 
@@ -119,9 +113,9 @@ def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
         reply.parameters[IGNORED].string_param = found.form.ignored
     raw = []
     for name in found.form.outputs:
-        array = reply_tensor(name, found.outputs, found.form)
+        array = documents.reply_tensor(name, found.outputs, found.form)
         reply.outputs.add(name=name, datatype=NAMES[array.dtype.name], shape=array.shape)
-        raw.append(raw_bytes(array))
+        raw.append(documents.raw_bytes(array))
     return joined(reply.SerializeToString(), raw)
 
 

@@ -17,13 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from app.contracts.errors import (
-    ConfigError,
-    InvalidParameter,
-    InvalidTensor,
-    ModelNotFound,
-    ModelNotReady,
-)
+from app.contracts import errors
 from app.service.api.middleware.limits import Gates
 from app.service.api.problems import Fault
 from app.service.api.routes import answer_headers
@@ -110,10 +104,11 @@ class GrpcServer:
         """Bind the port and start serving. Raises ConfigError if the port cannot be bound."""
         settings = self._services.settings
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"{host}:{settings.grpc_port}"
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{settings.grpc_port}")
+            self.port = self._server.add_insecure_port(address)
         except RuntimeError:
-            raise ConfigError(f"cannot listen on {host}:{settings.grpc_port} for gRPC") from None
+            raise errors.ConfigError(f"cannot listen on {address} for gRPC") from None
         await self._server.start()
         log.info("listening for gRPC", extra={"address": f"{host}:{self.port}"})
 
@@ -241,9 +236,9 @@ async def _answer(
     try:
         request = messages[f"{name}Request"].FromString(message)
     except DecodeError:
-        raise InvalidTensor(f"the message is not a {name}Request") from None
+        raise errors.InvalidTensor(f"the message is not a {name}Request") from None
     if getattr(request, "repository_name", ""):  # only some messages have this field
-        raise InvalidParameter("there is only one repository; it has no name")
+        raise errors.InvalidParameter("there is only one repository; it has no name")
     reply = messages[f"{name}Response"]()
     json_format.ParseDict(await _fields(name, services, request), reply)
     return bytes(reply.SerializeToString())
@@ -281,7 +276,7 @@ def _holds(check: Callable[[], None]) -> bool:
     """Whether the check passes: these methods of the protocol report false instead of an error."""
     try:
         check()
-    except (ModelNotReady, ModelNotFound):
+    except (errors.ModelNotReady, errors.ModelNotFound):
         return False
     return True
 
@@ -308,7 +303,7 @@ def watched(services: Services, calls: Calls, method: Method) -> grpc.RpcMethodH
                 draining = services.lifecycle.draining
                 try:
                     status = _status(services, asked)
-                except ModelNotFound:
+                except errors.ModelNotFound:
                     status = Status.SERVICE_UNKNOWN
                 if status != last:
                     yield _written(status)
@@ -324,7 +319,7 @@ def _service(message: bytes) -> str:
     try:
         return str(health_pb2.HealthCheckRequest.FromString(message).service)
     except DecodeError:
-        raise InvalidTensor("the message is not a HealthCheckRequest") from None
+        raise errors.InvalidTensor("the message is not a HealthCheckRequest") from None
 
 
 def _status(services: Services, asked: str) -> int:
@@ -334,7 +329,7 @@ def _status(services: Services, asked: str) -> int:
             models.check_server(services)
         else:
             models.check_model(services, asked)
-    except ModelNotReady:
+    except errors.ModelNotReady:
         return int(Status.NOT_SERVING)
     return int(Status.SERVING)
 

@@ -30,13 +30,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from app.contracts.errors import Overloaded
 from app.service.api.errors import fault_of, http_fault
 from app.service.api.problems import MEDIA_TYPE, Fault, Refused, members, reply
-from app.service.server.sending import (
-    LINGER_BYTES,
-    Lingering,
-    StallWatch,
-    UnreadReplies,
-    WholeReply,
-)
+from app.service.server import sending
 from app.settings.server import Settings
 
 PIPELINED = 16
@@ -58,7 +52,9 @@ def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProto
 
     class Protocol(LimitedProtocol):
         limits = settings
-        unread_replies = UnreadReplies(reply_bytes, stall_seconds=settings.send_stall_seconds)
+        unread_replies = sending.UnreadReplies(
+            reply_bytes, stall_seconds=settings.send_stall_seconds
+        )
 
     return Protocol
 
@@ -67,7 +63,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """One connection. `_deadline` is armed while the client is sending a request."""
 
     limits: Settings
-    unread_replies: UnreadReplies
+    unread_replies: sending.UnreadReplies
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -78,8 +74,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._final_reply: Callable[[], None] | None = None
-        self._lingering = Lingering(transport, self.loop)
-        self._sending = StallWatch(transport, self.loop, self.unread_replies)
+        self._lingering = sending.Lingering(transport, self.loop)
+        self._sending = sending.StallWatch(transport, self.loop, self.unread_replies)
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._arm_deadline(self.limits.header_timeout_seconds)
@@ -168,7 +164,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         elapsed = self.loop.time() - self._began
         self._arm_deadline(max(0.0, self.limits.receive_timeout_seconds - elapsed))
-        if length is None or length > LINGER_BYTES:
+        if length is None or length > sending.LINGER_BYTES:
             # A reply before the body is complete is a rejection. The rest of a chunked or long body
             # is not read, so the connection must end.
             self.cycle.keep_alive = False
@@ -227,7 +223,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._running = cycle
 
         async def answer(scope: UvicornScope, receive: ASGIReceiveCallable, _send: object) -> None:
-            await app(scope, receive, WholeReply(cycle).send)  # type: ignore[arg-type]
+            await app(scope, receive, sending.WholeReply(cycle).send)  # type: ignore[arg-type]
 
         super()._start_asgi_task(cycle, answer)
 

@@ -15,17 +15,8 @@ from app.contracts.errors import InvalidTensor
 from app.contracts.tensors import STRINGS, Array, Tensors, TensorSpec
 from app.engine.dataplane import TensorRequest
 from app.service.api.services import base64_parts
-from app.service.api.v2.tensors import (
-    BASE64,
-    BINARY_HEADER,
-    NAMES,
-    NO_SHARED_MEMORY,
-    as_object,
-    classified,
-    parameters_of,
-    read_inputs,
-    write_strings,
-)
+from app.service.api.v2 import tensors
+from app.service.api.v2.tensors import BASE64, BINARY_HEADER, NAMES, NO_SHARED_MEMORY
 from app.settings.server import Settings
 
 PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output", "content_type")
@@ -99,7 +90,7 @@ def read_document(
     default. `within` is the time in seconds that the client waits. Raises InvalidTensor, which
     names the tensor or the parameter and what was expected.
     """
-    parameters = parameters_of(document)
+    parameters = tensors.parameters_of(document)
     group = name_in(parameters, "predictor", of="an instance group")
     # The protocol's timeout is in microseconds; 0 means the default, or `within` up to the limit.
     microseconds = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
@@ -107,7 +98,7 @@ def read_document(
     timeout = microseconds / 1e6 or default_ms / 1000
     form = _form(document, parameters, expected, binary)
     of_task = expected.options is not None
-    inputs = read_inputs(
+    inputs = tensors.read_inputs(
         document.get("inputs"),
         raw,
         expected.inputs,
@@ -167,14 +158,14 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
     found: dict[str, dict[str, Any]] = {}
     for number, item in enumerate(listed or []):
         where = f"outputs[{number}]"
-        entry = as_object(item, where)
+        entry = tensors.as_object(item, where)
         name = entry.get("name")
         if not isinstance(name, str) or name not in known or name in found:
             raise InvalidTensor(
                 f"{where}: the model has no such output, or it occurs twice; "
                 f"it has {', '.join(known)}"
             )
-        own = found[name] = parameters_of(entry, where)
+        own = found[name] = tensors.parameters_of(entry, where)
         if any(key.startswith("shared_memory_") for key in own):
             raise InvalidTensor(f"{where}: {NO_SHARED_MEMORY}")
         if unknown := set(own) - set(OUTPUT_PARAMETERS):
@@ -236,7 +227,7 @@ def parse_request(
         )
     split = len(body) if header_length is None else header_length
     return read_document(
-        as_object(_json(body[:split]), "the request"),
+        tensors.as_object(_json(body[:split]), "the request"),
         memoryview(body)[split:],
         expected=expected,
         settings=settings,
@@ -305,13 +296,13 @@ def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
     if name not in form.classes:
         return outputs[name]
     count = form.classes[name]
-    return classified(outputs[name], count, form.labels, batched=form.batched)
+    return tensors.classified(outputs[name], count, form.labels, batched=form.batched)
 
 
 def raw_bytes(array: Array) -> bytes | memoryview:
     """Encode an array, little-endian and row-major. Contiguous numbers are not copied."""
     if array.dtype == np.object_:
-        return write_strings(array)
+        return tensors.write_strings(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

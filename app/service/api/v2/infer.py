@@ -20,17 +20,8 @@ from app.engine.registry.model import ServedModel
 from app.service.api.problems import PROTOCOL, documented
 from app.service.api.routes import answer_headers, split_model
 from app.service.api.services import LARGE_BYTES, Services, run_off_loop, services_of
-from app.service.api.v2.documents import (
-    IGNORED,
-    MAX_CLASSES,
-    MAX_ID_CHARACTERS,
-    Expected,
-    ReplyForm,
-    name_in,
-    parse_request,
-    write_reply,
-    written_size,
-)
+from app.service.api.v2 import documents
+from app.service.api.v2.documents import Expected, ReplyForm
 from app.service.api.v2.models import VERSION, add_by_version, task_named
 from app.service.api.v2.tensors import BINARY_HEADER, DATATYPES, NO_SHARED_MEMORY
 from app.settings.server import Settings
@@ -75,7 +66,7 @@ class InferOutputParameters(BaseModel):
     classification: int | None = Field(
         None,
         ge=0,
-        le=MAX_CLASSES,
+        le=documents.MAX_CLASSES,
         description="Return this many largest values as `value:index:label`.",
     )
     content_type: str | None = _TYPE
@@ -87,7 +78,7 @@ class InferRequestedOutput(BaseModel):
 
 
 class InferRequest(BaseModel):
-    id: str | None = Field(None, max_length=MAX_ID_CHARACTERS)
+    id: str | None = Field(None, max_length=documents.MAX_ID_CHARACTERS)
     inputs: list[InferInput]
     outputs: list[InferRequestedOutput] | None = Field(None, description="All outputs if absent.")
     parameters: InferRequestParameters | None = None
@@ -114,7 +105,7 @@ class InferReply(BaseModel):
     model_name: str
     model_version: str
     id: str = Field("", description="The id of the request, if any.")
-    parameters: InferReplyParameters = InferReplyParameters(**{IGNORED: ""})
+    parameters: InferReplyParameters = InferReplyParameters(**{documents.IGNORED: ""})
     outputs: list[InferReplyTensor]
 
 
@@ -192,15 +183,15 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
         services,
         model,
         version,
-        partial(parse_request, body, header_length=length, settings=settings),
+        partial(documents.parse_request, body, header_length=length, settings=settings),
         document_bytes=json_bytes,
         body_bytes=len(body),
         names_group=may_name_group(body, json_bytes),
     )
     write = partial(
-        write_reply, found.outputs, found.form, model=found.model, version=found.version
+        documents.write_reply, found.outputs, found.form, model=found.model, version=found.version
     )
-    size = written_size(found.outputs, found.form)
+    size = documents.written_size(found.outputs, found.form)
     content, json_length = await run_off_loop(services, write, size=size)
     headers = answer_headers(found.answer)
     if json_length is None:
@@ -314,7 +305,7 @@ async def _run_task(
 ) -> Inferred:
     form: ReplyForm = asked.state
     payload = task.read(asked.inputs, form.options)
-    chosen, version = split_model(name_in(form.options, "model", of="a model"))
+    chosen, version = split_model(documents.name_in(form.options, "model", of="a model"))
     answer = await services.dataplane.run(
         name, payload, model=chosen, version=version, group=asked.group, timeout=asked.timeout
     )
