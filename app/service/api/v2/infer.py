@@ -188,10 +188,9 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
         body_bytes=len(body),
         names_group=may_name_group(body, json_bytes),
     )
-    write = partial(
-        documents.write_reply, found.outputs, found.form, model=found.model, version=found.version
-    )
-    size = documents.written_size(found.outputs, found.form)
+    outputs, form = found.outputs, found.form
+    write = partial(documents.write_reply, outputs, form, model=found.model, version=found.version)
+    size = documents.written_size(outputs, form)
     content, json_length = await run_off_loop(services, write, size=size)
     headers = answer_headers(found.answer)
     if json_length is None:
@@ -208,7 +207,7 @@ def _header_length(value: str | None) -> int | None:
     return int(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Inferred:
     """The outputs, the form of the reply, and the model or task named in the reply."""
 
@@ -223,9 +222,8 @@ def check_size(services: Services, model: str, size: int) -> None:
     """Raise FileTooLarge if the request exceeds the limit of the task's own endpoint."""
     task = task_named(services, model)
     if task is not None and size > task.max_bytes:
-        raise FileTooLarge(
-            f"The body has {size} bytes, the limit for {model!r} is {task.max_bytes}."
-        )
+        limit = task.max_bytes
+        raise FileTooLarge(f"The body has {size} bytes, the limit for {model!r} is {limit}.")
 
 
 async def infer_tensors(
@@ -241,10 +239,10 @@ async def infer_tensors(
     """Run a request for `model`, or for the task of that name.
 
     `parse` takes `expected`, an Expected, and returns a request whose state is a ReplyForm. It runs
-    in a thread if it has much to read. For a model, `document_bytes` decides, because
-    raw tensors are not copied. For a task, `body_bytes` decides, because strings are read one by
-    one. `names_group` tells whether the body may name an instance group. Raises the errors of
-    `parse` and of the data plane.
+    in a thread if it has much to read. For a model, `document_bytes` decides, because raw tensors
+    are not copied. For a task, `body_bytes` decides, because strings are read one by one.
+    `names_group` tells whether the body may name an instance group. Raises the errors of `parse`
+    and of the data plane.
     """
     task = task_named(services, model, version)
     if task is not None:
@@ -276,13 +274,7 @@ async def infer_tensors(
         place_timeout=place_timeout(body_bytes, names_group, services.settings),
         checked_in=services.operations,
     )
-    return Inferred(
-        outputs=answer.value,
-        form=asked.state,
-        answer=answer,
-        model=answer.model,
-        version=answer.version,
-    )
+    return Inferred(answer.value, asked.state, answer, answer.model, answer.version)
 
 
 def may_name_group(body: bytes, json_bytes: int) -> bool:
@@ -312,7 +304,7 @@ async def _run_task(
     if padding := task.padding(answer.value):
         services.metrics.padded(model=answer.model, group=answer.group, tokens=padding)
     outputs = task.write(answer.value, form.options)
-    return Inferred(outputs=outputs, form=form, answer=answer, model=name, version=VERSION)
+    return Inferred(outputs, form, answer, name, VERSION)
 
 
 async def refuse_shared_memory(rest: str) -> None:
