@@ -78,8 +78,9 @@ class KeyRules:
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
         """Return the caller of a path that needs no key. A valid key may allow starting groups."""
-        with contextlib.suppress(Unauthorized):
-            return self._callers[_find(headers, self._callers, "")]
+        if self._callers:
+            with contextlib.suppress(Unauthorized):
+                return self._callers[_find(headers, self._callers, "")]
         name = client_network(address) if address else ""
         return Caller(name=name, may_start=self._anybody_may_start)
 

@@ -47,13 +47,6 @@ class Expected:
     labels: Sequence[str] = ()
     batched: bool = True
 
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the known parameters. A task has no `priority`: all its jobs have the same."""
-        if self.options is None:
-            return PARAMETERS
-        return (*(name for name in PARAMETERS if name != "priority"), *self.options)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
@@ -133,7 +126,10 @@ def _form(
     request_id = document.get("id")
     if not isinstance(request_id, str | None) or len(request_id or "") > MAX_ID_CHARACTERS:
         raise InvalidTensor(f"id must be a string of at most {MAX_ID_CHARACTERS} characters")
-    unknown = (name for name in parameters if name not in expected.parameters)
+    accepted = {*PARAMETERS, *(expected.options or ())}
+    if expected.options is not None:
+        accepted.discard("priority")  # all jobs of a task have the same
+    unknown = (name for name in parameters if name not in accepted)
     return ReplyForm(
         outputs=tuple(own),
         binary=frozenset(raw),
