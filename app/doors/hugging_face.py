@@ -102,15 +102,11 @@ async def classify_texts(
     _refuse_unknown(asked.model_extra or {}, WITHOUT_EFFECT)
     if asked.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is supported")
-    answer = await classify(
-        services, [body.inputs] if isinstance(body.inputs, str) else body.inputs, routing
-    )
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    answer = await classify(services, texts, routing)
     replies = [
-        [
-            {"label": label, "score": round(score, 7)}
-            for label, _, score in result.scores[: asked.top_k]
-        ]
-        for result in answer.value
+        [{"label": name, "score": round(score, 7)} for name, _, score in each.scores[: asked.top_k]]
+        for each in answer.value
     ]
     return Response(orjson.dumps(replies), media_type=JSON, headers=answer_headers(answer))
 
@@ -143,8 +139,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     asked = document.get("parameters")
-    if asked is None:
-        asked = {}
+    asked = {} if asked is None else asked
     if not isinstance(asked, dict):
         raise refused("parameters", "must be an object")
     _refuse_unknown(asked, PICTURE_PARAMETERS)

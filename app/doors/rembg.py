@@ -94,9 +94,8 @@ def translate(
     for name, (default, most) in MATTING.items():
         value = _whole(fields, name, default, most)
         if matting and value != default:
-            raise refused(
-                name, f"a=true has no such threshold on this server; leave it at {default}"
-            )
+            why = f"a=true has no such threshold on this server; leave it at {default}"
+            raise refused(name, why)
     only_mask = _flag(fields, "om")
     options = {
         "output": "mask" if only_mask else "cutout",

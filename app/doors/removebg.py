@@ -128,9 +128,8 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
                 for quoted in (b"%%%02X" % character, b"%%%02x" % character):
                     value = value.replace(quoted, bytes((character,)))
             if b"%" in value:
-                raise refused(
-                    "image_file_b64", "must be base64 without other percent-encoded characters"
-                )
+                why = "must be base64 without other percent-encoded characters"
+                raise refused("image_file_b64", why)
             fields["image_file_b64"] = value
             continue
         if len(pair) > 3 * FIELD_TEXT_BYTES:
@@ -288,9 +287,8 @@ def _colour(text: str) -> tuple[str, bool]:
 def _shadow(fields: Mapping[str, str]) -> dict[str, str]:
     kind = fields.get("shadow_type", "drop" if _flag(fields, "add_shadow") else "none")
     if kind not in SHADOWS:
-        raise refused(
-            "shadow_type", f"must be one of {', '.join(SHADOWS)}; others are not supported"
-        )
+        why = f"must be one of {', '.join(SHADOWS)}; others are not supported"
+        raise refused("shadow_type", why)
     opacity = fields.get("shadow_opacity")
     if kind == "none" or opacity == "0":
         return {}

@@ -84,9 +84,8 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
     if not inputs:
         raise TextEmpty("inputs cannot be empty")
     if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
-        raise refused(
-            "inputs", 'pairs such as ["a","b"] are not supported; a batch is [["a"],["b"]]'
-        )
+        why = 'pairs such as ["a","b"] are not supported; a batch is [["a"],["b"]]'
+        raise refused("inputs", why)
     texts = []
     for each in inputs:
         texts_only = isinstance(each, list) and all(isinstance(text, str) for text in each)

@@ -81,11 +81,9 @@ def router() -> APIRouter:
     """Build the routes for health, metadata, configuration, statistics and model control."""
     routes = APIRouter()
     health: dict[str, Any] = {"tags": ["health"], "route_class_override": TaskRoute}
-    unready = documented(503, form=PROTOCOL)
     routes.add_api_route("/v2/health/live", live, operation_id="serverLive", **health)
-    routes.add_api_route(
-        "/v2/health/ready", ready, operation_id="serverReady", responses=unready, **health
-    )
+    health["responses"] = documented(503, form=PROTOCOL)
+    routes.add_api_route("/v2/health/ready", ready, operation_id="serverReady", **health)
     missing = documented(404, 503, form=PROTOCOL)
     routes.add_api_route("/v2", server_metadata, operation_id="serverMetadata", tags=["v2"])
     # Added first: otherwise the route of one model would take `stats` as a model's name.
