@@ -7,7 +7,7 @@ never ours.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -228,24 +228,25 @@ def _opened(
     Only a group of lower precision may be rejected.
     """
     groups = {each.group.name: each.group for each in variants}
-    opened = open_groups(
-        files,
-        list(groups.values()),
-        open_predictor=OPEN,
-        selftest=files.selftest(agreement_of(files.info())),
-        count=lambda group: cores // group.threads,
-    )
-    with closing(opened):
-        for name, reason in opened.refused.items():
+    with ExitStack() as stack:
+        opened, refused = open_groups(
+            files,
+            list(groups.values()),
+            stack=stack,
+            open_predictor=OPEN,
+            selftest=files.selftest(agreement_of(files.info())),
+            count=lambda group: cores // group.threads,
+        )
+        for name, reason in refused.items():
             if not (groups[name].program or "bfloat16" in groups[name].options):
                 raise BackendError(f"{name} cannot be measured: {reason}")
         yield (
             {
-                each.label: [each.of(one) for one in opened.predictors[each.group.name]]
+                each.label: [each.of(one) for one in opened[each.group.name]]
                 for each in variants
-                if each.group.name not in opened.refused
+                if each.group.name not in refused
             },
-            opened.refused,
+            refused,
         )
 
 

@@ -52,11 +52,11 @@ from app.evidence.comparison.plot import (
 from app.evidence.comparison.result import (
     Comparison,
     columns,
+    compare,
     comparison_rows,
     reasons,
     seconds,
 )
-from app.evidence.comparison.run import compare
 from app.observability.build_info import describe_machine
 from app.tasks.task import comparison_of
 
@@ -156,14 +156,15 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
         plot_claims([table], args.docs / plot)
         claims += _claims(table, plot)
     repository = open_repository(args.repository)
+    versions = [(read_version(repository, name, None), n) for name, n in REQUESTS_FOR_DOCS.items()]
     compared = [
         compare(
-            read_version(repository, model, None),
+            files,
             requests=min(args.requests or most, most),
             open_predictor=ProcessBackend(nice=0),
-            comparison_of=comparison_of,
+            task=comparison_of(files.info()),
         )
-        for model, most in REQUESTS_FOR_DOCS.items()
+        for files, most in versions
     ]
     comparisons: list[str] = []
     for found in compared:

@@ -10,8 +10,7 @@ from app.cli.shared import add_repository_option, open_repository, read_version,
 from app.contracts.errors import ConfigError
 from app.engine.backends.process import ProcessBackend
 from app.evidence.comparison.plot import check_plot, plot_comparison
-from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
-from app.evidence.comparison.run import compare
+from app.evidence.comparison.result import columns, compare, comparison_rows, reasons, recommend
 from app.tasks.task import comparison_of
 
 REQUESTS = 20
@@ -79,7 +78,7 @@ def _compare(args: argparse.Namespace) -> int:
         requests=args.requests or REQUESTS,
         concurrent=not args.alone,
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=comparison_of,
+        task=comparison_of(files.info()),
     )
     print(f"{found.model}@{found.version} on {found.machine}")
     print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")

@@ -13,8 +13,7 @@ from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import ConfigError
 from app.contracts.resources import available_cores
 from app.engine.backends.process import ProcessBackend
-from app.evidence.comparison.result import columns, comparison_rows, reasons, recommend
-from app.evidence.comparison.run import compare
+from app.evidence.comparison.result import columns, compare, comparison_rows, reasons, recommend
 from app.evidence.comparison.search import (
     Search,
     explain,
@@ -72,7 +71,7 @@ def _choose_group(args: argparse.Namespace) -> int:
         groups=names,
         requests=REQUESTS,
         open_predictor=ProcessBackend(nice=0),
-        comparison_of=comparison_of,
+        task=comparison_of(files.info()),
     )
     print(columns(comparison_rows(found)) + "\n")
     print("\n".join(reasons(found)))

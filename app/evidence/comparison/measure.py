@@ -1,16 +1,18 @@
 """Opens predictors for a comparison and measures several groups in turn."""
 
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Protocol
 
 from app.contracts.errors import ConfigError, PaddlepoolError
-from app.contracts.ports import Clock, Predictor, PredictorFactory, ServedModelInfo
+from app.contracts.ports import Clock, Predictor, PredictorFactory
 from app.contracts.tensors import Tensors
 from app.evidence.verdict.proof import Runs, Timed, interleave
 from app.models.repository.config import InstanceGroup
@@ -36,15 +38,6 @@ class TaskComparison(Protocol):
         """How well the meanings of two sets of outputs agree, from 0 to 1."""
 
 
-ComparisonOf = Callable[[ServedModelInfo], TaskComparison | None]
-"""A function that returns the comparison of a model's task, or None if it has none."""
-
-
-def golden_test(files: ModelFiles, task: TaskComparison | None) -> SelfTest:
-    """A version's self-test with the task's measure of agreement. Raises ManifestError."""
-    return files.selftest(None if task is None else task.agreement)
-
-
 def choose_samples(
     task: TaskComparison | None, files: Sequence[Path], selftest: SelfTest
 ) -> list[Sample]:
@@ -63,47 +56,37 @@ def choose_samples(
     return samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    predictors: dict[str, list[Predictor]]
-    refused: dict[str, str]
-
-    def close(self) -> None:
-        for predictors in self.predictors.values():
-            for predictor in predictors:
-                predictor.close()
-
-
 def open_groups(
     files: ModelFiles,
-    groups: list[InstanceGroup],
+    groups: Sequence[InstanceGroup],
     *,
+    stack: ExitStack,
     open_predictor: PredictorFactory,
     selftest: SelfTest,
     count: Callable[[InstanceGroup], int] = lambda _: 1,
-    opened_one: Callable[[], None] = lambda: None,
-) -> Opened:
-    """Open `count(group)` predictors of each group.
+    opened_one: Callable[[], object] = lambda: None,
+) -> tuple[dict[str, list[Predictor]], dict[str, str]]:
+    """Open `count(group)` predictors of each group; `stack` closes them.
 
-    A group that cannot be opened is listed in `refused` with the reason; no error is raised.
+    Returns the predictors by group, and the reason for each group that cannot be opened.
     """
-    opened = Opened(predictors={}, refused={})
-    try:
-        for group in groups:
-            test = selftest.judging(group)
-            predictors = opened.predictors[group.name] = []
+    opened: dict[str, list[Predictor]] = {}
+    refused: dict[str, str] = {}
+    for group in groups:
+        test = selftest.judging(group)
+        predictors: list[Predictor] = []
+        with ExitStack() as own:
             try:
                 for _ in range(count(group)):
-                    predictors.append(test.opened(open_predictor, files.spec(group)))
+                    predictor = test.opened(open_predictor, files.spec(group))
+                    predictors.append(own.enter_context(closing(predictor)))
                     opened_one()
             except PaddlepoolError as error:
-                for predictor in opened.predictors.pop(group.name):
-                    predictor.close()
-                opened.refused[group.name] = error.message
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+                refused[group.name] = error.message
+                continue
+            stack.push(own.pop_all())
+        opened[group.name] = predictors
+    return opened, refused
 
 
 RUN_SECONDS = 120.0
@@ -130,7 +113,7 @@ def measure_single(
     *,
     requests: int,
     warm_up: Sequence[Sample] | None = None,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], object] = lambda: None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Runs]:
     """Run each group `requests` times, one run at a time, cycling through the samples.
@@ -165,19 +148,19 @@ def measure_concurrent(
     samples: Sequence[Sample],
     *,
     requests: int,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[], object] = lambda: None,
 ) -> dict[str, Load]:
     """Run each group at least `requests` times, in slices, with all its predictors busy."""
     loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
-    names = list(predictors)
-    for slice_number in range(SLICES):
-        start = slice_number % len(names)
-        for name in names[start:] + names[:start]:
+    turns = deque(predictors)
+    for _ in range(SLICES):
+        for name in turns:
             load = loads[name]
             runs = runs_of_slice(requests, load.instances)
             began = time.perf_counter()
             load.seconds += _busy(predictors[name], samples, runs, tick)
             load.wall_seconds += time.perf_counter() - began
+        turns.rotate(-1)
     return loads
 
 
@@ -185,28 +168,25 @@ def _busy(
     predictors: Sequence[Predictor],
     samples: Sequence[Sample],
     requests: int,
-    tick: Callable[[], None],
+    tick: Callable[[], object],
 ) -> list[float]:
-    """Make `requests` runs and return their seconds.
+    """Make `requests` runs, each on a free predictor, and return their seconds."""
+    free: SimpleQueue[Predictor] = SimpleQueue()
+    for each in predictors:
+        free.put(each)
 
-    The predictors share the runs; each predictor has its own thread.
-    """
-    lock, numbers = threading.Lock(), iter(range(requests))
-    seconds: list[float] = []
-
-    def client(predictor: Predictor) -> None:
-        while True:
-            with lock:
-                number = next(numbers, None)
-            if number is None:
-                return
+    def timed(number: int) -> float:
+        predictor = free.get()
+        try:
             began = time.perf_counter()
             predictor.run(samples[number % len(samples)][1], timeout=RUN_SECONDS)
-            took = time.perf_counter() - began
-            with lock:
-                seconds.append(took)
-                tick()
+            return time.perf_counter() - began
+        finally:
+            free.put(predictor)
 
+    seconds = []
     with ThreadPoolExecutor(len(predictors)) as clients:
-        list(clients.map(client, predictors))
+        for took in clients.map(timed, range(requests)):
+            seconds.append(took)
+            tick()
     return seconds

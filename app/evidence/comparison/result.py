@@ -1,18 +1,36 @@
-"""A finished comparison: one row per group, the recommended group, and both as text."""
+"""Compares a model's instance groups: measures them, recommends one, and shows both as text."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 from tqdm.utils import disp_len
 
+from app.contracts.errors import BackendError, ConfigError
+from app.contracts.ports import PredictorFactory
+from app.contracts.resources import available_cores, available_memory
 from app.contracts.status import Candidate
 from app.contracts.tensors import largest_difference, mean_difference
-from app.evidence.comparison.measure import Load, TaskComparison
+from app.evidence.comparison.measure import (
+    SLICES,
+    Load,
+    TaskComparison,
+    choose_samples,
+    measure_concurrent,
+    measure_single,
+    open_groups,
+    runs_of_slice,
+)
 from app.evidence.verdict.proof import GAIN, Runs, best_of, clearly_faster, judge
-from app.models.repository.config import Budget, InstanceGroup, ModelConfig
+from app.models.repository.config import Budget, ModelConfig
+from app.models.repository.layout import ModelFiles
+from app.observability.build_info import describe_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +107,91 @@ class Comparison:
         )
 
 
+def compare(
+    files: ModelFiles,
+    *,
+    open_predictor: PredictorFactory,
+    task: TaskComparison | None,
+    groups: Sequence[str] = (),
+    inputs: Sequence[Path] = (),
+    requests: int = 20,
+    concurrent: bool = True,
+) -> Comparison:
+    """Compare the named groups, or all, alone and, if `concurrent`, with every core busy.
+
+    The baseline is the default group, or the first named group if the default group is not named.
+    Raises ConfigError for unknown groups or inputs, BackendError if the baseline is refused.
+    """
+    config = files.config
+    known = [group.name for group in config.instance_group]
+    for name in groups:
+        if name not in known:
+            raise ConfigError(f"there is no instance group {name!r}, there are {', '.join(known)}")
+    if groups and config.default_group not in groups:
+        config = config.model_copy(update={"default_group": groups[0]})
+    chosen = [group for group in config.instance_group if group.name in (groups or known)]
+    selftest = files.selftest(task.agreement if task else None)
+    samples = choose_samples(task, inputs, selftest)
+    cores = available_cores()
+    loads: dict[str, Load] = {}
+    not_busy: dict[str, str] = {}
+    with ExitStack() as stack:
+        opened = partial(
+            open_groups, files, stack=stack, open_predictor=open_predictor, selftest=selftest
+        )
+        with _progress(len(chosen), "opening", "group") as bar:
+            predictors, refused = opened(chosen, opened_one=bar.update)
+        if config.default_group in refused:
+            kind = "default" if config is files.config else "first"
+            raise BackendError(
+                f"the {kind} group {config.default_group} cannot run: "
+                f"{refused[config.default_group]}"
+            )
+        alone = {name: several[0] for name, several in predictors.items()}
+        with _progress(len(alone) * requests, "alone", "run") as bar:
+            runs = measure_single(alone, samples, requests=requests, tick=bar.update)
+        resident = {name: predictor.resident_bytes() for name, predictor in alone.items()}
+        if concurrent:
+            # Open more predictors until every core has a thread, in half of the free memory.
+            more = {name: max(1, int(cores) // config.group(name).threads) - 1 for name in alone}
+            room = available_memory() // 2
+            for name, count in more.items():
+                if count * resident[name] > room:
+                    not_busy[name] = "not enough memory to keep every core busy"
+                else:
+                    room -= count * resident[name]
+            fitting = [config.group(name) for name in alone if name not in not_busy]
+            total = sum(more[group.name] for group in fitting)
+            with _progress(total, "opening", "process") as bar:
+                extra, failed = opened(
+                    fitting, count=lambda group: more[group.name], opened_one=bar.update
+                )
+            not_busy |= failed
+            busy = {name: [alone[name], *others] for name, others in extra.items()}
+            total = SLICES * sum(runs_of_slice(requests, len(each)) for each in busy.values())
+            with _progress(total, "all cores", "run") as bar:
+                loads = measure_concurrent(busy, samples, requests=requests, tick=bar.update)
+    return Comparison(
+        model=files.name,
+        version=files.version,
+        weights_sha256=files.manifest.files[files.manifest.params or files.manifest.program].sha256,
+        machine=describe_machine(cores=cores),
+        cores=cores,
+        samples=tuple(name for name, _ in samples),
+        default_group=config.default_group,
+        agreement_name=task.agreement_name if task else None,
+        groups=group_results(
+            config, runs, loads=loads, resident=resident, task=task, tolerance=selftest.tolerance
+        ),
+        refused=refused,
+        not_busy=not_busy,
+    )
+
+
+def _progress(total: int, what: str, unit: str) -> "tqdm[Any]":
+    return tqdm(total=total, desc=what, unit=unit, leave=False, disable=None)
+
+
 def group_results(
     config: ModelConfig,
     runs: Mapping[str, Runs],
@@ -100,13 +203,20 @@ def group_results(
 ) -> tuple[GroupResult, ...]:
     """One row per group, slowest first. `tolerance` is the self-test's."""
     default = runs[config.default_group]
-    medians = {name: _quantile(each.seconds, 0.5) for name, each in runs.items()}
-    slowest = max(medians.values())
+    medians = {name: float(np.median(each.seconds)) for name, each in runs.items()}
     rows = []
     for name, each in runs.items():
-        group, load = config.group(name), loads.get(name)
-        base, effective, reason = _proof(config, group, runs)
+        group = config.group(name)
+        base = config.base_of(name)
+        if base is None or base not in runs:
+            base = config.default_group
+        verdict = None if base == name else judge(each, runs[base], base=base)
         pairs = list(zip(each.outputs, default.outputs, strict=True))
+        busy: dict[str, Any] = {}
+        if load := loads.get(name):
+            p50, p95 = map(float, np.quantile(load.seconds, (0.5, 0.95)))
+            busy = {"concurrent_p50_seconds": p50, "concurrent_p95_seconds": p95}
+            busy |= {"instances": load.instances, "concurrent_per_second": load.per_second}
         rows.append(
             GroupResult(
                 group=name,
@@ -114,42 +224,23 @@ def group_results(
                 threads=group.threads,
                 requests=len(each.seconds),
                 p50_seconds=medians[name],
-                p95_seconds=_quantile(each.seconds, 0.95),
+                p95_seconds=float(np.quantile(each.seconds, 0.95)),
                 ratio_to_default=medians[name] / medians[config.default_group],
-                ratio_to_slowest=medians[name] / slowest,
+                ratio_to_slowest=medians[name] / max(medians.values()),
                 max_abs_drift=max(largest_difference(a, b) for a, b in pairs),
                 mean_difference=float(np.mean([mean_difference(a, b) for a, b in pairs])),
                 agreement=float(np.mean([task.agreement(a, b) for a, b in pairs]))
                 if task is not None
                 else None,
                 budget=group.budget or Budget(mean_difference=group.tolerance or tolerance),
-                base=base,
-                effective=effective,
-                reason=reason,
+                base=base if verdict else None,
+                effective=verdict.effective if verdict else None,
+                reason=verdict.reason if verdict else "it is the reference of the other groups",
                 resident_bytes=resident[name],
-                instances=load.instances if load else None,
-                concurrent_p50_seconds=_quantile(load.seconds, 0.5) if load else None,
-                concurrent_p95_seconds=_quantile(load.seconds, 0.95) if load else None,
-                concurrent_per_second=load.per_second if load else None,
+                **busy,
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.p50_seconds))
-
-
-def _proof(
-    config: ModelConfig, group: InstanceGroup, runs: Mapping[str, Runs]
-) -> tuple[str | None, bool | None, str]:
-    base = config.base_of(group.name)
-    if base is None or base not in runs:
-        base = config.default_group
-    if base == group.name:
-        return None, None, "it is the reference of the other groups"
-    verdict = judge(runs[group.name], runs[base], base=base)
-    return base, verdict.effective, verdict.reason
-
-
-def _quantile(seconds: Sequence[float], share: float) -> float:
-    return float(np.quantile(seconds, share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +259,17 @@ def recommend(
 
     Groups are compared by their throughput on all cores. If that was not measured for every group,
     all are compared by the inverse of a single request's median time. A group is rejected if it is
-    beyond its budget, is no candidate, or has a 95th percentile above `p95_seconds`.
+    beyond its budget, is no candidate, or has a 95th percentile above `p95_seconds`. If the default
+    group is rejected, the others need not be faster.
     """
     results = {each.group: each for each in found.groups}
     default = results[found.default_group]
     together = all(each.concurrent_per_second for each in found.groups)
+    rates = {
+        name: (together and each.concurrent_per_second) or 1 / each.p50_seconds
+        for name, each in results.items()
+    }
+    gains = {name: rate / rates[default.group] for name, rate in rates.items()}
     objections = {
         name: next(_objections(each, default, config, p95_seconds), "")
         for name, each in results.items()
@@ -181,37 +278,36 @@ def recommend(
         reason = "; ".join(f"{name}: {why}" for name, why in objections.items())
         return Recommendation(group=default.group, reason=reason, fit=False)
     candidates = [
-        _candidate(each, default, together, why, unless_faster=not objections[default.group])
-        for name, why in objections.items()
-        if (each := results[name]) is not default
+        Candidate(
+            group=name,
+            fit=not objections[name]
+            and (clearly_faster(gains[name]) or bool(objections[default.group])),
+            reason=objections[name],
+            gain=gains[name],
+            seconds=each.concurrent_p50_seconds if together else each.p50_seconds,
+            resident_bytes=each.resident_bytes,
+        )
+        for name, each in results.items()
+        if each is not default
     ]
     chosen = best_of(candidates, config.lower_precision())
     best = default if chosen is None else results[chosen.group]
-    reason = _describe_choice(best, default, found, together)
-    faster = [
-        name
-        for name, why in objections.items()
-        if why and _rate(results[name], together) > _rate(best, together)
-    ]
+    if len(results) == 1:
+        reason = "no other group ran"
+    elif best is default:
+        reason = f"no other group with the same answers is {GAIN - 1:.0%} faster"
+    else:
+        what = "requests a second on all cores" if together else "speed of one request"
+        reason = f"{gains[best.group]:.2f} × the {what} of {default.group}"
+        reason += f", p50 × {best.ratio_to_default:.2f}"
+        reason += f", mean difference {best.mean_difference:.1e}"
+        if best.agreement is not None:
+            reason += f", {found.agreement_name} {best.agreement:.4f}"
+    faster = [name for name, why in objections.items() if why and rates[name] > rates[best.group]]
     if faster:
-        name = max(faster, key=lambda name: _rate(results[name], together))
+        name = max(faster, key=rates.__getitem__)
         reason += f"; {name} would be faster, but {objections[name]}"
     return Recommendation(group=best.group, reason=reason)
-
-
-def _candidate(
-    each: GroupResult, default: GroupResult, together: bool, why: str, *, unless_faster: bool
-) -> Candidate:
-    """Turn a result into a candidate. With `unless_faster`, it is unfit unless clearly faster."""
-    gain = _rate(each, together) / _rate(default, together)
-    return Candidate(
-        group=each.group,
-        fit=not why and (clearly_faster(gain) or not unless_faster),
-        reason=why,
-        gain=gain,
-        seconds=each.concurrent_p50_seconds if together else each.p50_seconds,
-        resident_bytes=each.resident_bytes,
-    )
 
 
 def _objections(
@@ -232,31 +328,9 @@ def _objections(
         yield f"its answers agree by {each.agreement:.3f}, limit {least:g}"
 
 
-def _rate(each: GroupResult, together: bool) -> float:
-    if together and each.concurrent_per_second:
-        return each.concurrent_per_second
-    return 1 / each.p50_seconds
-
-
-def _describe_choice(
-    best: GroupResult, default: GroupResult, found: Comparison, together: bool
-) -> str:
-    if len(found.groups) == 1:
-        return "no other group ran"
-    if best is default:
-        return f"no other group with the same answers is {GAIN - 1:.0%} faster"
-    what = "requests a second on all cores" if together else "speed of one request"
-    text = f"{_rate(best, together) / _rate(default, together):.2f} × the {what}"
-    text = f"{text} of {default.group}, p50 × {best.ratio_to_default:.2f}"
-    text += f", mean difference {best.mean_difference:.1e}"
-    if best.agreement is not None:
-        text += f", {found.agreement_name} {best.agreement:.4f}"
-    return text
-
-
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns two spaces apart."""
-    widths = [max(disp_len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(map(disp_len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(
             cell + " " * (width - disp_len(cell)) for cell, width in zip(row, widths, strict=True)
@@ -267,37 +341,31 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def comparison_rows(found: Comparison) -> list[list[str]]:
-    concurrent = any(each.concurrent_per_second is not None for each in found.groups)
-    head = ["group", "threads", "p50", "p95", "× default", "speed-up", "drift", "mean difference"]
-    head += [found.agreement_name] if found.agreement_name else []
-    head += ["effective", "memory"]
-    head += ["busy: instances", "busy: p50", "busy: per second"] if concurrent else []
-    return [head, *(_row(found, each, concurrent) for each in found.groups)]
+    rows = [_row(found, each) for each in found.groups]
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
-def _row(found: Comparison, each: GroupResult, concurrent: bool) -> list[str]:
-    default = " (default)" if each.group == found.default_group else ""
-    cells = [
-        each.group + default,
-        str(each.threads),
-        seconds(each.p50_seconds),
-        seconds(each.p95_seconds),
-        f"{each.ratio_to_default:.2f}",
-        f"{1 / each.ratio_to_slowest:.1f}",
-        f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
-        f"{each.mean_difference:.1e}" if each.mean_difference else "0",
-    ]
+def _row(found: Comparison, each: GroupResult) -> dict[str, str]:
+    """The cells of a group by the heads of their columns."""
+    cells = {
+        "group": each.group + (" (default)" if each.group == found.default_group else ""),
+        "threads": str(each.threads),
+        "p50": seconds(each.p50_seconds),
+        "p95": seconds(each.p95_seconds),
+        "× default": f"{each.ratio_to_default:.2f}",
+        "speed-up": f"{1 / each.ratio_to_slowest:.1f}",
+        "drift": f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
+        "mean difference": f"{each.mean_difference:.1e}" if each.mean_difference else "0",
+    }
     if found.agreement_name:
-        cells.append("-" if each.agreement is None else f"{each.agreement:.4f}")
-    effective = {True: "yes", False: "NO", None: "unproven"}[each.effective]
-    cells += [effective, f"{each.resident_bytes / 1e6:.0f} MB"]
-    if concurrent:
-        busy = each.concurrent_p50_seconds, each.concurrent_per_second
-        cells += (
-            ["-", "-", "-"]
-            if busy[0] is None or busy[1] is None
-            else [str(each.instances), seconds(busy[0]), f"{busy[1]:.2f}"]
-        )
+        cells[found.agreement_name] = "-" if each.agreement is None else f"{each.agreement:.4f}"
+    cells["effective"] = {True: "yes", False: "NO", None: "unproven"}[each.effective]
+    cells["memory"] = f"{each.resident_bytes / 1e6:.0f} MB"
+    if any(one.concurrent_per_second is not None for one in found.groups):
+        p50, rate = each.concurrent_p50_seconds, each.concurrent_per_second
+        cells["busy: instances"] = "-" if each.instances is None else str(each.instances)
+        cells["busy: p50"] = "-" if p50 is None else seconds(p50)
+        cells["busy: per second"] = "-" if rate is None else f"{rate:.2f}"
     return cells
 
 

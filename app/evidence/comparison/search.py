@@ -3,8 +3,6 @@
 Candidates get synthetic load through the server's own engine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,26 +10,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from app.contracts.errors import ConfigError
-from app.contracts.ports import PredictorFactory
+from app.contracts.ports import PredictorFactory, ServedModelInfo
 from app.contracts.resources import available_memory
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext
 from app.engine.registry.model import ServedModel
-from app.evidence.comparison.measure import ComparisonOf, choose_samples, golden_test
+from app.evidence.comparison.measure import TaskComparison, choose_samples
 from app.evidence.verdict.proof import fastest_of
-from app.models.repository.config import (
-    AUTO,
-    DynamicBatching,
-    ModelConfig,
-    Warmup,
-    load_config,
-    parse_config,
-)
+from app.models.repository.config import AUTO, DynamicBatching, Warmup, load_config, parse_config
 from app.models.repository.files import write_atomically
 from app.models.repository.layout import ModelFiles
 from app.observability.metrics import Metrics
@@ -82,18 +73,18 @@ def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate
 
 
 def batch_candidates(best: Candidate) -> list[Candidate]:
-    return [Candidate(batch, best.threads, best.count, best.buckets) for batch in BATCHES]
+    return [replace(best, batch=batch) for batch in BATCHES]
 
 
 def bucket_candidates(best: Candidate) -> list[Candidate]:
     """Other sets of length buckets with the same maximum: one, half and twice as many."""
-    if not best.buckets:
-        return []
     lengths = best.buckets
+    if not lengths:
+        return []
     between = [(low + high) // 2 for low, high in pairwise(lengths)]
     every_other = lengths[::-1][::2][::-1]
     found = {lengths[-1:], every_other, tuple(sorted({*lengths, *between}))} - {lengths}
-    return [Candidate(best.batch, best.threads, best.count, each) for each in sorted(found)]
+    return [replace(best, buckets=each) for each in sorted(found)]
 
 
 def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None:
@@ -132,10 +123,6 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
     return lines
 
 
-if TYPE_CHECKING:
-    import tomlkit
-
-
 def write_group(path: Path, candidate: Candidate, *, inputs: Sequence[str]) -> None:
     """Set the default group's count and threads, the batch size and, for texts, the buckets.
 
@@ -144,23 +131,16 @@ def write_group(path: Path, candidate: Candidate, *, inputs: Sequence[str]) -> N
     config, document = load_config(path), _parsed(path)
     import tomlkit
 
-    for group in document.get("instance_group", []):
-        if group["name"] == config.default_group:
-            group["count"], group["threads"] = candidate.count, candidate.threads
-            break
-    else:
-        raise ConfigError(f"{path.parent.name}/config.toml lists no group {config.default_group!r}")
+    group = _table(document, config.default_group, path)
+    group["count"], group["threads"] = candidate.count, candidate.threads
     document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = candidate.batch
     if candidate.buckets and candidate.buckets != tuple(config.parameters.get("buckets", ())):
         document["parameters"]["buckets"] = list(candidate.buckets)
-        warmups = tomlkit.aot()
+        document["warmup"] = tomlkit.aot()
         for bucket in candidate.buckets:
             shapes = tomlkit.inline_table()
             shapes.update({name: [1, bucket] for name in inputs})
-            table = tomlkit.table()
-            table["shapes"] = shapes
-            warmups.append(table)
-        document["warmup"] = warmups
+            document["warmup"].append(tomlkit.table().add("shapes", shapes))
     _write(path, document)
 
 
@@ -171,23 +151,20 @@ def write_default_group(path: Path, name: str) -> None:
     demand from then on. Raises ConfigError.
     """
     config, document = load_config(path), _parsed(path)
-    old = config.default_group
-    tables = {str(group["name"]): group for group in document.get("instance_group", [])}
-    if name not in tables:
-        raise ConfigError(f"{path.parent.name}/config.toml lists no group {name!r}")
+    chosen = _table(document, name, path)
     if document.get("default_group") == AUTO:  # replace its comment, which explains "auto"
         document["default_group"].comment("by paddlepool tune; was auto")
     document["default_group"] = name
-    chosen = tables[name]
     chosen.pop("start", None)
-    if old in tables and old != name:
-        budget = config.group(old).count * config.group(old).threads
-        chosen["count"] = max(1, budget // config.group(name).threads)
-        tables[old]["start"] = "on_demand"
+    old = config.group(config.default_group)
+    if old.name != name:
+        chosen["count"] = max(1, config.count_of_threads(name))
+        _table(document, old.name, path)["start"] = "on_demand"
     _write(path, document)
 
 
-def _parsed(path: Path) -> tomlkit.TOMLDocument:
+def _parsed(path: Path) -> Any:
+    """The file as a tomlkit document, which keeps its comments."""
     try:
         import tomlkit
     except ImportError as error:
@@ -200,28 +177,20 @@ def _parsed(path: Path) -> tomlkit.TOMLDocument:
         raise ConfigError(f"{path.parent.name} has no config.toml to write to") from error
 
 
-def _write(path: Path, document: tomlkit.TOMLDocument) -> None:
+def _table(document: Any, group: str, path: Path) -> Any:
+    for table in document.get("instance_group", []):
+        if table["name"] == group:
+            return table
+    raise ConfigError(f"{path.parent.name}/config.toml lists no group {group!r}")
+
+
+def _write(path: Path, document: Any) -> None:
     text = document.as_string().encode()
     parse_config(text)
     write_atomically(path, text)
 
 
 REQUEST_SECONDS = 120.0
-
-
-def with_candidate(config: ModelConfig, candidate: Candidate) -> ModelConfig:
-    """A copy with the configuration of `candidate`, and with the default group only."""
-    group = config.group(config.default_group).model_copy(
-        update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
-    )
-    buckets = {"buckets": list(candidate.buckets)} if candidate.buckets else {}
-    return config.model_copy(
-        update={
-            "instance_group": (group,),
-            "dynamic_batching": DynamicBatching(max_batch_size=candidate.batch, max_queue_size=64),
-            "parameters": config.parameters | buckets,
-        }
-    )
 
 
 @dataclass(slots=True)
@@ -273,9 +242,9 @@ class Search:
     cores: int
     seconds: float
     open_predictor: PredictorFactory
-    comparison_of: ComparisonOf
-    tick: Callable[[], None] = lambda: None
-    say: Callable[[str], None] = lambda _: None
+    comparison_of: Callable[[ServedModelInfo], TaskComparison | None]
+    tick: Callable[[], object] = lambda: None
+    say: Callable[[str], object] = lambda _: None
 
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
         """The choice (None if nothing is fast enough) and everything that was measured."""
@@ -302,8 +271,7 @@ class Search:
                 for each in loaded:
                     await each.run(self.seconds / ROUNDS)
                     self.tick()
-            outcomes = [each.outcome() for each in loaded]
-        return outcomes
+            return [each.outcome() for each in loaded]
 
     def _fits_memory(
         self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]
@@ -318,23 +286,33 @@ class Search:
     @asynccontextmanager
     async def opened(self, candidate: Candidate) -> AsyncIterator[CandidateUnderLoad]:
         """Serve a candidate in the block; its predictors are warm and have passed self-tests."""
-        config = with_candidate(self.files.config, candidate)
-        files = replace(self.files, config=config)
+        config = self.files.config
+        group = config.group(config.default_group).model_copy(
+            update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
+        )
+        changes = {
+            "instance_group": (group,),
+            "dynamic_batching": DynamicBatching(max_batch_size=candidate.batch, max_queue_size=64),
+        }
+        if candidate.buckets:
+            changes["parameters"] = config.parameters | {"buckets": list(candidate.buckets)}
+        files = replace(self.files, config=config.model_copy(update=changes))
         task = self.comparison_of(files.info())
+        agreement = None if task is None else task.agreement
         # A job has one row; a batch is made of jobs.
         jobs = [
             {name: array[:1] for name, array in inputs.items()}
-            for _, inputs in choose_samples(task, (), golden_test(files, task))
+            for _, inputs in choose_samples(task, (), files.selftest(agreement))
         ]
         shapes = {tuple((name, array.shape) for name, array in job.items()) for job in jobs}
         warmups = tuple(Warmup(shapes=dict(each)) for each in sorted(shapes))
         model = ServedModel(
-            replace(files, config=config.model_copy(update={"warmup": warmups})),
+            replace(files, config=files.config.model_copy(update={"warmup": warmups})),
             context=EngineContext(
                 open_predictor=self.open_predictor,
                 observer=Metrics(build={}),
                 max_resident_bytes=1 << 40,
-                agreement_of=lambda _info: None if task is None else task.agreement,
+                agreement_of=lambda _info: agreement,
             ),
         )
         try:

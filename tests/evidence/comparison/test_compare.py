@@ -14,8 +14,7 @@ from app.contracts.errors import BackendError
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors
 from app.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
-from app.evidence.comparison.result import Comparison, group_results, recommend
-from app.evidence.comparison.run import compare
+from app.evidence.comparison.result import Comparison, compare, group_results, recommend
 from app.models.repository.layout import ModelFiles
 from tests.engine.fakes import FakeFactory, FakePredictor, ManualClock, doubled, row
 
@@ -76,7 +75,7 @@ def compared(files: ModelFiles, open_predictor: Any, **options: Any) -> Comparis
     return compare(
         files,
         open_predictor=open_predictor,
-        comparison_of=lambda info: None,
+        task=None,
         requests=2,
         concurrent=False,
         **options,
@@ -117,15 +116,16 @@ def test_a_group_that_cannot_be_opened_whole_is_closed(
             raise error
         return factory(spec)
 
-    with contextlib.suppress(KeyboardInterrupt):
-        opened = open_groups(
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        _, refused = open_groups(
             double,
             [double.config.group("main")],
+            stack=stack,
             open_predictor=open_predictor,  # type: ignore[arg-type]
             selftest=double.selftest(),
             count=lambda _group: 2,
         )
-        assert opened.refused == {"main": "no room"}
+        assert refused == {"main": "no room"}
     assert all(predictor.closed.is_set() for predictor in factory.opened)
     assert len(factory.opened) == 1
 
