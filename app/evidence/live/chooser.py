@@ -9,21 +9,42 @@ short.
 import asyncio
 import logging
 import math
+import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from app.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
 from app.contracts.ports import Clock
 from app.contracts.resources import available_memory
 from app.contracts.status import CANNOT_START, Candidate, Choice, Effect
+from app.contracts.tensors import Tensors, largest_difference, shape_key
 from app.engine.pool.group import CRASH_LOOP
 from app.engine.registry.model import ServedModel, first_choice
 from app.engine.registry.registry import ModelRegistry
-from app.evidence.live.race import open_race
-from app.evidence.live.shadow_predictor import FinalFailures, ShadowPredictors
-from app.evidence.verdict.proof import EXACT_DIFFERENCE, best_of
+from app.evidence.live.shadow_predictor import (
+    FinalFailures,
+    ShadowPredictor,
+    ShadowPredictors,
+    run_together,
+)
+from app.evidence.verdict.proof import (
+    EXACT_DIFFERENCE,
+    HIDDEN_EFFECT,
+    MIN_PAIRS,
+    Runs,
+    Timed,
+    Verdict,
+    best_of,
+    clearly_faster,
+    interleave,
+    judge,
+    ratio_interval,
+    undecided,
+)
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
 
@@ -41,6 +62,15 @@ MORE_ROUNDS = 3
 
 ROOM = 1.25
 """Assumed memory of a process in a race, relative to a serving process of the first group."""
+
+ALONE_RUNS = 5
+
+QUICK_PAIRS = 3
+"""A candidate that is slower in all of its first QUICK_PAIRS pairs is not measured further."""
+
+MAX_PAIRS = 24
+MAX_ROUNDS = 100
+"""More than MAX_PAIRS, because pairs with an interrupted run do not count."""
 
 log = logging.getLogger(__name__)
 
@@ -95,20 +125,17 @@ class Chooser:
         search = self._searches.get(served)
         if search is None:
             config = served.files.config
-            waiting = [
-                group.name
-                for group in config.instance_group
-                if group.candidate and group.name != config.first_group
-            ]
+            groups = [each.name for each in config.instance_group if each.candidate]
+            waiting = [name for name in groups if name != config.first_group]
             search = self._searches[served] = _Search(waiting)
         if search.not_before > self.clock():
             return False
         if search.waiting:
             group = search.waiting[0]
-            candidate, decided = self._try(served, group, self._room_for(served, group, search))
+            candidate, final = self._try(served, group, self._room_for(served, group, search))
             search.waiting.remove(group)  # kept until now, because _try() may raise Closed
             search.found[group] = candidate
-            if not decided:
+            if not final:
                 search.undecided.append(group)
             log.info("%s@%d %s: %s", served.name, served.version, group, candidate.reason)
             served.record_choice(replace(served.choice, candidates=tuple(search.found.values())))
@@ -121,7 +148,8 @@ class Chooser:
         config = served.files.config
         group, first = config.group(name), config.default_group
         unfit = Candidate(group=name, fit=False, reason="")
-        if config.count_in_place(name) == 0:
+        count = config.count_in_place(name)
+        if count == 0:
             why = f"it takes {group.threads} threads, {first} has fewer"
             return replace(unfit, reason=why), True
         if self.precision == "exact" and group.budget is not None:
@@ -130,20 +158,30 @@ class Chooser:
             return replace(unfit, reason=crashed), True
         if together == 0:
             return replace(unfit, reason="not enough memory is free to measure it"), False
-        most = EXACT_DIFFERENCE if self.precision == "exact" else math.inf
+        if count > together:  # not all can run at once: count those with a core per thread
+            count = config.count_of_threads(name)
+        counts = {name: count, first: config.group(first).count}
         failed = CANNOT_START
         try:
-            with open_race(self.shadow_predictors, served, name, together=together) as race:
+            with ExitStack() as opened:
+                predictors = {
+                    each: [
+                        opened.enter_context(closing(self.shadow_predictors.open(served, each)))
+                        for _ in range(min(together, counts[each]))
+                    ]
+                    for each in counts
+                }
                 failed = "its runs failed: "
-                lap = race.run(most_difference=most)
+                race = _Race(served, counts, predictors)
+                candidate, final, verdict = race.run(exact=self.precision == "exact")
         except PaddlepoolError as error:
             final = self._final_failures.is_final(error, served, name)
             return replace(unfit, reason=f"{failed}{error.message}"), final
         except OSError as error:  # the system cannot start a process now
             return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
-        if served.config.base_of(name) == first and lap.verdict is not None:
-            served.record_effect(name, Effect(lap.verdict.effective, lap.verdict.reason))
-        return lap.candidate, lap.decided
+        if served.config.base_of(name) == first and verdict is not None:
+            served.record_effect(name, Effect(verdict.effective, verdict.reason))
+        return candidate, final
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
         """Maximum processes of each group in a race, so that the server keeps enough memory."""
@@ -239,3 +277,103 @@ class Chooser:
 
 def _key(served: ServedModel, group: str) -> tuple[str, str, str]:
     return served.name, served.manifest.sha256(), group
+
+
+@dataclass(frozen=True, slots=True)
+class _Race:
+    """A race of a candidate and the first group: they take turns with the same inputs.
+
+    `counts` are the numbers of processes of the candidate and the first group in service.
+    """
+
+    served: ServedModel
+    counts: Mapping[str, int]
+    predictors: Mapping[str, Sequence[ShadowPredictor]]
+
+    def run(self, *, exact: bool) -> tuple[Candidate, bool, Verdict | None]:
+        """Return the finding, whether it is final, and the verdict on the effect, if known.
+
+        With `exact`, stop if the groups' outputs for the golden input differ. The stored golden
+        output is not the reference, because it may have fewer digits.
+        """
+        group, first = self.counts
+        own, theirs = self.predictors[group], self.predictors[first]
+        golden = self.served.selftest
+        outputs, base_outputs = (each[0].run(golden.inputs).outputs for each in (own, theirs))
+        quality = golden.quality(outputs)
+        found = Candidate(
+            group=group, fit=False, reason="", resident_bytes=_largest(own), **asdict(quality)
+        )
+        difference = largest_difference(outputs, base_outputs)
+        if exact and not difference <= EXACT_DIFFERENCE:
+            reason = (
+                f"differs by {difference:.2g} from {first}; exact allows {EXACT_DIFFERENCE:.2g}"
+            )
+            return replace(found, reason=reason), True, None
+        inputs = self.served.warmups or (golden.inputs,)
+        shapes = list({shape_key(each): each for each in inputs}.values())
+        runs = interleave(
+            {name: partial(self._run_all, name) for name in self.counts},
+            shapes,
+            rounds=MAX_ROUNDS,
+            enough=lambda runs: _enough(runs[group], runs[first]),
+        )
+        pairs = len(runs[group].seconds)
+        found = replace(found, resident_bytes=_largest(own))
+        if pairs == QUICK_PAIRS and _lost_every_pair(runs[group], runs[first]):
+            slower = statistics.median(runs[group].seconds) / statistics.median(runs[first].seconds)
+            reason = f"takes {slower:.2f} times as long as {first}"
+            return replace(found, reason=reason, gain=1 / slower), True, None
+        if pairs < MIN_PAIRS:
+            reason = (
+                f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
+            )
+            return replace(found, reason=reason), False, None
+        verdict = judge(runs[group], runs[first], base=first)
+        gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
+        agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
+        noisy = "too noisy to tell: " if undecided(low, high) else ""
+        # The time of one predictor alone; unknown if every run was interrupted.
+        alone = [own[0].run(shapes[0]).seconds for _ in range(ALONE_RUNS)]
+        uninterrupted = [each for each in alone if each is not None]
+        candidate = replace(
+            found,
+            fit=clearly_faster(low),
+            reason=f"{noisy}{gain:.2f} times the throughput of {first} "
+            f"({low:.2f} to {high:.2f}, {pairs} pairs), mean difference "
+            f"{quality.mean_difference:.2g}{agreement}, {_largest(own) / 1e6:.0f} MB a process",
+            gain=gain,
+            gain_low=low,
+            gain_high=high,
+            seconds=statistics.median(uninterrupted) if uninterrupted else None,
+        )
+        return candidate, not noisy, verdict
+
+    def _run_all(self, group: str, inputs: Tensors) -> Timed:
+        """Run all predictors of `group` at once.
+
+        The time is their mean, divided by the number of processes that the group has in service.
+        """
+        timed = run_together(self.predictors[group], inputs)
+        if timed.seconds is None:
+            return timed
+        return replace(timed, seconds=timed.seconds / self.counts[group])
+
+
+def _enough(own: Runs, theirs: Runs) -> bool:
+    pairs = len(own.seconds)
+    if pairs == QUICK_PAIRS:
+        return _lost_every_pair(own, theirs)
+    if pairs < MIN_PAIRS:
+        return False
+    _, low, high = ratio_interval(theirs.seconds, own.seconds)
+    sharp = high / low < HIDDEN_EFFECT and (clearly_faster(low) or not clearly_faster(high))
+    return sharp or pairs >= MAX_PAIRS
+
+
+def _lost_every_pair(own: Runs, theirs: Runs) -> bool:
+    return all(a > b for a, b in zip(own.seconds, theirs.seconds, strict=True))
+
+
+def _largest(predictors: Sequence[ShadowPredictor]) -> int:
+    return max(each.predictor.resident_bytes() for each in predictors)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from app.contracts.errors import PaddlepoolError
-from app.contracts.ports import Agreement, AgreementOf
+from app.contracts.ports import AgreementOf
 from app.contracts.reasons import ShadowOutcome
 from app.contracts.tensors import Tensors, largest_difference
 from app.engine.registry.model import ServedModel
@@ -21,13 +21,6 @@ MAX_RESIDENT_BYTES = 2 << 30
 log = logging.getLogger(__name__)
 
 Key = tuple[ServedModel, str]
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredJob:
-    served: ServedModel
-    inputs: Tensors
-    outputs: Tensors
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +40,9 @@ class Shadow:
     observer: Metrics
     agreement_of: AgreementOf
     draw: Callable[[], float] = random.random
-    _waiting: dict[str, AnsweredJob] = field(default_factory=dict, init=False)
+    _waiting: dict[str, tuple[ServedModel, Tensors, Tensors]] = field(
+        default_factory=dict, init=False
+    )
     _open: dict[Key, ShadowPredictor] = field(default_factory=dict, init=False)
     _final_failures: FinalFailures = field(default_factory=FinalFailures, init=False)
     _refused: set[Key] = field(default_factory=set, init=False)
@@ -66,7 +61,7 @@ class Shadow:
             self.observer.shadowed(model=served.name, outcome=ShadowOutcome.DROPPED)
             return False
         chosen = int(self.draw() * len(jobs))
-        self._waiting[served.name] = AnsweredJob(served, jobs[chosen], outputs[chosen])
+        self._waiting[served.name] = (served, jobs[chosen], outputs[chosen])
         return True
 
     def waiting(self) -> bool:
@@ -77,53 +72,59 @@ class Shadow:
         waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
             return False
-        answered = waiting[0]
-        self._forget_gone()
-        served, outcome = answered.served, ShadowOutcome.FAILED
+        served, inputs, expected = waiting[0]
+        models, outcome = self.registry.served(), ShadowOutcome.FAILED
+        for gone in [key for key in self._open if key[0] not in models]:
+            self._open.pop(gone).close()
+        self._refused = {key for key in self._refused if key[0] in models}
         try:
-            if served not in self.registry.served() or not (groups := self._groups_of(served)):
-                outcome = ShadowOutcome.DROPPED
-                return True
-            agreement = self.agreement_of(served.info)
-            done = [self._replay(answered, group, agreement) for group in groups]
+            groups = self._groups_of(served) if served in models else []
+            done = [self._replay(served, each, inputs, expected) for each in groups]
             if all(done):  # a failure does not stop the other groups' replays
-                outcome = ShadowOutcome.REPLAYED
+                outcome = ShadowOutcome.REPLAYED if groups else ShadowOutcome.DROPPED
         finally:
             del self._waiting[served.name]
             self.observer.shadowed(model=served.name, outcome=outcome)
         return True
 
     def _groups_of(self, served: ServedModel) -> list[str]:
-        others = [g for g in served.groups() if g.name != served.config.default_group]
-        names = [g.name for g in others if g.name in self.groups or (not self.groups and g.ready)]
-        return [name for name in names if (served, name) not in self._refused]
+        """The groups to replay on: those of `groups`, or else all that are ready."""
+        return [
+            each.name
+            for each in served.groups()
+            if each.name != served.config.default_group
+            and (each.name in self.groups if self.groups else each.ready)
+            and (served, each.name) not in self._refused
+        ]
 
-    def _replay(self, answered: AnsweredJob, group: str, agreement: Agreement | None) -> bool:
-        served, key = answered.served, (answered.served, group)
+    def _replay(self, served: ServedModel, group: str, inputs: Tensors, expected: Tensors) -> bool:
+        key, keep = (served, group), False
         try:
-            shadow = self._open.pop(key, None) or self._opened(served, group)
+            shadow = self._open.pop(key, None)
+            if shadow is None:
+                if len(self._open) == self.max_predictors:
+                    self._open.pop(next(iter(self._open))).close()
+                shadow = self.shadow_predictors.open(served, group)
         except PaddlepoolError as error:
             if self._final_failures.is_final(error, served, group):
                 self._refused.add(key)
             log.warning("%s %s: cannot be shadowed: %s", served.name, group, error.message)
             return False
         try:
-            timed = shadow.run(answered.inputs)
+            timed = shadow.run(inputs)
+            keep = shadow.predictor.resident_bytes() <= MAX_RESIDENT_BYTES
         except PaddlepoolError as error:
-            shadow.close()
             log.warning("%s %s: a replay failed: %s", served.name, group, error.message)
             return False
-        except BaseException:
-            shadow.close()
-            raise
-        if shadow.resident_bytes() > MAX_RESIDENT_BYTES:
-            shadow.close()
-        else:
-            self._open[key] = shadow
+        finally:
+            if keep:
+                self._open[key] = shadow
+            else:
+                shadow.close()
         if timed.seconds is not None:
             # Without a batch axis, clients choose the first size. It must not become the label
             # `rows`, because the number of its values would have no limit.
-            rows = len(next(iter(answered.inputs.values()))) if served.batched else 1
+            rows = len(next(iter(inputs.values()))) if served.batched else 1
             self.observer.batch_done(
                 model=served.name,
                 version=served.version,
@@ -131,24 +132,14 @@ class Shadow:
                 rows=rows,
                 seconds=timed.seconds,
             )
+        agreement = self.agreement_of(served.info)
         self.observer.drifted(
             model=served.name,
             group=group,
-            drift=largest_difference(timed.outputs, answered.outputs),
-            agreement=None if agreement is None else agreement(timed.outputs, answered.outputs),
+            drift=largest_difference(timed.outputs, expected),
+            agreement=None if agreement is None else agreement(timed.outputs, expected),
         )
         return True
-
-    def _opened(self, served: ServedModel, group: str) -> ShadowPredictor:
-        if len(self._open) == self.max_predictors:
-            self._open.pop(next(iter(self._open))).close()
-        return self.shadow_predictors.open(served, group)
-
-    def _forget_gone(self) -> None:
-        served = self.registry.served()
-        for key in [key for key in self._open if key[0] not in served]:
-            self._open.pop(key).close()
-        self._refused = {key for key in self._refused if key[0] in served}
 
     def close(self) -> None:
         while self._open:

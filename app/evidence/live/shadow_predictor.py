@@ -100,21 +100,11 @@ class ShadowPredictor:
 
     predictor: Predictor
     idle_gate: IdleGate
-    _warm: set[ShapeKey] = field(default_factory=set, init=False)
+    warm: set[ShapeKey] = field(default_factory=set, init=False)
 
     def run(self, inputs: Tensors) -> Timed:
         """Wait for an idle moment and run. Raises Closed, BackendError, WorkerCrashed."""
         return run_together([self], inputs)
-
-    def _warm_up(self, inputs: Tensors) -> None:
-        key = shape_key(inputs)
-        if key not in self._warm:
-            self.idle_gate.wait()
-            self.predictor.run(inputs, timeout=RUN_SECONDS)
-            self._warm.add(key)
-
-    def resident_bytes(self) -> int:
-        return self.predictor.resident_bytes()
 
     def close(self) -> None:
         self.predictor.close()
@@ -126,10 +116,13 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
     Raises the errors of ShadowPredictor.run(); the other predictors' runs then continue.
     """
     idle_gate = predictors[0].idle_gate
-    suspension = idle_gate.suspension
+    suspension, shape = idle_gate.suspension, shape_key(inputs)
     try:
         for each in predictors:
-            each._warm_up(inputs)
+            if shape not in each.warm:
+                idle_gate.wait()
+                each.predictor.run(inputs, timeout=RUN_SECONDS)
+                each.warm.add(shape)
         idle_gate.wait()
         holds = suspension.holds
         for each in predictors:
