@@ -4,21 +4,19 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import onnx
-
 from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import ConfigError, ExportError
 from app.contracts.tensors import Tensors
 from app.making.export.publish import versions_of
-from app.making.programs.derive import FILE, INT8, Derived, Differences, named_graph, publish_with
-from app.making.programs.qdq import quantised
-from app.making.programs.search import (
+from app.making.programs.derive import FILE, INT8, Derived, differences, named_graph, publish_with
+from app.making.programs.qdq import (
     TOOLS,
     FloatLayers,
     chosen,
     digest_of,
     layers_of,
     measure_ranges,
+    quantised,
 )
 from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
@@ -80,19 +78,18 @@ def run(args: argparse.Namespace) -> int:
     # Read both before the search, which takes minutes, to report unreadable files first.
     samples, judges = _samples(files, calibrated), _samples(files, held_out)
     model = named_graph(files)
-    content = model.SerializeToString()
     print(f"{args.model}/{files.version}: calibrating on {len(calibrated)} files", flush=True)
     ranges = measure_ranges(model, samples)
     print("int8 layers and their loss:")
     layers = FloatLayers(
-        onnx.ModelProto.FromString(content),
-        ranges,
-        loss=Differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES]),
+        model=model,
+        ranges=ranges,
+        loss=differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES]),
         show=lambda what, loss: print(f"  {loss:.4f}  {what}", flush=True),
     )
     ranges = layers.find(args.budget)
-    small = quantised(onnx.ModelProto.FromString(content), ranges)
-    loss = Differences(model, judges)(small)
+    small = quantised(model, ranges)
+    loss = differences(model, judges)(small)
     floats = ", ".join(ranges.float_layers) or "none"
     said = (
         f"mean difference {loss:.4f} on {len(held_out)} held-out files "

@@ -24,10 +24,18 @@ from onnx import helper
 
 from app.contracts.tensors import Tensors
 from app.making.export.publish import versions_of
-from app.making.programs.derive import INT8, SETTINGS, TOOL, TOOLS, dynamic, folded, named_graph
+from app.making.programs.derive import (
+    INT8,
+    SETTINGS,
+    TOOL,
+    TOOLS,
+    dynamic,
+    folded,
+    named_graph,
+    readers,
+)
 from app.making.programs.onnx_graph import Graph
 from app.making.programs.qdq import DIRECTORY, PARSER, ShippedRanges
-from app.making.programs.smoothing import readers
 from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 from app.tasks.sentiment.pipeline import open_tokenizer, read_parameters, tensors_of, tokenise

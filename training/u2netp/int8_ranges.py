@@ -20,14 +20,17 @@ from numpy.typing import NDArray
 
 from app.making.export.publish import versions_of
 from app.making.programs.derive import named_graph
-from app.making.programs.qdq import DIRECTORY, PARSER, ShippedRanges, quantised
-from app.making.programs.search import (
+from app.making.programs.qdq import (
+    DIRECTORY,
+    PARSER,
     PRESET,
     TOOLS,
+    ShippedRanges,
     chosen,
     digest_of,
     layers_of,
     measure_ranges,
+    quantised,
 )
 from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
@@ -60,7 +63,7 @@ def main() -> None:
         model, [{manifest.inputs[0].name: network_input(path)} for path in samples],
         float_layers=floats,
     )  # fmt: skip
-    small = quantised(onnx.ModelProto.FromString(model.SerializeToString()), ranges)
+    small = quantised(model, ranges)
     written = ShippedRanges(
         weights_sha256=str(manifest.weights["sha256"]),
         derivation=Derivation(

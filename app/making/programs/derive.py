@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -14,9 +14,10 @@ import numpy as np
 import onnx
 import onnx.version_converter
 from numpy.typing import NDArray
+from onnx import helper
 
 from app.contracts.errors import ConfigError, ExportError
-from app.contracts.ports import Agreement, PredictorFactory, PredictorSpec
+from app.contracts.ports import Agreement, PredictorFactory
 from app.contracts.tensors import Array, Tensors, absolute_differences
 from app.engine.backends.handler import onnx_bytes
 from app.engine.backends.openvino import imported_openvino
@@ -29,7 +30,6 @@ from app.making.export.publish import (
 )
 from app.making.programs.onnx_graph import Graph, simplified
 from app.making.programs.qdq import ShippedRanges, quantised, shipped_ranges
-from app.making.programs.smoothing import quantise_embeddings, smooth
 from app.models.repository.config import InstanceGroup
 from app.models.repository.files import staging_name, write_synced
 from app.models.repository.layout import ModelFiles
@@ -44,6 +44,7 @@ from app.models.repository.manifest import (
 INT8 = "int8"
 FILE = "int8.onnx"
 OPSET = 13
+EMBEDDING_LEVELS = 127
 DYNAMIC = ("bert",)
 """Networks whose activations are quantised at run time; they need no ranges."""
 TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
@@ -82,24 +83,20 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
         "params": reference.params,
         "format": reference.format,
     }
+    model = onnx.load_from_string(onnx_bytes(opening))
+    own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
+    if own < OPSET:
+        try:
+            model = onnx.version_converter.convert_version(model, OPSET)
+        except Exception as error:  # its errors have no common base class
+            raise ExportError(
+                f"the program has opset {own}, quantising needs {OPSET}, and ONNX cannot convert it"
+            ) from error
     return simplified(
-        _of_opset(onnx.load_from_string(onnx_bytes(opening))),
+        model,
         inputs=[spec.name for spec in files.manifest.inputs],
         outputs=[spec.name for spec in files.manifest.outputs],
     )
-
-
-def _of_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Convert a model to OPSET if its version of ONNX's own operators is older."""
-    own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
-    if own >= OPSET:
-        return model
-    try:
-        return onnx.version_converter.convert_version(model, OPSET)
-    except Exception as error:  # its errors have no common base class
-        raise ExportError(
-            f"the program has opset {own}, quantising needs {OPSET}, and ONNX cannot convert it"
-        ) from error
 
 
 def derive_int8(files: ModelFiles) -> Derived | None:
@@ -118,16 +115,18 @@ def derive_int8(files: ModelFiles) -> Derived | None:
 
 
 def _derived(content: bytes, backend: str, shipped: ShippedRanges | None) -> Derived:
-    entry = DerivedProgram(
-        name=INT8,
-        format="onnx",
-        program=FILE,
-        derivation=shipped.derivation
-        if shipped is not None
-        else Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS),
-        calibration=shipped.calibration if shipped is not None else None,
-        quality=shipped.quality if shipped is not None else (),
-    )
+    if shipped is None:
+        derivation = Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS)
+        entry = DerivedProgram(name=INT8, format="onnx", program=FILE, derivation=derivation)
+    else:
+        entry = DerivedProgram(
+            name=INT8,
+            format="onnx",
+            program=FILE,
+            derivation=shipped.derivation,
+            calibration=shipped.calibration,
+            quality=shipped.quality,
+        )
     return Derived(content=content, entry=entry, backend=backend)
 
 
@@ -178,6 +177,96 @@ def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
     return _derived(content, "onnxruntime", shipped)
 
 
+# A quantised activation has one scale for all channels, and a transformer has channels a hundred
+# times as large as others. Smoothing divides each channel by a factor and multiplies the weights
+# that read it by the same factor (SmoothQuant, https://arxiv.org/abs/2211.10438).
+
+
+def readers(graph: Graph, value: str) -> list[onnx.NodeProto]:
+    """The matrix products that read a value and have constant weights of shape [in, out]."""
+    return [
+        node
+        for node in graph.users(value)
+        if node.op_type == "MatMul"
+        and node.input[0] == value
+        and node.input[1] in graph.constants
+        and graph.constants[node.input[1]].ndim == 2
+    ]
+
+
+def smooth(graph: Graph, exponents: Mapping[str, Sequence[float]]) -> None:
+    """Divide each channel by 2 to the power of its exponent; scale the weights to compensate.
+
+    Raises ExportError if the graph is not the one for which the exponents were measured.
+    """
+    for value, powers in exponents.items():
+        maker, found = graph.maker(value), readers(graph, value)
+        # numpy's float32 function differs in the last bit from one instruction set to another.
+        factors = np.exp2(np.array(powers, np.float64)).astype(np.float32)
+        if maker is None or any(
+            graph.constants[node.input[1]].shape[0] != len(factors) for node in found
+        ):
+            raise ExportError(f"the measured factors belong to another graph: no {value}")
+        smoothed = f"{value}.smoothed"
+        graph.nodes.insert(
+            graph.nodes.index(maker) + 1, _divided(graph, maker, value, smoothed, factors)
+        )
+        for node in found:
+            weight = f"{node.input[1]}.{node.name}"
+            graph.constants[weight] = graph.constants[node.input[1]] * factors[:, None]
+            node.input[0], node.input[1] = smoothed, weight
+
+
+def _divided(
+    graph: Graph, maker: onnx.NodeProto, value: str, smoothed: str, factors: NDArray[np.float32]
+) -> onnx.NodeProto:
+    """A node that gives the value divided by the factors."""
+    if maker.op_type != "LayerNormalization":
+        graph.constants[f"{smoothed}.factors"] = 1 / factors
+        inputs = [value, f"{smoothed}.factors"]
+        return helper.make_node("Mul", inputs, [smoothed], name=smoothed)
+    # A second normalisation, with divided parameters, takes less time than a multiplication. The
+    # first one stays, because the residual sum reads its value.
+    node = onnx.NodeProto()
+    node.CopyFrom(maker)
+    node.name = node.output[0] = smoothed
+    for place, name in list(enumerate(maker.input))[1:]:
+        node.input[place] = f"{smoothed}.{place}"
+        graph.constants[node.input[place]] = graph.constants[name] / factors
+    return node
+
+
+def quantise_embeddings(graph: Graph) -> list[str]:
+    """Store embeddings in int8 with a scale for each row; returns the names of their lookups.
+
+    One scale for all rows would be inaccurate, because the embeddings of different tokens differ in
+    size by much more than the values of one embedding.
+    """
+    lookups = []
+    for node in list(graph.nodes):
+        table = graph.constants.get(node.input[0]) if node.op_type == "Gather" else None
+        if table is None or table.ndim != 2 or table.dtype != np.float32:
+            continue
+        scale = np.maximum(np.abs(table).max(axis=1, keepdims=True), 1e-12) / EMBEDDING_LEVELS
+        name, rows = node.input[0], node.output[0]
+        graph.constants[f"{name}.int8"] = np.rint(table / scale).astype(np.int8)
+        graph.constants[f"{name}.scale"] = scale.astype(np.float32)
+        node.input[0], node.output[0] = f"{name}.int8", f"{rows}.int8"
+        place = graph.nodes.index(node) + 1
+        graph.nodes[place:place] = [
+            helper.make_node(
+                "Cast", [f"{rows}.int8"], [f"{rows}.cast"], f"{rows}.cast",
+                to=onnx.TensorProto.FLOAT,
+            ),
+            helper.make_node(
+                "Gather", [f"{name}.scale", node.input[1]], [f"{rows}.scale"], f"{rows}.scale"
+            ),
+            helper.make_node("Mul", [f"{rows}.cast", f"{rows}.scale"], [rows], f"{rows}.float"),
+        ]  # fmt: skip
+        lookups += [node.name, f"{rows}.scale"]
+    return lookups
+
+
 def add_program(directory: Path, derived: Derived) -> None:
     """Publish `derived` in a version; it replaces a program of the same name.
 
@@ -194,10 +283,7 @@ def add_program(directory: Path, derived: Derived) -> None:
     text["programs"] = [asdict(each) for each in (*others, entry)]
     with staging_name(directory.parent) as program:
         write_synced(program, [derived.content])
-        text["files"][entry.program] = {
-            "bytes": len(derived.content),
-            "sha256": sha256_of(program),
-        }
+        text["files"][entry.program] = {"bytes": len(derived.content), "sha256": sha256_of(program)}
         program.rename(directory / entry.program)
     replace_manifest(directory, text)
 
@@ -250,7 +336,11 @@ def checked(
             program_name=derived.entry.name,
             format=derived.entry.format,
         )
-        expected, found = (_outputs(spec, samples, open_predictor) for spec in (reference, small))
+        outputs = []
+        for spec in (reference, small):
+            with closing(open_predictor(spec)) as predictor:
+                outputs.append([predictor.run(each, timeout=RUN_SECONDS) for each in samples])
+    expected, found = outputs
     pairs = list(zip(found, expected, strict=True))
     drifts = [max(drift(ours[name], theirs[name]) for name in theirs) for ours, theirs in pairs]
     figures = {"mean difference": round(float(np.mean(drifts)), 5)}
@@ -269,32 +359,20 @@ def checked(
     return replace(derived, entry=replace(derived.entry, quality=(*derived.entry.quality, loss)))
 
 
-def _outputs(
-    spec: PredictorSpec, samples: Sequence[Tensors], open_predictor: PredictorFactory
-) -> list[Tensors]:
-    with closing(open_predictor(spec)) as predictor:
-        return [predictor.run(sample, timeout=RUN_SECONDS) for sample in samples]
+def differences(
+    reference: onnx.ModelProto, samples: Sequence[Tensors]
+) -> Callable[[onnx.ModelProto], float]:
+    """A function that measures a program: the mean drift() over the samples and outputs."""
+    expected = _outputs_of(reference, samples)
+
+    def measure(model: onnx.ModelProto) -> float:
+        pairs = zip(_outputs_of(model, samples), expected, strict=True)
+        return float(np.mean([drift(ours, theirs) for ours, theirs in pairs]))
+
+    return measure
 
 
-class Differences:
-    """Measures programs against the reference's outputs on some samples."""
-
-    def __init__(self, reference: onnx.ModelProto, samples: Sequence[Tensors]) -> None:
-        self._samples = samples
-        self._expected = _run(reference, samples)
-
-    def __call__(self, model: onnx.ModelProto) -> float:
-        """The mean of drift() over samples and outputs."""
-        found = _run(model, self._samples)
-        gaps = [
-            drift(a, b)
-            for ours, theirs in zip(found, self._expected, strict=True)
-            for a, b in zip(ours, theirs, strict=True)
-        ]
-        return float(np.mean(gaps))
-
-
-def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArray[np.float64]]]:
+def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Array]:
     """Run a model with OpenVINO, which computes int8 here exactly as it does when serving."""
     try:
         openvino = imported_openvino()
@@ -307,10 +385,7 @@ def _run(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[list[NDArra
         {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False},
     )
     request = compiled.create_infer_request()
-    return [
-        [np.array(value, np.float64) for value in request.infer(dict(sample)).values()]
-        for sample in samples
-    ]
+    return [np.array(value) for sample in samples for value in request.infer(dict(sample)).values()]
 
 
 def drift(found: Array, expected: Array) -> float:

@@ -4,8 +4,8 @@ A bias that is written as an addition after its convolution is moved into the co
 quantiser would quantise the addition.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -143,24 +143,12 @@ def _drop_unread(graph: Graph) -> None:
     graph.nodes = kept[::-1]
 
 
-class _Names:
-    """Gives each name once.
-
-    The second and later names of a kind end in a number; if `numbered`, the first one does as well.
-    """
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._numbers: Counter[str] = Counter()
-
-    def give(self, kind: str, *, numbered: bool) -> str:
-        while True:
-            number = self._numbers[kind]
-            self._numbers[kind] += 1
-            name = f"{kind}_{number}" if number or numbered else kind
-            if name not in self._taken:
-                self._taken.add(name)
-                return name
+def _unused(kind: str, taken: set[str], *, numbered: bool) -> str:
+    """The first free name of a kind, which is then taken: kind, kind_1, …; numbered: kind_0, …"""
+    names = (f"{kind}_{number}" if number or numbered else kind for number in itertools.count())
+    name = next(each for each in names if each not in taken)
+    taken.add(name)
+    return name
 
 
 def _name_nodes(
@@ -176,15 +164,16 @@ def _name_nodes(
         value.name = named.get(value.name, value.name)
     # A node's result must not get the name of an input, an output or a constant. Weights may have
     # a number as their name, or the name of an output.
-    layers, results = _Names(()), _Names((*inputs, *outputs, *graph.constants))
+    layers: set[str] = set()
+    results = {*inputs, *outputs, *graph.constants}
     for node in graph.nodes:
         weight = graph.weight_of(node)
         kind = (weight.rpartition(".")[0] or weight) if weight else node.op_type
-        node.name = layers.give(kind, numbered=not weight)
+        node.name = _unused(kind, layers, numbered=not weight)
         for place, name in enumerate(node.output):
             if name and name not in named:
                 own = node.name if len(node.output) == 1 else f"{node.name}:{place}"
-                named[name] = results.give(own, numbered=False)
+                named[name] = _unused(own, results, numbered=False)
     for node in graph.nodes:
         for place, name in enumerate(node.input):
             node.input[place] = named.get(name, name)

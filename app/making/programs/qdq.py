@@ -1,11 +1,17 @@
 """int8 by QuantizeLinear and DequantizeLinear nodes: measure ranges once, apply them anywhere.
 
 An engine computes a layer in int8 if its input and its weights both come from a DequantizeLinear.
-Weights are quantised here, for each output channel; activations need measured ranges.
+Weights are quantised here, for each output channel; activations need ranges, which NNCF (extra
+`quantize`) measures on data. Some layers must stay float.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import logging
+import random
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +20,16 @@ from numpy.typing import NDArray
 from onnx import helper
 from pydantic import TypeAdapter
 
-from app.contracts.errors import ExportError
+from app.contracts.errors import ConfigError, ExportError
+from app.contracts.tensors import Tensors
+from app.engine.backends.openvino import imported_openvino
 from app.making.programs.onnx_graph import Graph
 from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss, Strict
 
+PRESET = "mixed"
+SEED = 20
+TOOLS = ("nncf", "onnx", "openvino")
+"""Packages whose versions a manifest records."""
 LEVELS = 127
 FIRST_LEVELS = 64
 """Levels of the first layer's weights. A processor without VNNI adds pairs of products in 16 bits;
@@ -51,8 +63,8 @@ class Ranges:
 
 
 def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
-    """Apply `ranges` to the simplified graph; consumes `model`. Raises ExportError."""
-    graph = Graph(model)
+    """A copy of the simplified graph with `ranges` applied. Raises ExportError."""
+    graph = Graph(deepcopy(model))
     _check_names(graph, ranges)
     first = True
     for layer, weight in graph.layers():
@@ -220,3 +232,123 @@ def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
         if found.weights_sha256 == weights_sha256:
             return found
     return None
+
+
+def chosen(files: Sequence[Path], count: int) -> list[Path]:
+    """`count` of the files, or all if there are fewer; the choice is deterministic."""
+    ordered = sorted(files)
+    return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """One sha256 for a set of files."""
+    digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def measure_ranges(
+    model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
+) -> Ranges:
+    """The ranges of all that can be quantised except `float_layers`; `model` is unchanged.
+
+    Bias correction is off: on U²-Netp it changes the masks more than quantising does.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its dependencies warn about each other
+            imported_openvino()
+            import nncf
+    except ImportError as error:
+        raise ConfigError(
+            "quantising with calibration data needs the package nncf (extra quantize)"
+        ) from error
+    logging.getLogger("nncf").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = nncf.quantize(
+            model,
+            nncf.Dataset(list(feeds)),
+            preset=nncf.QuantizationPreset(PRESET),
+            ignored_scope=nncf.IgnoredScope(names=list(float_layers)) if float_layers else None,
+            subset_size=len(feeds),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
+        )
+    return read_ranges(model, found)
+
+
+def layers_of(model: onnx.ModelProto) -> list[str]:
+    return [layer.name for layer, _ in Graph(model).layers()]
+
+
+SHARE = 0.1
+"""The layers of a stage are measured only if the stage, alone in int8, loses more than this share
+of the budget or of the worst stage's loss, whichever is larger. The same limit selects the layers
+that may become float."""
+
+
+def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
+    """The ranges with the layers `floats` in float as well; these read their inputs unquantised."""
+    activations = []
+    for each in ranges.activations:
+        readers = tuple(name for name in each.readers if name not in floats)
+        if readers:
+            activations.append(replace(each, readers=readers))
+    merged = dict.fromkeys((*ranges.float_layers, *floats))
+    return Ranges(activations=tuple(activations), float_layers=tuple(merged))
+
+
+@dataclass(slots=True, kw_only=True)
+class FloatLayers:
+    """Finds the layers that must stay float. `loss` measures a program, `show` reports its loss.
+
+    `tried` counts the programs that were measured.
+    """
+
+    model: onnx.ModelProto
+    ranges: Ranges
+    loss: Callable[[onnx.ModelProto], float]
+    show: Callable[[str, float], None]
+    tried: int = 0
+
+    def find(self, budget: float) -> Ranges:
+        """Find a small set of float layers that brings the loss within the budget, if there is one.
+
+        If the program with every layer in int8 loses too much, measure the loss with only one stage
+        in int8, for each stage (layers whose names have the same first part). Then measure the loss
+        with only one layer in int8, for each layer of the stages that lose most. Then make the
+        layers float one after another, the worst first, until the loss is within the budget.
+        """
+        floats: list[str] = []
+        loss = self._measured("everything", floats)
+        worst = self._worst(budget) if loss > budget else []
+        while worst and loss > budget:
+            floats.append(worst.pop(0))
+            loss = self._measured(f"float: {', '.join(floats)}", floats)
+        return restricted(self.ranges, floats)
+
+    def _worst(self, budget: float) -> list[str]:
+        """The layers that lose most when only that layer is in int8, the worst first; see SHARE."""
+        every = [name for name in layers_of(self.model) if name not in self.ranges.float_layers]
+
+        def loss_of(what: str, layers: Sequence[str]) -> float:
+            return self._measured(f"only {what}", [each for each in every if each not in layers])
+
+        stages: dict[str, list[str]] = {}
+        for layer in every:
+            stages.setdefault(layer.partition(".")[0], []).append(layer)
+        by_stage = {stage: loss_of(stage, layers) for stage, layers in stages.items()}
+        least = SHARE * max(budget, *by_stage.values())
+        own: dict[str, float] = {}
+        for stage, layers in stages.items():
+            if len(layers) == 1:
+                own[layers[0]] = by_stage[stage]
+            elif by_stage[stage] > least:
+                own |= {layer: loss_of(layer, [layer]) for layer in layers}
+        found = [layer for layer, loss in own.items() if loss > least]
+        return sorted(found, key=own.__getitem__, reverse=True)
+
+    def _measured(self, what: str, floats: Sequence[str]) -> float:
+        loss = self.loss(quantised(self.model, restricted(self.ranges, floats)))
+        self.tried += 1
+        self.show(what, loss)
+        return loss

@@ -4,9 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from app.making.programs.derive import Differences
-from app.making.programs.qdq import Activation, Ranges
-from app.making.programs.search import FloatLayers
+from app.making.programs.derive import differences
+from app.making.programs.qdq import Activation, FloatLayers, Ranges
 from tests.making.programs.networks import named, planted
 
 LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
@@ -50,7 +49,10 @@ def found_in(network: onnx.ModelProto) -> tuple[Ranges, dict[str, float]]:
     pytest.importorskip("openvino")
     seen: dict[str, float] = {}
     layers = FloatLayers(
-        network, ranges_of(network), loss=Differences(network, samples()), show=seen.__setitem__
+        model=network,
+        ranges=ranges_of(network),
+        loss=differences(network, samples()),
+        show=seen.__setitem__,
     )
     ranges = layers.find(0.01)
     assert layers.tried == len(seen)
@@ -82,6 +84,6 @@ def test_if_no_float_layer_mends_the_loss_all_become_float() -> None:
         float_layers=(),
     )
     found = FloatLayers(
-        network, ranges, loss=lambda _model: 0.5, show=lambda _what, _loss: None
+        model=network, ranges=ranges, loss=lambda _model: 0.5, show=lambda _what, _loss: None
     ).find(0.01)
     assert sorted(found.float_layers) == sorted(LAYERS)

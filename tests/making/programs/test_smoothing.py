@@ -7,9 +7,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from app.contracts.errors import ExportError
-from app.making.programs.derive import derive_int8
+from app.making.programs.derive import derive_int8, quantise_embeddings, smooth
 from app.making.programs.onnx_graph import Graph
-from app.making.programs.smoothing import quantise_embeddings, smooth
 from app.models.repository.layout import ModelRepository
 from tests.ran import ROOT, needs_converter
 
