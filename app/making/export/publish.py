@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from app import __version__
@@ -18,6 +19,7 @@ from app.models.repository.layout import VERSION, version_numbers
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX
 
 LAST_VERSION = 999_999_999
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def sha256_of(path: Path) -> str:
@@ -28,6 +30,11 @@ def sha256_of(path: Path) -> str:
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """The installed version of each package, as a manifest records it."""
     return {name: importlib.metadata.version(name) for name in packages}
+
+
+def template(name: str, **values: object) -> str:
+    """The text of a new model's config.toml, or a part of it, from `templates/`."""
+    return Template((TEMPLATES / f"{name}.toml").read_text("utf-8")).substitute(values)
 
 
 def next_version(model: Path) -> int:

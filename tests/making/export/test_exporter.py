@@ -13,8 +13,15 @@ import numpy as np
 import pytest
 
 from app.contracts.errors import ExportError
-from app.making.export.config_text import BUCKETS, segment_config, sentiment_config
-from app.making.export.exporter import Store, export_version, read_recipe, run_program
+from app.making.export.exporter import (
+    BUCKETS,
+    Store,
+    export_version,
+    read_recipe,
+    run_program,
+    segment_config,
+    sentiment_config,
+)
 from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
 from app.models.repository.config import load_config
 from app.models.repository.layout import VERSION, version_numbers
