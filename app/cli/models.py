@@ -396,6 +396,6 @@ def _compare(card: Path, report: Report) -> int:
     if not card.exists():
         print(f"\n{label}: there is no such card")
         return 0
-    found = compare_card(card, report)
-    print(f"\n{label}: " + ("the figures are the same" if found is None else found.sentence))
-    return 1 if found is not None and found.wrong else 0
+    clause, wrong = compare_card(card, report)
+    print(f"\n{label}: {clause}")
+    return int(wrong)

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -46,14 +46,14 @@ class Findings:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
 class Bench:
     """A served predictor with a progress bar; `outputs` holds the outputs of every job so far."""
 
-    def __init__(self, predictor: Predictor, *, max_batch_size: int, label: str) -> None:
-        self._predictor = predictor
-        self._max_batch_size = max_batch_size
-        self._label = label
-        self.outputs: list[Tensors] = []
+    predictor: Predictor
+    max_batch_size: int
+    label: str
+    outputs: list[Tensors] = field(default_factory=list, init=False)
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
         """Outputs of each one-row job, in order; jobs of equal shape share a batch."""
@@ -61,27 +61,24 @@ class Bench:
         for number, job in enumerate(jobs):
             alike[shape_key(job)].append(number)
         outputs: list[Tensors] = [{}] * len(jobs)
-        with tqdm(total=len(jobs), desc=f"{self._label}: {what}", leave=False, disable=None) as bar:
+        with tqdm(total=len(jobs), desc=f"{self.label}: {what}", leave=False, disable=None) as bar:
             for numbers in alike.values():
-                for start in range(0, len(numbers), self._max_batch_size):
-                    members = numbers[start : start + self._max_batch_size]
-                    for number, output in zip(
-                        members, self._batch([jobs[n] for n in members]), strict=True
-                    ):
-                        outputs[number] = output
+                for start in range(0, len(numbers), self.max_batch_size):
+                    members = numbers[start : start + self.max_batch_size]
+                    joined = {
+                        name: np.concatenate([jobs[number][name] for number in members])
+                        for name in jobs[members[0]]
+                    }
+                    found = self.predictor.run(joined, timeout=RUN_SECONDS)
+                    for row, number in enumerate(members):
+                        outputs[number] = {n: array[row : row + 1] for n, array in found.items()}
                     bar.update(len(members))
         self.outputs += outputs
         return outputs
 
     def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
         """Yield the items and show progress."""
-        yield from tqdm(items, desc=f"{self._label}: {what}", leave=False, disable=None)
-
-    def _batch(self, jobs: Sequence[Tensors]) -> Iterator[Tensors]:
-        joined = {name: np.concatenate([job[name] for job in jobs]) for name in jobs[0]}
-        found = self._predictor.run(joined, timeout=RUN_SECONDS)
-        for row in range(len(jobs)):
-            yield {name: array[row : row + 1] for name, array in found.items()}
+        yield from tqdm(items, desc=f"{self.label}: {what}", leave=False, disable=None)
 
 
 class TaskQuality(Protocol):

@@ -14,7 +14,10 @@ from app.models.repository.files import write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Figures of one instance group. `fingerprint` is a sha256 that identifies the weights."""
+    """Figures of one instance group.
+
+    `fingerprint` is the sha256 of the version or, for an official release, of the released file.
+    """
 
     model: str
     version: int
@@ -102,17 +105,6 @@ _BLOCK = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How a card differs from the measured figures.
-
-    `wrong` is False if the card has no figures of the version.
-    """
-
-    sentence: str
-    wrong: bool = True
-
-
 def read_card(path: Path) -> str:
     """The card's text. Raises ConfigError if it is missing or its markers do not pair."""
     label = f"{path.parent.name}/{path.name}"
@@ -151,24 +143,21 @@ def write_card(path: Path, report: Report) -> None:
     write_atomically(path, text.encode())
 
 
-def compare_card(path: Path, report: Report) -> Difference | None:
-    """The first difference between the card's figures and the report's, or None.
+def compare_card(path: Path, report: Report) -> tuple[str, bool]:
+    """How the card's figures compare with the report's, as a clause, and whether they are wrong.
 
     The card may hold more figures, because this machine may lack some data.
     """
-    text = read_card(path)
-    own = _block_of(text, report.version)
+    own = _block_of(read_card(path), report.version)
     if own is None:
-        return Difference(
-            f"it has no figures of version {report.version}; --write-cards writes them", wrong=False
-        )
+        return f"it has no figures of version {report.version}; --write-cards writes them", False
     written = _figures(own[1])
     for line in _figures(report.as_markdown()):
         if not any(_agree(line, theirs) for theirs in written):
             alike = [theirs for theirs in written if _words(theirs) == _words(line)]
             says = f"it says {alike[0]!r}" if alike else "it says nothing of the kind"
-            return Difference(f"{says}, measured: {line!r}")
-    return None
+            return f"{says}, measured: {line!r}", True
+    return "the figures are the same", False
 
 
 def _block_of(text: str, version: int) -> re.Match[str] | None:

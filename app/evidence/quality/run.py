@@ -26,7 +26,6 @@ from app.evidence.quality.ports import (
 )
 from app.evidence.quality.report import Report
 from app.models.repository.layout import ModelFiles
-from app.models.repository.manifest import Manifest
 
 TRAIN_SHARE = 8_000
 """Number of pictures at the start of the t10k file that train the committed model."""
@@ -115,49 +114,34 @@ def measure_model(
 
     With `group`, report the figures of that group and their differences from the default group's.
     """
+
+    def run(name: str) -> tuple[Findings, list[Tensors]]:
+        """The task's findings, and the outputs of every job in order."""
+        chosen = files.config.group(name)
+        test = files.selftest(agreement).judging(chosen)
+        with closing(test.opened(open_predictor, files.spec(chosen))) as predictor:
+            batch = max(1, files.config.dynamic_batching.max_batch_size)
+            bench = Bench(predictor, max_batch_size=batch, label=f"{files.name} {name}")
+            return task.measure(bench), bench.outputs
+
     base = files.config.default_group
-    findings, expected = _findings(files, task, base, agreement, open_predictor)
+    findings, expected = run(base)
     if group is not None:
-        after, found = _findings(files, task, group, agreement, open_predictor)
+        after, found = run(group)
         compared = compare_outputs(found, expected, agreement=agreement, base=base)
         tables = (*after.tables, *differences(findings, after, base=base), compared)
         findings = Findings(tables=tables, notes=after.notes)
+    # Each machine exports an official release itself, so versions of one release differ.
+    weights = files.manifest.weights
+    official = weights.get("origin") == "official release"
     return Report(
         model=files.name,
         version=files.version,
         group=group or base,
-        fingerprint=_fingerprint(files.manifest),
+        fingerprint=str(weights["sha256"]) if official else files.manifest.sha256(),
         findings=findings,
         limit=limit,
     )
-
-
-def _findings(
-    files: ModelFiles,
-    task: TaskQuality,
-    name: str,
-    agreement: Agreement | None,
-    open_predictor: PredictorFactory,
-) -> tuple[Findings, list[Tensors]]:
-    """The task's findings, and the outputs of every job in order."""
-    group = files.config.group(name)
-    test = files.selftest(agreement).judging(group)
-    with closing(test.opened(open_predictor, files.spec(group))) as predictor:
-        bench = Bench(
-            predictor,
-            max_batch_size=max(1, files.config.dynamic_batching.max_batch_size),
-            label=f"{files.name} {name}",
-        )
-        return task.measure(bench), bench.outputs
-
-
-def _fingerprint(manifest: Manifest) -> str:
-    """The sha256 of the version or, for an official release, of the released file.
-
-    Each machine exports an official release itself, so versions of one release differ.
-    """
-    official = manifest.weights.get("origin") == "official release"
-    return str(manifest.weights["sha256"]) if official else manifest.sha256()
 
 
 def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
@@ -181,11 +165,7 @@ def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
 
 
 def compare_outputs(
-    found: Sequence[Tensors],
-    expected: Sequence[Tensors],
-    *,
-    agreement: Agreement | None,
-    base: str,
+    found: Sequence[Tensors], expected: Sequence[Tensors], *, agreement: Agreement | None, base: str
 ) -> Table:
     """Compare the outputs themselves with those of the base, over all jobs."""
     pairs = list(zip(found, expected, strict=True))

@@ -8,6 +8,7 @@ runs or they are too noisy.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -61,14 +62,15 @@ def interleave(
     if none of its runs was interrupted.
     """
     runs = {name: Runs() for name in runners}
-    names = list(runners)
+    turns = deque(runners)
     for number in range(rounds):
-        index, start = number % len(inputs), number % len(names)
-        timed = {name: runners[name](inputs[index]) for name in names[start:] + names[:start]}
+        index = number % len(inputs)
+        timed = {name: runners[name](inputs[index]) for name in turns}
+        turns.rotate(-1)
         seconds = {name: t.seconds for name, t in timed.items() if t.seconds is not None}
         for name, each in timed.items():
             runs[name].keep(index, each.outputs)
-            if len(seconds) == len(names):
+            if len(seconds) == len(timed):
                 runs[name].seconds.append(seconds[name])
         if enough(runs):
             break
@@ -116,37 +118,32 @@ class Verdict:
 def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
     """Judge a group by its runs and the interleaved runs of its base."""
     pairs = len(own.seconds)
-    if pairs != len(base_runs.seconds):
-        raise ValueError(f"{pairs} times of the group, {len(base_runs.seconds)} of its base")
+    ratio, low, high = math.nan, 0.0, math.inf
+    if pairs:
+        ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
+
+    def verdict(finding: Finding, reason: str) -> Verdict:
+        return Verdict(finding=finding, reason=reason, ratio=ratio, low=low, high=high)
+
     if pairs == 0:
-        return Verdict(
-            finding="unproven", reason="it has not run yet", ratio=math.nan, low=0.0, high=math.inf
-        )
-    ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
-    finding, reason = _decide(own, base_runs, base, ratio, low, high)
-    return Verdict(finding=finding, reason=reason, ratio=ratio, low=low, high=high)
-
-
-def _decide(
-    own: Runs, base_runs: Runs, base: str, ratio: float, low: float, high: float
-) -> tuple[Finding, str]:
-    pairs = len(own.seconds)
+        return verdict("unproven", "it has not run yet")
     equal = all(map(bitwise_equal, own.outputs, base_runs.outputs))
     takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
     if not equal and own.repeatable and base_runs.repeatable:  # varying outputs prove nothing
-        return "effective", f"other outputs than {base}; {takes}"
+        return verdict("effective", f"other outputs than {base}; {takes}")
     same = f"the same bits as {base}" if equal else f"{base} varies from run to run"
     if pairs < MIN_PAIRS:
-        return "unproven", f"{same}, and only {pairs} of the required {MIN_PAIRS} pairs of runs"
+        few = f"{same}, and only {pairs} of the required {MIN_PAIRS} pairs of runs"
+        return verdict("unproven", few)
     gap = abs(float(np.median(own.seconds)) - float(np.median(base_runs.seconds)))
     small = max(ratio, 1 / ratio) < MINIMAL_EFFECT or gap < MINIMAL_SECONDS
     if not small and (high < 1 / MINIMAL_EFFECT or low > MINIMAL_EFFECT):
-        return "effective", f"{same}, {takes}"
+        return verdict("effective", f"{same}, {takes}")
     if low < 1 / HIDDEN_EFFECT or high > HIDDEN_EFFECT:
-        return "unproven", f"{same}, and the runs are too noisy to tell: {takes}"
+        return verdict("unproven", f"{same}, and the runs are too noisy to tell: {takes}")
     if equal and (small or low <= 1.0 <= high):
-        return "ineffective", f"changes nothing: {same}, {takes}"
-    return "unproven", f"{same}, {takes}"
+        return verdict("ineffective", f"changes nothing: {same}, {takes}")
+    return verdict("unproven", f"{same}, {takes}")
 
 
 def ratio_interval(
@@ -156,9 +153,7 @@ def ratio_interval(
 
     Logarithms give "twice as fast" and "twice as slow" the same weight.
     """
-    logs: NDArray[np.float64] = np.log(np.asarray(seconds, np.float64)) - np.log(
-        np.asarray(base_seconds, np.float64)
-    )
+    logs: NDArray[np.float64] = np.log(seconds) - np.log(base_seconds)
     picks = np.random.default_rng(SEED).integers(0, len(logs), (RESAMPLES, len(logs)))
     medians = np.median(logs[picks], axis=1)
     tail = (1.0 - CONFIDENCE) / 2

@@ -149,10 +149,7 @@ def _u2net(network: str, weights: Path) -> Recipe:
 
 
 def bert_recipe(
-    bert: BertDirectory,
-    *,
-    weights_sha256: str,
-    write_extras: Callable[[Path], None] | None = None,
+    bert: BertDirectory, *, weights_sha256: str, write_extras: Callable[[Path], None] | None = None
 ) -> Recipe:
     """The recipe for a BERT whose weights have been read."""
     random = np.random.default_rng(20)

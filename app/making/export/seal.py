@@ -71,12 +71,12 @@ def run_trial(
             default=0.0,
         )
         tolerance = TOLERANCE * max(1.0, largest)
-        other = _filled(spec.inputs, shapes, seed=2)
-        both = {name: np.concatenate([one[name], other[name]]) for name in one if one[name].ndim}
         independent: bool | None = None
         seen = [golden]
-        if _batched(spec.inputs) and _batched(spec.outputs) and len(both) == len(one):
-            independent, more = _rows_are_independent(predictor, other, both, golden)
+        batched = all(each.shape[:1] == (-1,) for each in (*spec.inputs, *spec.outputs))
+        if batched and all(array.ndim for array in one.values()):
+            other = _filled(spec.inputs, shapes, seed=2)
+            independent, more = _rows_are_independent(predictor, one, other, golden)
             seen += more
     onednn = "it runs no ONNX"
     if is_paddle:
@@ -149,13 +149,10 @@ def _filled(
     }
 
 
-def _batched(specs: Sequence[TensorSpec]) -> bool:
-    return all(spec.shape[:1] == (-1,) for spec in specs)
-
-
 def _rows_are_independent(
-    predictor: Predictor, other: Tensors, both: Tensors, golden: Tensors
+    predictor: Predictor, one: Tensors, other: Tensors, golden: Tensors
 ) -> tuple[bool, list[Tensors]]:
+    both = {name: np.concatenate([one[name], other[name]]) for name in one}
     try:
         second, joined = (predictor.run(each, timeout=RUN_SECONDS) for each in (other, both))
     except PaddlepoolError:
@@ -199,11 +196,7 @@ max_batch_size = 0
 
 
 def seal(
-    directory: Path,
-    *,
-    open_predictor: PredictorFactory,
-    source: str = "",
-    licence: str = "",
+    directory: Path, *, open_predictor: PredictorFactory, source: str = "", licence: str = ""
 ) -> tuple[tuple[TensorSpec, ...], Trial, str]:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
@@ -351,7 +344,6 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 OPEN_SECONDS = 300.0
-Described = tuple[str, str, list[int]]
 
 
 def read_specs(
@@ -380,11 +372,11 @@ def read_specs(
     except ChildDied as error:
         raise ExportError(f"{program}: the process that loaded it ended ({error})") from error
     with closing(child):
-        return _specs(child.ready["inputs"]), _specs(child.ready["outputs"])
-
-
-def _specs(described: Sequence[Described]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in described)
+        inputs, outputs = (
+            tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in child.ready[kind])
+            for kind in ("inputs", "outputs")
+        )
+    return inputs, outputs
 
 
 def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
@@ -393,6 +385,8 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     Outputs are named output_0 and so on: their own names are those of temporary variables.
     """
     import paddle
+
+    from app.models.networks.saved import load_program
 
     paddle.disable_signal_handler()
     path = Path(opening["directory"]) / opening["program"]
@@ -404,7 +398,16 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
             raise ExportError(
                 f"{path.name} has parameters, and {path.with_suffix('.pdiparams').name} is missing"
             )
-        inputs, outputs = _tensors(path)
+        if path.suffix == ".pdmodel":
+            # load_program() would also rebuild gradients, for which an inference program lacks
+            # outputs.
+            program, names, outputs = paddle.static.load_inference_model(
+                str(path.with_suffix("")), paddle.static.Executor(paddle.CPUPlace())
+            )
+            inputs = [program.global_block().var(name) for name in names]
+        else:
+            layer = load_program(path.with_suffix(""))
+            inputs, outputs = layer._input_spec(), layer._output_spec()
     except ExportError:
         raise
     except Exception as error:
@@ -427,21 +430,6 @@ def _has_parameters(path: Path) -> bool:
     return any(each["#"] == "p" for each in block["ops"])
 
 
-def _tensors(path: Path) -> tuple[Sequence[Any], Sequence[Any]]:
-    import paddle
-
-    from app.models.networks.saved import load_program
-
-    if path.suffix != ".pdmodel":
-        layer = load_program(path.with_suffix(""))
-        return layer._input_spec(), layer._output_spec()
-    # load_program() would also rebuild gradients, for which an inference program lacks outputs.
-    program, names, outputs = paddle.static.load_inference_model(
-        str(path.with_suffix("")), paddle.static.Executor(paddle.CPUPlace())
-    )
-    return [program.global_block().var(name) for name in names], outputs
-
-
-def _describe(tensor: Any, name: str) -> Described:
+def _describe(tensor: Any, name: str) -> tuple[str, str, list[int]]:
     shape = [-1 if size is None or size < 0 else int(size) for size in tensor.shape]
     return name, str(tensor.dtype).removeprefix("paddle."), shape

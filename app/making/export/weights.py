@@ -239,11 +239,7 @@ class BertDirectory:
 def read_bert_directory(directory: Path) -> BertDirectory:
     """Read config.json and model.safetensors. Raises ExportError for anything but plain BERT."""
     config = _object(directory / "config.json")
-    required = {
-        "model_type": "bert",
-        "hidden_act": "gelu",
-        "position_embedding_type": "absolute",
-    }
+    required = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
     for key, value in required.items():
         if config.get(key, value) != value:
             raise ExportError(f"{directory.name}: {key} is {config[key]!r}, supported: {value!r}")
