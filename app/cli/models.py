@@ -1,16 +1,13 @@
 """`paddlepool models`: list, verify, describe, seal and sync the models of a repository."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.cli.shared import (
     add_repository_option,
@@ -26,26 +23,28 @@ from app.engine.pool.context import EngineContext
 from app.engine.registry.load_history import UNSEALED
 from app.engine.registry.model import ServedModel
 from app.evidence.comparison.result import columns
-from app.evidence.quality.ports import Source, TaskQuality
-from app.evidence.quality.report import CARD, Report, compare_card, read_card, write_card
+from app.evidence.quality.ports import Source
+from app.evidence.quality.report import CARD, compare_card, read_card, write_card
 from app.evidence.quality.run import measure_model, task_quality
-from app.models.repository.layout import ModelFiles
+from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import read_manifest
 from app.models.sources import remote
 from app.models.sources.sync import lines_of, sync
 from app.observability.metrics import Metrics
 from app.tasks.task import agreement_of, load_tasks
 
-if TYPE_CHECKING:
-    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
+DATA = Path("../shared/data")
+SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list", help="list every version, whether it is served, and its origin"
     )
+    listing.set_defaults(act=_list)
     verify = actions.add_parser("verify", help="compare every file with its manifest")
+    verify.set_defaults(act=_verify)
     verify.add_argument("names", nargs="*", metavar="MODEL", help="default: every model")
     verify.add_argument(
         "--run",
@@ -53,27 +52,75 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also open each instance group that always runs and run its self-test",
     )
-    add_quality_options(verify)
+    _add_quality_options(verify)
     describe = actions.add_parser(
         "describe", help="show inputs, outputs, instance groups and origin of one model"
     )
+    describe.set_defaults(act=_describe)
     describe.add_argument("name", metavar="MODEL")
     describe.add_argument("--version", type=int, help="default: the newest")
-    add_seal(actions)
-    add_sync(actions)
-    for action in (listing, verify, describe):
+    seal = actions.add_parser(
+        "seal", help="write the manifest of a Paddle or ONNX program that was exported elsewhere"
+    )
+    seal.set_defaults(act=_seal)
+    seal.add_argument(
+        "directory",
+        type=Path,
+        metavar="MODEL/VERSION",
+        help="contains NAME.json or NAME.pdmodel, and NAME.pdiparams if it has parameters; "
+        "or NAME.onnx",
+    )
+    seal.add_argument("--source", default="", help="free text: source of the weights")
+    seal.add_argument("--licence", default="", help="licence of the weights")
+    syncing = actions.add_parser(
+        "sync", help="copy models from s3://, gs://, hf:// or a directory, and verify them"
+    )
+    syncing.set_defaults(act=_sync)
+    syncing.add_argument(
+        "address", metavar="ADDRESS", help="contains MODEL/config.toml, MODEL/VERSION/…"
+    )
+    syncing.add_argument(
+        "--end-with-input",
+        action="store_true",
+        help="exit at the end of standard input, for programs that start this one",
+    )
+    for action in (listing, verify, describe, syncing):
         add_repository_option(action)
 
 
+def _add_quality_options(parser: argparse.ArgumentParser) -> None:
+    options = parser.add_argument_group("quality")
+    options.add_argument(
+        "--quality",
+        action="store_true",
+        help="also measure the newest version of each model on data, and compare its model card",
+    )
+    options.add_argument("--data", type=Path, metavar="DIR", help=f"default: {DATA}")
+    options.add_argument(
+        "--smoke",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help=f"everyday sentences with labels; default: {', '.join(map(str, SMOKE))}",
+    )
+    options.add_argument("--limit", type=int, metavar="N", help="use only the first N of each set")
+    options.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="this instance group instead of the default one, and its loss compared with that",
+    )
+    options.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures to this file"
+    )
+    options.add_argument(
+        "--write-cards",
+        action="store_true",
+        help="write the figures into each MODEL_CARD.md instead of comparing them",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    actions: dict[str, Callable[[argparse.Namespace], int]] = {
-        "list": _list,
-        "verify": _verify,
-        "describe": _describe,
-        "seal": run_seal,
-        "sync": run_sync,
-    }
-    return actions[args.action](args)
+    return int(args.act(args))
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -108,7 +155,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     repository = open_repository(args.repository)
-    check_quality_options(args)
+    _check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
     faults = 0
     for name in args.names or repository.names():
@@ -131,8 +178,7 @@ def _verify(args: argparse.Namespace) -> int:
     print(columns(rows))
     if faults or not args.quality:
         return 1 if faults else 0
-    newest = [read_version(repository, name, None) for name in args.names or repository.names()]
-    return verify_quality(newest, args)
+    return _verify_quality(repository, args)
 
 
 async def _self_test(files: ModelFiles) -> str:
@@ -174,18 +220,10 @@ def _describe(args: argparse.Namespace) -> int:
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
     for group in config.instance_group:
         name = f"{group.name} (default)" if group.name == config.default_group else group.name
-        groups.append(
-            (
-                name,
-                group.backend,
-                str(group.count),
-                str(group.threads),
-                group.start,
-                _pairs(group.options) or "-",
-            )
-        )
-    print()
-    print(columns(groups))
+        count, threads = str(group.count), str(group.threads)
+        options = _pairs(group.options) or "-"
+        groups.append((name, group.backend, count, threads, group.start, options))
+    print(f"\n{columns(groups)}")
     return 0
 
 
@@ -210,22 +248,7 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
-def add_seal(actions: Actions) -> None:
-    seal = actions.add_parser(
-        "seal", help="write the manifest of a Paddle or ONNX program that was exported elsewhere"
-    )
-    seal.add_argument(
-        "directory",
-        type=Path,
-        metavar="MODEL/VERSION",
-        help="contains NAME.json or NAME.pdmodel, and NAME.pdiparams if it has parameters; "
-        "or NAME.onnx",
-    )
-    seal.add_argument("--source", default="", help="free text: source of the weights")
-    seal.add_argument("--licence", default="", help="licence of the weights")
-
-
-def run_seal(args: argparse.Namespace) -> int:
+def _seal(args: argparse.Namespace) -> int:
     from app.making.export.seal import seal  # imports onnx
 
     inputs, trial, config = seal(
@@ -254,22 +277,7 @@ def run_seal(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_sync(actions: Actions) -> None:
-    sync = actions.add_parser(
-        "sync", help="copy models from s3://, gs://, hf:// or a directory, and verify them"
-    )
-    sync.add_argument(
-        "address", metavar="ADDRESS", help="contains MODEL/config.toml, MODEL/VERSION/…"
-    )
-    sync.add_argument(
-        "--end-with-input",
-        action="store_true",
-        help="exit at the end of standard input, for programs that start this one",
-    )
-    add_repository_option(sync)
-
-
-def run_sync(args: argparse.Namespace) -> int:
+def _sync(args: argparse.Namespace) -> int:
     """Return 0 even if some versions are rejected: those are listed and are not served."""
     # SIGTERM raises an exception, so that partial copies are removed.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -288,42 +296,7 @@ def _end_with_input() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-DATA = Path("../shared/data")
-SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
-
-
-def add_quality_options(parser: argparse.ArgumentParser) -> None:
-    options = parser.add_argument_group("quality")
-    options.add_argument(
-        "--quality",
-        action="store_true",
-        help="also measure the newest version of each model on data, and compare its model card",
-    )
-    options.add_argument("--data", type=Path, metavar="DIR", help=f"default: {DATA}")
-    options.add_argument(
-        "--smoke",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help=f"everyday sentences with labels; default: {', '.join(map(str, SMOKE))}",
-    )
-    options.add_argument("--limit", type=int, metavar="N", help="use only the first N of each set")
-    options.add_argument(
-        "--group",
-        metavar="GROUP",
-        help="this instance group instead of the default one, and its loss compared with that",
-    )
-    options.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write the figures to this file"
-    )
-    options.add_argument(
-        "--write-cards",
-        action="store_true",
-        help="write the figures into each MODEL_CARD.md instead of comparing them",
-    )
-
-
-def check_quality_options(args: argparse.Namespace) -> None:
+def _check_quality_options(args: argparse.Namespace) -> None:
     """Raise ConfigError for options that cannot be combined, before anything runs."""
     given = [
         option
@@ -340,7 +313,7 @@ def check_quality_options(args: argparse.Namespace) -> None:
         raise ConfigError("--write-cards needs all the data: leave --limit out")
 
 
-def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> int:
+def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> int:
     """Print the figures; return 1 if a model card has different ones."""
     source = Source(
         data=args.data or DATA,
@@ -348,54 +321,45 @@ def verify_quality(models: Sequence[ModelFiles], args: argparse.Namespace) -> in
         limit=args.limit,
     )
     declared = {name: task.quality for name, task in load_tasks().items()}
-    tasks = [(files, task_quality(files, source, declared)) for files in models]
-    for files, task in tasks:
+    models = [read_version(repository, name, None) for name in args.names or repository.names()]
+    tasks = [
+        (files, files.directory.parent / CARD, task_quality(files, source, declared))
+        for files in models
+    ]
+    for files, card, task in tasks:
         if task is None and files.name in args.names:
             raise ConfigError(f"{files.name}: no quality measure is defined for it")
         if task is not None and args.write_cards:
-            read_card(files.directory.parent / CARD)
-    reports: list[Report] = []
-    differ = 0
-    for files, task in tasks:
+            read_card(card)
+    figures = {}
+    differ = False
+    for files, card, task in tasks:
         if task is None:
             print(f"\n{files.name}: no quality measure is defined for it")
             continue
-        report = _measured(files, task, args)
-        reports.append(report)
+        groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
+        about = f"{files.name}@{files.version}: measuring {' and '.join(groups)}"
+        # Progress bars appear only on terminals; elsewhere, minutes of silence would suggest a hang
+        print(f"\n{about}, which takes minutes", flush=True)
+        report = measure_model(
+            files,
+            task,
+            group=args.group,
+            agreement=agreement_of(files.info()),
+            open_predictor=ProcessBackend(),
+            limit=args.limit,
+        )
+        figures[report.model] = report.as_json()
         print(f"\n{report.as_text()}", flush=True)
-        card = files.directory.parent / CARD
         if args.write_cards:
             write_card(card, report)
             print(f"\n{files.name}/{CARD}: figures written")
         elif args.limit is None and args.group is None:
-            differ += _compare(card, report)
+            clause, wrong = "there is no such card", False
+            if card.exists():
+                clause, wrong = compare_card(card, report)
+            print(f"\n{files.name}/{CARD}: {clause}")
+            differ = differ or wrong
     if args.json is not None:
-        write_json(args.json, {report.model: report.as_json() for report in reports})
-    return 1 if differ else 0
-
-
-def _measured(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) -> Report:
-    groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
-    # Progress bars appear only on terminals; elsewhere, minutes of silence would suggest a hang.
-    print(
-        f"\n{files.name}@{files.version}: measuring {' and '.join(groups)}, which takes minutes",
-        flush=True,
-    )
-    return measure_model(
-        files,
-        task,
-        group=args.group,
-        agreement=agreement_of(files.info()),
-        open_predictor=ProcessBackend(),
-        limit=args.limit,
-    )
-
-
-def _compare(card: Path, report: Report) -> int:
-    label = f"{card.parent.name}/{card.name}"
-    if not card.exists():
-        print(f"\n{label}: there is no such card")
-        return 0
-    clause, wrong = compare_card(card, report)
-    print(f"\n{label}: {clause}")
-    return int(wrong)
+        write_json(args.json, figures)
+    return int(differ)

@@ -121,17 +121,17 @@ def _tune(args: argparse.Namespace) -> int:
         )
         chosen, outcomes = asyncio.run(search.run())
     rows = [["candidate", "clients", "per second", "p95", f"within {args.p95:g} ms", "memory"]]
-    for each in outcomes:
-        rows.append(
-            [
-                ("* " if each is chosen else "  ") + str(each.candidate),
-                str(each.clients),
-                f"{each.per_second:.2f}",
-                f"{each.p95_seconds * 1000:.0f} ms",
-                "yes" if each.p95_seconds <= args.p95 / 1000 else "no",
-                f"{each.resident_bytes / 1e6:.0f} MB",
-            ]
-        )
+    rows += [
+        [
+            ("* " if each is chosen else "  ") + str(each.candidate),
+            str(each.clients),
+            f"{each.per_second:.2f}",
+            f"{each.p95_seconds * 1000:.0f} ms",
+            "yes" if each.p95_seconds <= args.p95 / 1000 else "no",
+            f"{each.resident_bytes / 1e6:.0f} MB",
+        ]
+        for each in outcomes
+    ]
     print(f"{files.name}@{files.version}, group {files.config.default_group}, {cores} cores")
     print(columns(rows))
     if chosen is None:
