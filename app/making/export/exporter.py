@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -97,13 +97,13 @@ class Recipe:
     """Everything that differs between networks when a version is built."""
 
     network: str
-    options: Mapping[str, Any]
     state: Arrays
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     feeds: dict[str, NDArray[Any]]
     config: str
     weights_sha256: str
+    options: Mapping[str, Any] = field(default_factory=dict)
     # Called with the version's directory, to write more files.
     write_extras: Callable[[Path], None] | None = None
     # The ONNX file whose outputs the program must reproduce.
@@ -137,7 +137,6 @@ def _u2net(network: str, weights: Path) -> Recipe:
     image = (np.round(np.stack(planes)[None] * 16.0) / 16.0).astype(np.float32)
     return Recipe(
         network=network,
-        options={},
         state=mask_state(fold_batch_norm(arrays)),
         inputs=(TensorSpec("input", "float32", (-1, 3, side, side)),),
         outputs=(TensorSpec("d0", "float32", (-1, 1, side, side)),),
@@ -180,7 +179,6 @@ def _mnist(weights: Path) -> Recipe:
     ramp = np.linspace(-1.0, 1.0, 784, dtype=np.float32)
     return Recipe(
         network="mnist",
-        options={},
         state=read_arrays(weights),
         inputs=(TensorSpec("image", "float32", (-1, 784)),),
         outputs=(TensorSpec("logits", "float32", (-1, 10)),),
@@ -203,15 +201,8 @@ def run_program(
     config.disable_glog_info()
     config.set_cpu_math_library_num_threads(1)
     config.enable_mkldnn() if onednn else config.disable_mkldnn()
-    predictor = inference.create_predictor(config)
-    for name, array in zip(predictor.get_input_names(), feeds, strict=True):
-        handle = predictor.get_input_handle(name)
-        handle.reshape(array.shape)
-        handle.copy_from_cpu(array)
-    predictor.run()
-    return [
-        predictor.get_output_handle(name).copy_to_cpu() for name in predictor.get_output_names()
-    ]
+    inputs = [paddle.to_tensor(feed) for feed in feeds]
+    return [output.numpy() for output in inference.create_predictor(config).run(inputs)]
 
 
 def capture_selftest(directory: Path, recipe: Recipe) -> None:

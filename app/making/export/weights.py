@@ -123,16 +123,8 @@ def check_state(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], *, what
 
 
 Sources = tuple[str, ...]
-_PASS_THROUGH = {
-    "BatchNormalization",
-    "Cast",
-    "Identity",
-    "MaxPool",
-    "Relu",
-    "Resize",
-    "Sigmoid",
-    "Upsample",
-}
+_POINTWISE = ("BatchNormalization", "Cast", "Identity", "Relu", "Sigmoid")
+_RESIZING = ("MaxPool", "Resize", "Upsample")
 
 
 def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
@@ -211,7 +203,7 @@ def _sources(value: str, producers: dict[str, Any], names: dict[str, str]) -> So
     node = producers.get(value)
     if node is None:  # the network's input
         return ()
-    if node.op_type in _PASS_THROUGH:
+    if node.op_type in (*_POINTWISE, *_RESIZING):
         return _sources(node.input[0], producers, names)
     if node.op_type in ("Concat", "Add"):
         return tuple(name for part in node.input for name in _sources(part, producers, names))
@@ -288,15 +280,11 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
     PyTorch stores a linear layer as [out,in], Paddle as [in,out]. All tokens are of type 0, so the
     embedding of that type is added to the position embeddings.
     """
-
     state: Arrays = {}
 
-    def linear(target: str, source: str) -> None:
+    def take(target: str, source: str) -> None:
+        """A linear layer, or a normalisation, whose weight has one axis."""
         state[f"{target}.weight"] = np.ascontiguousarray(arrays[f"{source}.weight"].T)
-        state[f"{target}.bias"] = arrays[f"{source}.bias"]
-
-    def norm(target: str, source: str) -> None:
-        state[f"{target}.weight"] = arrays[f"{source}.weight"]
         state[f"{target}.bias"] = arrays[f"{source}.bias"]
 
     embeddings = "bert.embeddings"
@@ -306,18 +294,18 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
             arrays[f"{embeddings}.position_embeddings.weight"]
             + arrays[f"{embeddings}.token_type_embeddings.weight"][0]
         )
-        norm("embeddings_norm", f"{embeddings}.LayerNorm")
+        take("embeddings_norm", f"{embeddings}.LayerNorm")
         for index in range(config.num_hidden_layers):
             ours, theirs = f"layers.{index}", f"bert.encoder.layer.{index}"
             for part in ("query", "key", "value"):
-                linear(f"{ours}.attention.{part}", f"{theirs}.attention.self.{part}")
-            linear(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
-            norm(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-            linear(f"{ours}.intermediate", f"{theirs}.intermediate.dense")
-            linear(f"{ours}.output", f"{theirs}.output.dense")
-            norm(f"{ours}.output_norm", f"{theirs}.output.LayerNorm")
-        linear("pooler", "bert.pooler.dense")
-        linear("classifier", "classifier")
+                take(f"{ours}.attention.{part}", f"{theirs}.attention.self.{part}")
+            take(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+            take(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
+            take(f"{ours}.intermediate", f"{theirs}.intermediate.dense")
+            take(f"{ours}.output", f"{theirs}.output.dense")
+            take(f"{ours}.output_norm", f"{theirs}.output.LayerNorm")
+        take("pooler", "bert.pooler.dense")
+        take("classifier", "classifier")
     except KeyError as error:
         raise ExportError(f"model.safetensors has no array {error}") from None
     return state
