@@ -25,7 +25,7 @@ from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.evidence.live.background import Background, open_background
-from app.evidence.live.kept_choices import open_kept_choices
+from app.evidence.live.kept_choices import KeptChoices
 from app.evidence.live.shadow import warn_of_unknown_groups
 from app.models.repository.layout import ModelRepository, find_default_models, read_configs
 from app.models.sources.sync import refresh
@@ -88,7 +88,7 @@ def create_app(
             from app.observability.tracing import open_tracing, trace_stages
         tracing = open_tracing()
         stages_done.append(trace_stages)
-    kept = open_kept_choices(settings.state_file, precision=settings.precision, machine=machine())
+    kept = KeptChoices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
     workers = build_workers(settings, metrics, tasks.values())

@@ -66,10 +66,6 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("name a MODEL, or --claims")
     if args.docs is not None:
         raise ConfigError("--docs belongs to --claims")
-    return _compare(args)
-
-
-def _compare(args: argparse.Namespace) -> int:
     files = read_version(open_repository(args.repository), args.model, args.version)
     found = compare(
         files,

@@ -67,7 +67,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    _check(args)
+    if not 0 < args.budget < 1:
+        raise ConfigError(f"--budget must be between 0 and 1, received {args.budget}")
+    if args.samples < 1:
+        raise ConfigError(f"--samples must be at least 1, received {args.samples}")
+    if not args.data.is_dir():
+        raise ConfigError(f"no such folder: {args.data} (--data names it)")
     files = read_version(open_repository(args.repository), args.model, None)
     every = sorted(path for path in args.data.iterdir() if path.suffix.lower() in SUFFIXES)
     kept_aside = set(every[::EVERY])
@@ -126,15 +131,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"no instance group runs it yet; add one to {args.model}/config.toml:")
         print(GROUP.format(program=INT8, budget=MARGIN * args.budget))
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    if not 0 < args.budget < 1:
-        raise ConfigError(f"--budget must be between 0 and 1, received {args.budget}")
-    if args.samples < 1:
-        raise ConfigError(f"--samples must be at least 1, received {args.samples}")
-    if not args.data.is_dir():
-        raise ConfigError(f"no such folder: {args.data} (--data names it)")
 
 
 def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:

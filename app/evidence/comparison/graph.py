@@ -84,14 +84,8 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
     with closing(Child(TARGET, opening, limits=Limits(environment=environment))) as child:
         reply = child.call({}, selftest.inputs, timeout=PROFILE_SECONDS)
     found = json.loads(reply.arrays["profile"].tobytes())
-    return Graph(
-        model=f"{files.name}@{files.version}",
-        group=group_name,
-        threads=group.threads,
-        before=found["before"],
-        operators=TypeAdapter(tuple[Operator, ...]).validate_python(found["operators"]),
-        added=tuple((name, milliseconds) for name, milliseconds in found["added"]),
-    )
+    about = {"model": f"{files.name}@{files.version}", "group": group_name}
+    return TypeAdapter(Graph).validate_python(found | about | {"threads": group.threads})
 
 
 ROW, TOP = 18, 70

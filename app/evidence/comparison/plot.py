@@ -1,6 +1,6 @@
 """Comparisons as pictures, PNG or SVG by the file's suffix (extra `compare`)."""
 
-from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,21 @@ def check_plot(file: Path) -> None:
 
 def plot_comparison(found: Comparison, file: Path) -> None:
     """Plot the times of a single request and, if measured, requests per second on busy cores."""
-    concurrent = [each.concurrent_per_second for each in found.groups]
-    panels = 2 if any(rate is not None for rate in concurrent) else 1
-    height = 1.6 + 0.42 * len(found.groups)
-    figure, axes = open_figure(panels, width=5.6 * panels + 1.0, height=height)
+    times = [each.p50_seconds for each in found.groups]
+    tails = [max(0.0, each.p95_seconds - each.p50_seconds) for each in found.groups]
+    labels = [
+        f"{seconds(each.p50_seconds)}  ({1 / each.ratio_to_slowest:.1f}×)" for each in found.groups
+    ]
+    alone = "one request alone: median, whisker to p95 (× = speed-up)"
+    panels = [(alone, "seconds", times, tails, labels)]
+    rates = [each.concurrent_per_second or 0.0 for each in found.groups]
+    if any(rates):
+        labels = [
+            f"{rate:.2f}/s  ({each.instances} × {each.threads}t)" if rate else "not measured"
+            for rate, each in zip(rates, found.groups, strict=True)
+        ]
+        busy = f"all {found.cores:g} cores busy: requests per second"
+        panels.append((busy, "requests per second", rates, [], labels))
     names = [f"{each.group} ({each.threads}t)" for each in found.groups]
     colours = [
         DEFAULT
@@ -33,30 +44,20 @@ def plot_comparison(found: Comparison, file: Path) -> None:
         else OTHER
         for each in found.groups
     ]
-    times = [each.p50_seconds for each in found.groups]
-    tails = [max(0.0, each.p95_seconds - each.p50_seconds) for each in found.groups]
-    axes[0].barh(names, times, color=colours, xerr=[[0.0] * len(times), tails], capsize=3)
-    labels = [
-        f"{seconds(each.p50_seconds)}  ({1 / each.ratio_to_slowest:.1f}×)" for each in found.groups
-    ]
-    ends = [time + tail for time, tail in zip(times, tails, strict=True)]
-    _label(axes[0], ends, labels)
-    axes[0].set_title("one request alone: median, whisker to p95 (× = speed-up)", fontsize=10)
-    axes[0].set_xlabel("seconds")
-    if panels == 2:
-        rates = [rate or 0.0 for rate in concurrent]
-        axes[1].barh(names, rates, color=colours)
-        _label(
-            axes[1],
-            rates,
-            [
-                f"{rate:.2f}/s  ({each.instances} × {each.threads}t)" if rate else "not measured"
-                for rate, each in zip(rates, found.groups, strict=True)
-            ],
-        )
-        axes[1].set_title(f"all {found.cores:g} cores busy: requests per second", fontsize=10)
-        axes[1].set_xlabel("requests per second")
-        axes[1].tick_params(labelleft=False)
+    figure, axes = open_figure(
+        len(panels), width=5.6 * len(panels) + 1.0, height=1.6 + 0.42 * len(names)
+    )
+    for axis, (title, unit, values, whiskers, texts) in zip(axes, panels, strict=True):
+        bars = {"xerr": [[0.0] * len(names), whiskers], "capsize": 3} if whiskers else {}
+        axis.barh(names, values, color=colours, **bars)
+        ends = [sum(each) for each in zip_longest(values, whiskers, fillvalue=0.0)]
+        axis.invert_yaxis()
+        axis.set_xlim(0, 1.45 * max(ends))
+        for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
+            annotate(axis, end, place, text)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel(unit)
+        axis.tick_params(labelleft=axis is axes[0])
     figure.suptitle(f"{found.model}@{found.version}: instance groups", fontsize=12)
     legend = "blue: the default group; amber: changes nothing; 1t: one thread"
     figure.text(0.01, 0.01, f"{found.machine}. {legend}", fontsize=7, color="#555555")
@@ -71,13 +72,6 @@ def open_figure(panels: int, *, width: float, height: float) -> tuple[Any, list[
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=9)
     return figure, axes
-
-
-def _label(axis: Any, ends: Sequence[float], labels: Sequence[str]) -> None:
-    axis.invert_yaxis()
-    axis.set_xlim(0, 1.45 * max(ends))
-    for place, (end, label) in enumerate(zip(ends, labels, strict=True)):
-        annotate(axis, end, place, label)
 
 
 def annotate(axis: Any, end: float, place: float, label: str) -> None:

@@ -39,15 +39,15 @@ class _Kept(BaseModel):
     at: float | None = None
 
     def same_version(self, other: _Kept) -> bool:
-        names = ("model", "version", "sha256")
-        return all(vars(self)[name] == vars(other)[name] for name in names)
+        ours = self.model, self.version, self.sha256
+        return ours == (other.model, other.version, other.sha256)
 
     def differences(self, other: _Kept) -> list[str]:
-        named = [name for name in ("config", "precision") if vars(self)[name] != vars(other)[name]]
-        keys = self.machine.keys() | other.machine.keys()
-        return named + sorted(
-            key for key in keys if self.machine.get(key) != other.machine.get(key)
+        ours, theirs = (
+            {"config": each.config, "precision": each.precision, **each.machine}
+            for each in (self, other)
         )
+        return [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
 
 
 class _File(BaseModel):
@@ -60,11 +60,13 @@ class _File(BaseModel):
 class KeptChoices:
     """Choices kept in a file; thread-safe.
 
-    Without a usable file, choices are kept in memory only. The first problem is logged.
+    `file` is "off" or a path; None means a path in the user's home. Without a usable file, choices
+    are kept in memory only. The first problem is logged.
     """
 
-    def __init__(self, path: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
-        self._path = path
+    def __init__(self, file: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
+        usual = user_path("XDG_STATE_HOME", ".local/state", "choices.json")
+        self._path = None if file == OFF else file or usual
         self._precision = precision
         self._machine = dict(machine)
         self._lock = threading.Lock()
@@ -157,11 +159,3 @@ def _check_plain(path: Path) -> None:
     """Raise OSError for a special file: reading a pipe blocks, and writing replaces a device."""
     if path.exists() and not path.is_file():
         raise OSError("it is not a regular file")
-
-
-def open_kept_choices(
-    setting: Path | None, *, precision: str, machine: Mapping[str, str]
-) -> KeptChoices:
-    usual = user_path("XDG_STATE_HOME", ".local/state", "choices.json")
-    path = None if setting == OFF else setting or usual
-    return KeptChoices(path, precision=precision, machine=machine)

@@ -4,7 +4,7 @@ The trial records golden values and tests whether rows are independent.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,8 +100,20 @@ def _first_accepted(
     spec: PredictorSpec, config: ModelConfig, open_predictor: PredictorFactory
 ) -> tuple[Mapping[str, tuple[int, ...]], Tensors, Tensors, Predictor]:
     """The first shapes that the program accepts, its inputs and outputs, and an open predictor."""
+    tried: Sequence[Mapping[str, tuple[int, ...]]] = [
+        {
+            each.name: tuple(
+                size if size > 0 else 1 if axis == 0 else free
+                for axis, size in enumerate(each.shape)
+            )
+            for each in spec.inputs
+        }
+        for free in FREE_SIZES
+    ]
+    if config.warmup:
+        tried = [config.warmup[0].shapes]
     refusal: PaddlepoolError
-    for shapes in _shapes(spec.inputs, config):
+    for shapes in tried:
         try:
             predictor = open_predictor(spec)
         except PaddlepoolError as error:
@@ -117,22 +129,6 @@ def _first_accepted(
         f"the program ran on none of the tried shapes ({refusal.message}); name one under "
         "[[warmup]] in config.toml"
     ) from refusal
-
-
-def _shapes(
-    inputs: Sequence[TensorSpec], config: ModelConfig
-) -> Iterator[Mapping[str, tuple[int, ...]]]:
-    if config.warmup:
-        yield config.warmup[0].shapes
-        return
-    for free in FREE_SIZES:
-        yield {
-            spec.name: tuple(
-                size if size > 0 else 1 if axis == 0 else free
-                for axis, size in enumerate(spec.shape)
-            )
-            for spec in inputs
-        }
 
 
 def _filled(

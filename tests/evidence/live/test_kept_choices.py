@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.contracts.status import Candidate, Choice
-from app.evidence.live.kept_choices import MAX_CHOICES, KeptChoices, open_kept_choices
+from app.evidence.live.kept_choices import MAX_CHOICES, KeptChoices
 from app.models.repository.layout import ModelRepository
 from app.observability.build_info import machine as describe
 from tests.engine.fakes import DOUBLE, write_double
@@ -132,16 +132,16 @@ def test_the_place_of_the_file(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    open_kept_choices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
+    KeptChoices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
     assert (tmp_path / "paddlepool" / "choices.json").is_file()
     monkeypatch.setenv("XDG_STATE_HOME", "state")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    open_kept_choices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
+    KeptChoices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
     assert (tmp_path / "home" / ".local/state/paddlepool/choices.json").is_file()
-    off = open_kept_choices(Path("off"), precision="auto", machine=HERE)
+    off = KeptChoices(Path("off"), precision="auto", machine=HERE)
     off.keep(bench.files, CHOICE)
     assert off.get(bench.files) is not None
-    named = open_kept_choices(tmp_path / "mine.json", precision="auto", machine=HERE)
+    named = KeptChoices(tmp_path / "mine.json", precision="auto", machine=HERE)
     named.keep(bench.files, CHOICE)
     assert (tmp_path / "mine.json").is_file()
 
