@@ -7,20 +7,12 @@ import argparse
 import asyncio
 import sys
 
-from tqdm import tqdm
-
 from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import ConfigError
 from app.contracts.resources import available_cores
 from app.engine.backends.process import ProcessBackend
 from app.evidence.comparison.result import columns, compare, comparison_rows, reasons, recommend
-from app.evidence.comparison.search import (
-    Search,
-    explain,
-    max_ticks,
-    write_default_group,
-    write_group,
-)
+from app.evidence.comparison.search import Search, explain, write_default_group, write_group
 from app.tasks.task import comparison_of
 
 REQUESTS = 40
@@ -107,19 +99,15 @@ def _confirm(question: str) -> bool:
 def _tune(args: argparse.Namespace) -> int:
     files = read_version(open_repository(args.repository), args.model, None)
     cores = max(1, int(available_cores()))
-    total = max_ticks(cores, buckets="buckets" in files.config.parameters)
-    with tqdm(total=total, desc=f"tuning {files.name}", unit="turn", disable=None) as bar:
-        search = Search(
-            files=files,
-            p95_seconds=args.p95 / 1000,
-            cores=cores,
-            seconds=args.seconds,
-            open_predictor=ProcessBackend(nice=0),
-            comparison_of=comparison_of,
-            tick=bar.update,
-            say=lambda text: bar.write(text, file=sys.stderr),
-        )
-        chosen, outcomes = asyncio.run(search.run())
+    search = Search(
+        files=files,
+        p95_seconds=args.p95 / 1000,
+        cores=cores,
+        seconds=args.seconds,
+        open_predictor=ProcessBackend(nice=0),
+        comparison_of=comparison_of,
+    )
+    chosen, outcomes = asyncio.run(search.run())
     rows = [["candidate", "clients", "per second", "p95", f"within {args.p95:g} ms", "memory"]]
     rows += [
         [

@@ -4,6 +4,7 @@ Candidates get synthetic load through the server's own engine.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from app.contracts.errors import ConfigError
 from app.contracts.ports import PredictorFactory, ServedModelInfo
@@ -235,7 +237,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search with `seconds` of load for each candidate; `tick` is called after each slice."""
+    """A search with `seconds` of load for each candidate."""
 
     files: ModelFiles
     p95_seconds: float
@@ -243,34 +245,36 @@ class Search:
     seconds: float
     open_predictor: PredictorFactory
     comparison_of: Callable[[ServedModelInfo], TaskComparison | None]
-    tick: Callable[[], object] = lambda: None
-    say: Callable[[str], object] = lambda _: None
 
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
         """The choice (None if nothing is fast enough) and everything that was measured."""
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
-        outcomes = await self._stage(thread_candidates(self.cores, buckets=buckets), known=[])
-        for follow in (batch_candidates, bucket_candidates):
-            best = choose(outcomes, p95_seconds=self.p95_seconds)
-            if best is None:
-                return None, outcomes
-            outcomes += await self._stage(follow(best.candidate), known=outcomes)
+        splits = thread_candidates(self.cores, buckets=buckets)
+        most = len(splits) + len(BATCHES) + (3 if buckets else 0)
+        about = f"tuning {self.files.name}"
+        with tqdm(total=ROUNDS * most, desc=about, unit="turn", disable=None) as bar:
+            outcomes = await self._stage(splits, [], bar)
+            for follow in (batch_candidates, bucket_candidates):
+                best = choose(outcomes, p95_seconds=self.p95_seconds)
+                if best is None:
+                    return None, outcomes
+                outcomes += await self._stage(follow(best.candidate), outcomes, bar)
         return choose(outcomes, p95_seconds=self.p95_seconds), outcomes
 
     async def _stage(
-        self, candidates: Sequence[Candidate], *, known: Sequence[Outcome]
+        self, candidates: Sequence[Candidate], known: Sequence[Outcome], bar: "tqdm[Any]"
     ) -> list[Outcome]:
         loaded: list[CandidateUnderLoad] = []
         async with AsyncExitStack() as opened:
             for candidate in candidates:
                 if not self._fits_memory(candidate, known, loaded):
-                    self.say(f"left out for lack of memory: {candidate}")
+                    bar.write(f"left out for lack of memory: {candidate}", file=sys.stderr)
                     continue
                 loaded.append(await opened.enter_async_context(self.opened(candidate)))
             for _ in range(ROUNDS):
                 for each in loaded:
                     await each.run(self.seconds / ROUNDS)
-                    self.tick()
+                    bar.update()
             return [each.outcome() for each in loaded]
 
     def _fits_memory(
@@ -321,9 +325,3 @@ class Search:
             yield CandidateUnderLoad(candidate, clients, jobs, model)
         finally:
             await model.close()
-
-
-def max_ticks(cores: int, *, buckets: bool) -> int:
-    """Maximum number of ticks of a search, for a progress bar."""
-    stages = len(thread_candidates(cores, buckets=())) + 3 + (3 if buckets else 0)
-    return ROUNDS * stages

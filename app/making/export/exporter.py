@@ -125,12 +125,9 @@ def read_recipe(network: str, weights: Path) -> Recipe:
 
 def _u2net(network: str, weights: Path) -> Recipe:
     is_onnx = weights.suffix == ".onnx"
-    if is_onnx:
-        arrays = read_u2net_onnx(weights, U2NETP if network == "u2netp" else U2NET)
-    else:
-        arrays = read_arrays(weights)
-    side = MASK_SIZE
-    ramp = np.linspace(-1.0, 1.0, side, dtype=np.float32)
+    stages = U2NETP if network == "u2netp" else U2NET
+    arrays = read_u2net_onnx(weights, stages) if is_onnx else read_arrays(weights)
+    ramp = np.linspace(-1.0, 1.0, MASK_SIZE, dtype=np.float32)
     # A bright disc on a dark slope: the mask covers 0..1, and few distinct values compress well.
     disc = np.where(ramp[:, None] ** 2 + ramp[None, :] ** 2 < 0.3, 2.0, -1.5)
     planes = [disc, disc * 0.5 + ramp[None, :] * 0.5, disc * 0.25 - ramp[:, None] * 0.5]
@@ -138,10 +135,10 @@ def _u2net(network: str, weights: Path) -> Recipe:
     return Recipe(
         network=network,
         state=mask_state(fold_batch_norm(arrays)),
-        inputs=(TensorSpec("input", "float32", (-1, 3, side, side)),),
-        outputs=(TensorSpec("d0", "float32", (-1, 1, side, side)),),
+        inputs=(TensorSpec("input", "float32", (-1, 3, MASK_SIZE, MASK_SIZE)),),
+        outputs=(TensorSpec("d0", "float32", (-1, 1, MASK_SIZE, MASK_SIZE)),),
         feeds={"input": image},
-        config=segment_config(side),
+        config=segment_config(MASK_SIZE),
         weights_sha256=sha256_of(weights),
         onnx=weights if is_onnx else None,
     )
@@ -238,15 +235,10 @@ def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) 
         return
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    onnxruntime.set_default_logger_severity(3)
     try:
-        session = onnxruntime.InferenceSession(
-            str(model), options, providers=["CPUExecutionProvider"]
-        )
-        (theirs,) = session.run(
-            [session.get_outputs()[0].name], {session.get_inputs()[0].name: feed}
-        )
+        session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+        theirs = session.run(None, {session.get_inputs()[0].name: feed})[0]
     except Exception as error:  # its errors have no common base class
         raise ExportError(f"ONNX Runtime cannot run {model.name}: {error}") from error
     (ours,) = run_program(directory, [feed], onednn=True)

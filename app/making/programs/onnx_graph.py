@@ -91,21 +91,15 @@ def _fold_constants(graph: Graph) -> None:
         elif node.op_type == "Constant" or (
             node.op_type in FOLDED and all(name in graph.constants for name in node.input)
         ):
-            graph.constants[node.output[0]] = _evaluated(node, graph)
+            inputs = {name: graph.constants[name] for name in node.input}
+            function = onnx.helper.make_function(
+                "paddlepool", "constant", list(inputs), list(node.output), [node], graph.opsets
+            )
+            [value] = ReferenceEvaluator(function).run(None, inputs, attributes={})
+            graph.constants[node.output[0]] = np.asarray(value)
         else:
             kept.append(node)
     graph.nodes = kept
-
-
-def _evaluated(
-    node: onnx.NodeProto, graph: Graph
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    inputs = {name: graph.constants[name] for name in node.input}
-    function = onnx.helper.make_function(
-        "paddlepool", "constant", list(inputs), list(node.output), [node], graph.opsets
-    )
-    [value] = ReferenceEvaluator(function).run(None, inputs, attributes={})
-    return np.asarray(value)
 
 
 def _put_biases_inside(graph: Graph) -> None:

@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -22,11 +23,7 @@ from tests.engine.fakes import FakeFactory
 
 def outcome(candidate: Candidate, per_second: float, p95: float) -> Outcome:
     return Outcome(
-        candidate=candidate,
-        clients=2,
-        per_second=per_second,
-        p95_seconds=p95,
-        resident_bytes=1,
+        candidate=candidate, clients=2, per_second=per_second, p95_seconds=p95, resident_bytes=1
     )
 
 
@@ -108,15 +105,17 @@ async def test_load_goes_through_the_engine(double: ModelFiles) -> None:
 
 
 @pytest.mark.slow
-async def test_a_search_runs_in_stages_and_closes_what_it_opened(double: ModelFiles) -> None:
-    """Splits first, then batches of the best; every turn ticks."""
-    factory, ticks = FakeFactory(), []
-    search = search_of(double, factory, p95_seconds=10.0, tick=lambda: ticks.append(1))
-    chosen, outcomes = await search.run()
+async def test_a_search_runs_in_stages_and_closes_what_it_opened(
+    double: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splits first, then batches of the best; every turn moves the bar."""
+    factory, bar = FakeFactory(), MagicMock()
+    monkeypatch.setattr("app.evidence.comparison.search.tqdm", bar)
+    chosen, outcomes = await search_of(double, factory, p95_seconds=10.0).run()
     assert chosen in outcomes
     assert [each.candidate for each in outcomes[:3]] == [ALONE, PAIR, WIDE]
     assert {each.candidate.batch for each in outcomes[3:]} == {2, 4, 8}
-    assert len(ticks) == 3 * len(outcomes)
+    assert bar().__enter__().update.call_count == 3 * len(outcomes)
     assert all(predictor.closed.is_set() for predictor in factory.opened)
 
 
