@@ -42,22 +42,13 @@ class Report:
         """The text for the card; equal figures on one machine give equal bytes."""
         lines = [
             f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
-            f"instance group `{self.group}`, printed by",
-            "",
-            "```sh",
-            f"paddlepool models verify --quality {self.model}",
-            "```",
+            f"instance group `{self.group}`, printed by"
         ]
+        lines += ["", "```sh", f"paddlepool models verify --quality {self.model}", "```"]
         for table in self.findings.tables:
             head, *rows = _cells(table)
-            lines += [
-                "",
-                f"{table.title}:",
-                "",
-                _row(head),
-                "|---|" + "---:|" * len(table.columns),
-                *map(_row, rows),
-            ]
+            rule = "|---|" + "---:|" * len(table.columns)
+            lines += ["", f"{table.title}:", "", _row(head), rule, *map(_row, rows)]
         if self.findings.notes:
             lines += ["", *(f"- {note}" for note in self.findings.notes)]
         return "\n".join(lines)

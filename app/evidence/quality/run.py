@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +40,18 @@ class Digits:
 
 def read_digits(directory: Path, *, part: str) -> Digits:
     """Read one part, "t10k" or "train". Raises ConfigError."""
-    pixels = _idx(directory / f"{part}-images-idx3-ubyte.gz", axes=3)
-    labels = _idx(directory / f"{part}-labels-idx1-ubyte.gz", axes=1)
+    arrays: list[NDArray[np.uint8]] = []
+    for kind, axes in (("images", 3), ("labels", 1)):
+        path = directory / f"{part}-{kind}-idx{axes}-ubyte.gz"
+        try:
+            raw = gzip.decompress(read_bytes(path))
+            magic, *shape = struct.unpack_from(f">{1 + axes}I", raw)
+            if magic != 0x0800 + axes:
+                raise ConfigError(f"{path}: magic number {magic:#x}, expected {0x0800 + axes:#x}")
+            arrays.append(np.frombuffer(raw, np.uint8, offset=4 * (1 + axes)).reshape(shape))
+        except (gzip.BadGzipFile, EOFError, struct.error, ValueError, zlib.error) as error:
+            raise ConfigError(f"{path} is not a gzipped idx file") from error
+    pixels, labels = arrays
     images = pixels.reshape(len(pixels), 784).astype(np.float32) / np.float32(127.5) - 1
     return Digits(images, labels.astype(np.int64))
 
@@ -70,19 +79,6 @@ class DigitQuality:
             rows=(("held-out digits", (len(right), float(right.mean()))),),
         )
         return Findings(tables=(table,))
-
-
-def _idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
-    try:
-        raw = gzip.decompress(read_bytes(path))
-        (magic,) = struct.unpack_from(">I", raw)
-        if magic != 0x0800 + axes:
-            raise ConfigError(f"{path}: magic number {magic:#x}, expected {0x0800 + axes:#x}")
-        shape = struct.unpack_from(f">{axes}I", raw, 4)
-        array: NDArray[Any] = np.frombuffer(raw, np.uint8, offset=4 * (1 + axes)).reshape(shape)
-    except (gzip.BadGzipFile, EOFError, struct.error, ValueError, zlib.error) as error:
-        raise ConfigError(f"{path} is not a gzipped idx file") from error
-    return array
 
 
 Measure = Callable[[ServedModelInfo, Source], TaskQuality]

@@ -7,7 +7,6 @@ convolutions as upstream.
 """
 
 import json
-import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -56,7 +55,7 @@ def read_arrays(path: Path) -> Arrays:
 
 
 BATCH_NORM_EPSILON = 1e-5  # PyTorch's default, which upstream trains with
-_BATCH_NORM = re.compile(r"(.+)\.bn_s1\.(weight|bias|running_mean|running_var)")
+_BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 def fold_batch_norm(arrays: Arrays) -> Arrays:
@@ -65,23 +64,21 @@ def fold_batch_norm(arrays: Arrays) -> Arrays:
     Names may have a `module.` prefix. Weights without batch norm are returned unchanged. Raises
     ExportError if a batch norm is incomplete.
     """
-    plain = {
+    folded = {
         name.removeprefix("module."): value
         for name, value in arrays.items()
         if not name.endswith("num_batches_tracked")
     }
-    folded = {name: value for name, value in plain.items() if not _BATCH_NORM.fullmatch(name)}
-    blocks = {match[1] for name in plain if (match := _BATCH_NORM.fullmatch(name))}
+    blocks = {name.partition(".bn_s1.")[0] for name in folded if ".bn_s1." in name}
     for block in sorted(blocks):
         try:
             gain, shift, mean, variance = (
-                plain[f"{block}.bn_s1.{part}"]
-                for part in ("weight", "bias", "running_mean", "running_var")
+                folded.pop(f"{block}.bn_s1.{part}") for part in _BATCH_NORM
             )
-            kernel = plain[f"{block}.conv_s1.weight"]
+            kernel = folded[f"{block}.conv_s1.weight"]
         except KeyError as error:
             raise ExportError(f"batch norm of {block} is incomplete: {error} is missing") from error
-        bias = plain.get(f"{block}.conv_s1.bias", np.zeros(len(gain), np.float32))
+        bias = folded.get(f"{block}.conv_s1.bias", np.zeros(len(gain), np.float32))
         scale = gain.astype(np.float64) / np.sqrt(variance.astype(np.float64) + BATCH_NORM_EPSILON)
         folded[f"{block}.conv_s1.weight"] = (kernel * scale[:, None, None, None]).astype(np.float32)
         folded[f"{block}.conv_s1.bias"] = ((bias - mean) * scale + shift).astype(np.float32)
@@ -188,8 +185,7 @@ def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
                 arrays[f"{name}.bias"] = constants[node.input[2]]
             if norm := norms.get(node.output[0]):
                 block = name.removesuffix(".conv_s1")
-                kinds = ("weight", "bias", "running_mean", "running_var")
-                for kind, key in zip(kinds, norm.input[1:5], strict=True):
+                for kind, key in zip(_BATCH_NORM, norm.input[1:5], strict=True):
                     arrays[f"{block}.bn_s1.{kind}"] = constants[key]
         except (KeyError, ValueError) as error:
             raise ExportError(f"{path.name}: the weights of {name} are not constants") from error
