@@ -8,15 +8,8 @@ from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import PaddlepoolError
 from app.engine.backends.process import ProcessBackend
 from app.evidence.comparison.measure import choose_samples
-from app.making.programs.derive import (
-    FILE,
-    INT8,
-    add_program,
-    checked,
-    derive_int8,
-    missing_packages,
-    remove_unlisted,
-)
+from app.making.programs import derive
+from app.making.programs.derive import INT8
 from app.tasks.task import comparison_of
 
 SAMPLES = {
@@ -48,15 +41,15 @@ def derive_program(root: Path, name: str) -> str:
     """Derive, check and publish the int8 program of a model's newest version; return a summary."""
     repository = open_repository(root)
     for version in repository.versions(name)[:1]:
-        remove_unlisted(root / name / str(version), FILE)
+        derive.remove_unlisted(root / name / str(version), derive.FILE)
     files = read_version(repository, name, None)
     where = f"{name}/{files.version}"
     if files.manifest.find(INT8) is not None:
         return f"{where} has the program {INT8}"
-    if missing := missing_packages():
+    if missing := derive.missing_packages():
         packages = ", ".join(missing)
         return f"{where}: no program {INT8} without {packages}; see docs/application.md"
-    derived = derive_int8(files)
+    derived = derive.derive_int8(files)
     if derived is None:
         if files.config.pipeline is None:
             return f"{where}: no program {INT8}: the model has no pipeline that could read data"
@@ -66,7 +59,7 @@ def derive_program(root: Path, name: str) -> str:
     data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
     selftest = files.selftest()
     samples = [inputs for _, inputs in choose_samples(task, data, selftest)]
-    derived = checked(
+    derived = derive.checked(
         derived,
         files,
         [selftest.inputs, *samples],
@@ -74,7 +67,7 @@ def derive_program(root: Path, name: str) -> str:
         least_agreement=task.least_agreement if task else 0.0,
         open_predictor=ProcessBackend(),
     )
-    add_program(files.directory, derived)
+    derive.add_program(files.directory, derived)
     [*_, loss] = derived.entry.quality
     figures = ", ".join(f"{key} {value:.4f}" for key, value in loss.figures.items())
     return f"{where}: program {INT8} added; {figures} on {loss.count} {loss.data}"

@@ -9,13 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.cli.shared import (
-    add_repository_option,
-    open_repository,
-    read_version,
-    repository_root,
-    write_json,
-)
+from app.cli import shared
 from app.contracts.errors import ConfigError, ManifestError, PaddlepoolError
 from app.contracts.tensors import TensorSpec
 from app.engine.backends.process import ProcessBackend
@@ -85,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="exit at the end of standard input, for programs that start this one",
     )
     for action in (listing, verify, describe, syncing):
-        add_repository_option(action)
+        shared.add_repository_option(action)
 
 
 def _add_quality_options(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    repository = open_repository(args.repository)
+    repository = shared.open_repository(args.repository)
     rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
     for name in repository.names():
         unsealed, versions = repository.unsealed(name), repository.versions(name)
@@ -154,7 +148,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    repository = open_repository(args.repository)
+    repository = shared.open_repository(args.repository)
     _check_quality_options(args)
     rows = [("MODEL", "VERSION", "RESULT")]
     faults = 0
@@ -195,8 +189,8 @@ async def _self_test(files: ModelFiles) -> str:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    repository = open_repository(args.repository)
-    files = read_version(repository, args.name, args.version)
+    repository = shared.open_repository(args.repository)
+    files = shared.read_version(repository, args.name, args.version)
     versions = repository.versions(args.name)
     manifest, config = files.manifest, files.config
     batching = config.dynamic_batching
@@ -283,7 +277,7 @@ def _sync(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if args.end_with_input:
         threading.Thread(target=_end_with_input, daemon=True).start()
-    changes = sync(remote.Source(args.address), repository_root(args.repository))
+    changes = sync(remote.Source(args.address), shared.repository_root(args.repository))
     for line in lines_of(changes):
         print(line)
     return 0
@@ -321,7 +315,9 @@ def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> in
         limit=args.limit,
     )
     declared = {name: task.quality for name, task in load_tasks().items()}
-    models = [read_version(repository, name, None) for name in args.names or repository.names()]
+    models = [
+        shared.read_version(repository, name, None) for name in args.names or repository.names()
+    ]
     tasks = [
         (files, files.directory.parent / CARD, task_quality(files, source, declared))
         for files in models
@@ -361,5 +357,5 @@ def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> in
             print(f"\n{files.name}/{CARD}: {clause}")
             differ = differ or wrong
     if args.json is not None:
-        write_json(args.json, figures)
+        shared.write_json(args.json, figures)
     return int(differ)

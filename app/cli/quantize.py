@@ -8,16 +8,8 @@ from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import ConfigError, ExportError
 from app.contracts.tensors import Tensors
 from app.making.export.publish import versions_of
+from app.making.programs import qdq
 from app.making.programs.derive import FILE, INT8, Derived, differences, named_graph, publish_with
-from app.making.programs.qdq import (
-    TOOLS,
-    FloatLayers,
-    chosen,
-    digest_of,
-    layers_of,
-    measure_ranges,
-    quantised,
-)
 from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
 from app.tasks.task import comparison_of
@@ -76,24 +68,24 @@ def run(args: argparse.Namespace) -> int:
     files = read_version(open_repository(args.repository), args.model, None)
     every = sorted(path for path in args.data.iterdir() if path.suffix.lower() in SUFFIXES)
     kept_aside = set(every[::EVERY])
-    calibrated = chosen([path for path in every if path not in kept_aside], args.samples)
-    held_out = chosen(list(kept_aside), args.samples)
+    calibrated = qdq.chosen([path for path in every if path not in kept_aside], args.samples)
+    held_out = qdq.chosen(list(kept_aside), args.samples)
     if len(kept_aside) < 2 or not calibrated:
         raise ExportError(f"{args.data} holds {len(every)} files, needed are at least {EVERY + 1}")
     # Read both before the search, which takes minutes, to report unreadable files first.
     samples, judges = _samples(files, calibrated), _samples(files, held_out)
     model = named_graph(files)
     print(f"{args.model}/{files.version}: calibrating on {len(calibrated)} files", flush=True)
-    ranges = measure_ranges(model, samples)
+    ranges = qdq.measure_ranges(model, samples)
     print("int8 layers and their loss:")
-    layers = FloatLayers(
+    layers = qdq.FloatLayers(
         model=model,
         ranges=ranges,
         loss=differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES]),
         show=lambda what, loss: print(f"  {loss:.4f}  {what}", flush=True),
     )
     ranges = layers.find(args.budget)
-    small = quantised(model, ranges)
+    small = qdq.quantised(model, ranges)
     loss = differences(model, judges)(small)
     floats = ", ".join(ranges.float_layers) or "none"
     said = (
@@ -102,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if not loss <= args.budget:
         raise ExportError(f"not published: {said}")
-    if not set(layers_of(model)) - set(ranges.float_layers):
+    if not set(qdq.layers_of(model)) - set(ranges.float_layers):
         raise ExportError(f"not published: no layer would be int8: {said}")
     entry = DerivedProgram(
         name=INT8,
@@ -110,12 +102,12 @@ def run(args: argparse.Namespace) -> int:
         program=FILE,
         derivation=Derivation(
             tool="paddlepool quantize",
-            versions=versions_of(TOOLS),
+            versions=versions_of(qdq.TOOLS),
             settings={"budget": args.budget, "bias_correction": False, "per_channel": True},
             float_layers=ranges.float_layers,
         ),
         calibration=Calibration(
-            data=args.data.name, count=len(calibrated), sha256=digest_of(calibrated)
+            data=args.data.name, count=len(calibrated), sha256=qdq.digest_of(calibrated)
         ),
         quality=(
             MeasuredLoss(

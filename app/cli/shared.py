@@ -12,15 +12,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from app.contracts.errors import ConfigError, ManifestError
+from app.models.repository import shipped
 from app.models.repository.layout import ModelFiles, ModelRepository
-from app.models.repository.shipped import (
-    exists,
-    fill,
-    located,
-    shipped_models,
-    untouched,
-    user_repository,
-)
 from app.settings.server import Settings, explain
 
 PULLED = "u2netp"
@@ -52,7 +45,7 @@ def repository_root(given: Path | None) -> Path:
         settings = Settings()
     except ValidationError as error:
         raise ConfigError(explain(error)) from error
-    return located(settings.model_repository, chosen=settings.repository_is_chosen)
+    return shipped.located(settings.model_repository, chosen=settings.repository_is_chosen)
 
 
 def open_repository(given: Path | None) -> ModelRepository:
@@ -77,17 +70,17 @@ def served_repository(settings: Settings) -> Path:
     configured = settings.model_repository
     if settings.repository_is_chosen or configured.exists():
         return configured
-    models, own = shipped_models(), user_repository()
+    models, own = shipped.shipped_models(), shipped.user_repository()
     if models is None or own is None:
-        return located(configured, chosen=False)
-    if not exists(own):
+        return shipped.located(configured, chosen=False)
+    if not shipped.exists(own):
         try:
-            fill(own, models)
+            shipped.fill(own, models)
         except OSError as error:
-            if not exists(own):  # otherwise another server has created it
+            if not shipped.exists(own):  # otherwise another server has created it
                 raise ConfigError(f"cannot make a model repository at {own}: {error}") from error
         logger.info("the shipped models were copied to %s", own)
-    if untouched(own / PULLED, models):
+    if shipped.untouched(own / PULLED, models):
         _pull(own)
     logger.info("the model repository is %s", own)
     return own

@@ -31,20 +31,8 @@ from app.evidence.live.shadow_predictor import (
     ShadowPredictors,
     run_together,
 )
-from app.evidence.verdict.proof import (
-    EXACT_DIFFERENCE,
-    HIDDEN_EFFECT,
-    MIN_PAIRS,
-    Runs,
-    Timed,
-    Verdict,
-    best_of,
-    clearly_faster,
-    interleave,
-    judge,
-    ratio_interval,
-    undecided,
-)
+from app.evidence.verdict import proof
+from app.evidence.verdict.proof import EXACT_DIFFERENCE, MIN_PAIRS
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
 
@@ -203,7 +191,7 @@ class Chooser:
         """Put the best candidate in place; if it cannot start, it is no longer a candidate."""
         config = served.files.config
         found = tuple(search.found.values())
-        best = best_of(found, config.lower_precision())
+        best = proof.best_of(found, config.lower_precision())
         first = config.default_group
         chosen = first if best is None else best.group
         reason = f"nothing is clearly faster than {first}" if best is None else best.reason
@@ -290,7 +278,7 @@ class _Race:
     counts: Mapping[str, int]
     predictors: Mapping[str, Sequence[ShadowPredictor]]
 
-    def run(self, *, exact: bool) -> tuple[Candidate, bool, Verdict | None]:
+    def run(self, *, exact: bool) -> tuple[Candidate, bool, proof.Verdict | None]:
         """Return the finding, whether it is final, and the verdict on the effect, if known.
 
         With `exact`, stop if the groups' outputs for the golden input differ. The stored golden
@@ -312,7 +300,7 @@ class _Race:
             return replace(found, reason=reason), True, None
         inputs = self.served.warmups or (golden.inputs,)
         shapes = list({shape_key(each): each for each in inputs}.values())
-        runs = interleave(
+        runs = proof.interleave(
             {name: partial(self._run_all, name) for name in self.counts},
             shapes,
             rounds=MAX_ROUNDS,
@@ -329,16 +317,16 @@ class _Race:
                 f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
             )
             return replace(found, reason=reason), False, None
-        verdict = judge(runs[group], runs[first], base=first)
+        verdict = proof.judge(runs[group], runs[first], base=first)
         gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
         agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
-        noisy = "too noisy to tell: " if undecided(low, high) else ""
+        noisy = "too noisy to tell: " if proof.undecided(low, high) else ""
         # The time of one predictor alone; unknown if every run was interrupted.
         alone = [own[0].run(shapes[0]).seconds for _ in range(ALONE_RUNS)]
         uninterrupted = [each for each in alone if each is not None]
         candidate = replace(
             found,
-            fit=clearly_faster(low),
+            fit=proof.clearly_faster(low),
             reason=f"{noisy}{gain:.2f} times the throughput of {first} "
             f"({low:.2f} to {high:.2f}, {pairs} pairs), mean difference "
             f"{quality.mean_difference:.2g}{agreement}, {_largest(own) / 1e6:.0f} MB a process",
@@ -349,7 +337,7 @@ class _Race:
         )
         return candidate, not noisy, verdict
 
-    def _run_all(self, group: str, inputs: Tensors) -> Timed:
+    def _run_all(self, group: str, inputs: Tensors) -> proof.Timed:
         """Run all predictors of `group` at once.
 
         The time is their mean, divided by the number of processes that the group has in service.
@@ -360,18 +348,18 @@ class _Race:
         return replace(timed, seconds=timed.seconds / self.counts[group])
 
 
-def _enough(own: Runs, theirs: Runs) -> bool:
+def _enough(own: proof.Runs, theirs: proof.Runs) -> bool:
     pairs = len(own.seconds)
     if pairs == QUICK_PAIRS:
         return _lost_every_pair(own, theirs)
     if pairs < MIN_PAIRS:
         return False
-    _, low, high = ratio_interval(theirs.seconds, own.seconds)
-    sharp = high / low < HIDDEN_EFFECT and (clearly_faster(low) or not clearly_faster(high))
-    return sharp or pairs >= MAX_PAIRS
+    _, low, high = proof.ratio_interval(theirs.seconds, own.seconds)
+    decided = proof.clearly_faster(low) or not proof.clearly_faster(high)
+    return pairs >= MAX_PAIRS or (decided and high / low < proof.HIDDEN_EFFECT)
 
 
-def _lost_every_pair(own: Runs, theirs: Runs) -> bool:
+def _lost_every_pair(own: proof.Runs, theirs: proof.Runs) -> bool:
     return all(a > b for a, b in zip(own.seconds, theirs.seconds, strict=True))
 
 

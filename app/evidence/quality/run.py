@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Agreement, PredictorFactory, ServedModelInfo
 from app.contracts.tensors import Tensors, mean_difference
-from app.evidence.quality.ports import (
-    Bench,
-    Findings,
-    Source,
-    Table,
-    TaskQuality,
-    Value,
-    read_bytes,
-)
+from app.evidence.quality import ports
 from app.evidence.quality.report import Report
 from app.models.repository.layout import ModelFiles
 
@@ -44,7 +36,7 @@ def read_digits(directory: Path, *, part: str) -> Digits:
     for kind, axes in (("images", 3), ("labels", 1)):
         path = directory / f"{part}-{kind}-idx{axes}-ubyte.gz"
         try:
-            raw = gzip.decompress(read_bytes(path))
+            raw = gzip.decompress(ports.read_bytes(path))
             magic, *shape = struct.unpack_from(f">{1 + axes}I", raw)
             if magic != 0x0800 + axes:
                 raise ConfigError(f"{path}: magic number {magic:#x}, expected {0x0800 + axes:#x}")
@@ -59,7 +51,7 @@ def read_digits(directory: Path, *, part: str) -> Digits:
 class DigitQuality:
     """The share of held-out digits whose largest logit is the right one."""
 
-    def __init__(self, info: ServedModelInfo, source: Source) -> None:
+    def __init__(self, info: ServedModelInfo, source: ports.Source) -> None:
         self._input, self._output = info.inputs[0].name, info.outputs[0].name
         everything = read_digits(source.data / "mnist", part="t10k")
         end = None if source.limit is None else TRAIN_SHARE + source.limit
@@ -67,29 +59,29 @@ class DigitQuality:
             everything.images[TRAIN_SHARE:end], everything.labels[TRAIN_SHARE:end]
         )
 
-    def measure(self, bench: Bench) -> Findings:
+    def measure(self, bench: ports.Bench) -> ports.Findings:
         jobs = [{self._input: image[None]} for image in self._digits.images]
         outputs = bench.run(jobs, what="digits")
         logits = np.concatenate([np.asarray(o[self._output], np.float32) for o in outputs])
         right = logits.argmax(axis=1) == self._digits.labels
-        table = Table(
+        table = ports.Table(
             key="held_out",
             title=f"The digits of MNIST's t10k file after the first {TRAIN_SHARE:,}",
             columns=("digits", "accuracy"),
             rows=(("held-out digits", (len(right), float(right.mean()))),),
         )
-        return Findings(tables=(table,))
+        return ports.Findings(tables=(table,))
 
 
-Measure = Callable[[ServedModelInfo, Source], TaskQuality]
+Measure = Callable[[ServedModelInfo, ports.Source], ports.TaskQuality]
 
 NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
 """Measures for models without a pipeline, by the network in their manifest."""
 
 
 def task_quality(
-    files: ModelFiles, source: Source, tasks: Mapping[str, Measure | None]
-) -> TaskQuality | None:
+    files: ModelFiles, source: ports.Source, tasks: Mapping[str, Measure | None]
+) -> ports.TaskQuality | None:
     """The model's measure of quality with its data loaded, if any. Raises ConfigError."""
     network = str((files.manifest.network or {}).get("name"))
     name = files.config.pipeline
@@ -99,7 +91,7 @@ def task_quality(
 
 def measure_model(
     files: ModelFiles,
-    task: TaskQuality,
+    task: ports.TaskQuality,
     *,
     open_predictor: PredictorFactory,
     group: str | None = None,
@@ -111,13 +103,13 @@ def measure_model(
     With `group`, report the figures of that group and their differences from the default group's.
     """
 
-    def run(name: str) -> tuple[Findings, list[Tensors]]:
+    def run(name: str) -> tuple[ports.Findings, list[Tensors]]:
         """The task's findings, and the outputs of every job in order."""
         chosen = files.config.group(name)
         test = files.selftest(agreement).judging(chosen)
         with closing(test.opened(open_predictor, files.spec(chosen))) as predictor:
             batch = max(1, files.config.dynamic_batching.max_batch_size)
-            bench = Bench(predictor, max_batch_size=batch, label=f"{files.name} {name}")
+            bench = ports.Bench(predictor, max_batch_size=batch, label=f"{files.name} {name}")
             return task.measure(bench), bench.outputs
 
     base = files.config.default_group
@@ -126,7 +118,7 @@ def measure_model(
         after, found = run(group)
         compared = compare_outputs(found, expected, agreement=agreement, base=base)
         tables = (*after.tables, *differences(findings, after, base=base), compared)
-        findings = Findings(tables=tables, notes=after.notes)
+        findings = ports.Findings(tables=tables, notes=after.notes)
     # Each machine exports an official release itself, so versions of one release differ.
     weights = files.manifest.weights
     official = weights.get("origin") == "official release"
@@ -140,14 +132,14 @@ def measure_model(
     )
 
 
-def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
+def differences(before: ports.Findings, after: ports.Findings, *, base: str) -> list[ports.Table]:
     """Build a table of differences for each table of figures.
 
     A count that is equal in both tables is repeated; its difference would say nothing.
     """
     known = {table.key: dict(table.rows) for table in before.tables}
     return [
-        Table(
+        ports.Table(
             key=f"{table.key}_difference",
             title=f"{table.title}: difference from {base}",
             columns=table.columns,
@@ -162,20 +154,20 @@ def differences(before: Findings, after: Findings, *, base: str) -> list[Table]:
 
 def compare_outputs(
     found: Sequence[Tensors], expected: Sequence[Tensors], *, agreement: Agreement | None, base: str
-) -> Table:
+) -> ports.Table:
     """Compare the outputs themselves with those of the base, over all jobs."""
     pairs = list(zip(found, expected, strict=True))
     drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
     columns: tuple[str, ...] = ("runs", "mean difference", "worst mean")
-    values: tuple[Value, ...] = (len(drifts), float(np.mean(drifts)), max(drifts))
+    values: tuple[ports.Value, ...] = (len(drifts), float(np.mean(drifts)), max(drifts))
     if agreement is not None:
         columns += ("agreement",)
         values += (float(np.mean([agreement(ours, theirs) for ours, theirs in pairs])),)
-    return Table(
+    return ports.Table(
         key="outputs", title=f"Outputs against those of {base}", columns=columns,
         rows=(("all", values),),
     )  # fmt: skip
 
 
-def _difference(after: Value, before: Value) -> Value:
+def _difference(after: ports.Value, before: ports.Value) -> ports.Value:
     return after if isinstance(after, int) and after == before else after - before

@@ -16,15 +16,8 @@ from paddle.static import InputSpec
 
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.making.export.publish import (
-    Origin,
-    next_version,
-    published_version,
-    sha256_of,
-    staged_version,
-    template,
-    write_manifest,
-)
+from app.making.export import publish
+from app.making.export.publish import Origin
 from app.making.export.release import Release
 from app.making.export.weights import (
     Arrays,
@@ -67,9 +60,9 @@ MASK_SIZE = 320  # the side of the square that both U²-Net variants are trained
 
 
 def segment_config(side: int) -> str:
-    pairs = "\n" + template("pairs", budget=_MASKS)
-    groups = template("groups", budget=_MASKS, cache=_ONE_SHAPE, alone="", pairs=pairs)
-    return template("segment", groups="\n" + groups, side=side)
+    pairs = "\n" + publish.template("pairs", budget=_MASKS)
+    groups = publish.template("groups", budget=_MASKS, cache=_ONE_SHAPE, alone="", pairs=pairs)
+    return publish.template("segment", groups="\n" + groups, side=side)
 
 
 def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> str:
@@ -78,9 +71,9 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
         f"[[warmup]]\nshapes = {{ input_ids = [1, {length}], attention_mask = [1, {length}] }}\n"
         for length in buckets
     )
-    alone = "\n" + template("alone", cache=_ALL_SHAPES)
-    groups = template("groups", budget=_LABELS, cache=_ALL_SHAPES, alone=alone, pairs="")
-    return template(
+    alone = "\n" + publish.template("alone", cache=_ALL_SHAPES)
+    groups = publish.template("groups", budget=_LABELS, cache=_ALL_SHAPES, alone=alone, pairs="")
+    return publish.template(
         "sentiment",
         groups="\n" + groups,
         warmups="\n".join(warmups),
@@ -117,7 +110,7 @@ def read_recipe(network: str, weights: Path) -> Recipe:
     if network == "bert":
         return bert_recipe(
             read_bert_directory(weights),
-            weights_sha256=sha256_of(weights / "model.safetensors"),
+            weights_sha256=publish.sha256_of(weights / "model.safetensors"),
             write_extras=lambda target: write_tokenizer(weights, target),
         )
     return _mnist(weights)
@@ -139,7 +132,7 @@ def _u2net(network: str, weights: Path) -> Recipe:
         outputs=(TensorSpec("d0", "float32", (-1, 1, MASK_SIZE, MASK_SIZE)),),
         feeds={"input": image},
         config=segment_config(MASK_SIZE),
-        weights_sha256=sha256_of(weights),
+        weights_sha256=publish.sha256_of(weights),
         onnx=weights if is_onnx else None,
     )
 
@@ -180,8 +173,8 @@ def _mnist(weights: Path) -> Recipe:
         inputs=(TensorSpec("image", "float32", (-1, 784)),),
         outputs=(TensorSpec("logits", "float32", (-1, 10)),),
         feeds={"image": np.stack([ramp, -ramp])},
-        config=template("mnist"),
-        weights_sha256=sha256_of(weights),
+        config=publish.template("mnist"),
+        weights_sha256=publish.sha256_of(weights),
     )
 
 
@@ -273,15 +266,15 @@ def export_version(
     expected = {key: tuple(value.shape) for key, value in network.state_dict().items()}
     check_state(recipe.state, expected, what=f"weights for {recipe.network}")
     network.set_state_dict({key: paddle.to_tensor(value) for key, value in recipe.state.items()})
-    number = version if version is not None else next_version(model)
-    with staged_version(model, number) as directory:
+    number = version if version is not None else publish.next_version(model)
+    with publish.staged_version(model, number) as directory:
         save_program(network, inputs=recipe.inputs, directory=directory, store=store)
         if recipe.onnx:
             check_against_onnx(directory, recipe.onnx, *recipe.feeds.values())
         if recipe.write_extras:
             recipe.write_extras(directory)
         capture_selftest(directory, recipe)
-        write_manifest(
+        publish.write_manifest(
             directory,
             program=PROGRAM,
             params=PARAMS,
@@ -307,7 +300,7 @@ def import_u2net(
     """
     if not file.is_file():
         raise ExportError(f"no file at {file}")
-    digest = sha256_of(file)
+    digest = publish.sha256_of(file)
     if digest == release.sha256:
         origin = Origin("official release", source=release.source, licence=release.licence)
     elif origin is None:
@@ -315,7 +308,7 @@ def import_u2net(
             f"{file.name} has sha256 {digest}, the official release has {release.sha256}; "
             "use --origin to import other weights"
         )
-    if existing := published_version(repository / model, digest):
+    if existing := publish.published_version(repository / model, digest):
         return existing
     # Human segmentation is the full network, trained on other pictures.
     recipe = read_recipe("u2netp" if model == "u2netp" else "u2net", file)

@@ -21,13 +21,7 @@ from app.contracts.ports import Agreement, PredictorFactory
 from app.contracts.tensors import Array, Tensors, absolute_differences
 from app.engine.backends.handler import onnx_bytes
 from app.engine.backends.openvino import imported_openvino
-from app.making.export.publish import (
-    next_version,
-    replace_manifest,
-    sha256_of,
-    staged_version,
-    versions_of,
-)
+from app.making.export import publish
 from app.making.programs.onnx_graph import Graph, simplified
 from app.making.programs.qdq import ShippedRanges, quantised, shipped_ranges
 from app.models.repository.config import InstanceGroup
@@ -116,7 +110,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
 
 def _derived(content: bytes, backend: str, shipped: ShippedRanges | None) -> Derived:
     if shipped is None:
-        derivation = Derivation(tool=TOOL, versions=versions_of(TOOLS), settings=SETTINGS)
+        derivation = Derivation(tool=TOOL, versions=publish.versions_of(TOOLS), settings=SETTINGS)
         entry = DerivedProgram(name=INT8, format="onnx", program=FILE, derivation=derivation)
     else:
         entry = DerivedProgram(
@@ -283,16 +277,17 @@ def add_program(directory: Path, derived: Derived) -> None:
     text["programs"] = [asdict(each) for each in (*others, entry)]
     with staging_name(directory.parent) as program:
         write_synced(program, [derived.content])
-        text["files"][entry.program] = {"bytes": len(derived.content), "sha256": sha256_of(program)}
+        digest = publish.sha256_of(program)
+        text["files"][entry.program] = {"bytes": len(derived.content), "sha256": digest}
         program.rename(directory / entry.program)
-    replace_manifest(directory, text)
+    publish.replace_manifest(directory, text)
 
 
 def publish_with(directory: Path, derived: Derived) -> Path:
     """Publish a new version: a copy of this one with `derived` added. Raises ExportError."""
     model = directory.parent
-    number = next_version(model)
-    with staged_version(model, number) as staged:
+    number = publish.next_version(model)
+    with publish.staged_version(model, number) as staged:
         for name in (*read_manifest(directory).files, MANIFEST):
             shutil.copy(directory / name, staged / name)
         add_program(staged, derived)
