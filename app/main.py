@@ -24,9 +24,8 @@ from app.engine.pool.context import EngineContext, OnDemand
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
-from app.evidence.live.background import Background, open_background
+from app.evidence.live.background import Background, open_background, warn_of_unknown_groups
 from app.evidence.live.kept_choices import KeptChoices
-from app.evidence.live.shadow import warn_of_unknown_groups
 from app.models.repository.layout import ModelRepository, find_default_models, read_configs
 from app.models.sources.sync import refresh
 from app.observability.build_info import build_info, machine

@@ -223,21 +223,16 @@ class Chooser:
                 search.found[best.group] = replace(best, fit=False, reason=why)
                 return
         self.keep(served.files, choice)
-        log.info(
-            "%s@%d: %s answers by default: %s. Candidates: %s",
-            served.name,
-            served.version,
-            chosen,
-            reason,
-            "; ".join(f"{each.group}: {each.reason}" for each in found) or "none",
-        )
+        model = f"{served.name}@{served.version}"
+        tried = "; ".join(f"{each.group}: {each.reason}" for each in found) or "none"
+        log.info("%s: %s answers by default: %s. Candidates: %s", model, chosen, reason, tried)
         del self._searches[served]
         if again:
             self._measure_again(search)
             search.rounds -= 1
-            for model in self.registry.served():
-                if model.files is served.files:  # the same version with its new default group
-                    self._searches[model] = search
+            for each in self.registry.served():
+                if each.files is served.files:  # the same version with its new default group
+                    self._searches[each] = search
 
     def _adopt(self, served: ServedModel, choice: Choice) -> bool:
         adopting = self.registry.adopt(served, choice)

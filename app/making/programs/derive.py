@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.version_converter
-from numpy.typing import NDArray
 from onnx import helper
 
 from app.contracts.errors import ConfigError, ExportError
@@ -202,32 +202,23 @@ def smooth(graph: Graph, exponents: Mapping[str, Sequence[float]]) -> None:
         ):
             raise ExportError(f"the measured factors belong to another graph: no {value}")
         smoothed = f"{value}.smoothed"
-        graph.nodes.insert(
-            graph.nodes.index(maker) + 1, _divided(graph, maker, value, smoothed, factors)
-        )
+        if maker.op_type == "LayerNormalization":
+            # A second normalisation, with divided parameters, takes less time than a
+            # multiplication. The first one stays, because the residual sum reads its value.
+            divided = deepcopy(maker)
+            divided.name = divided.output[0] = smoothed
+            for place, name in list(enumerate(maker.input))[1:]:
+                divided.input[place] = f"{smoothed}.{place}"
+                graph.constants[divided.input[place]] = graph.constants[name] / factors
+        else:
+            graph.constants[f"{smoothed}.factors"] = 1 / factors
+            inputs = [value, f"{smoothed}.factors"]
+            divided = helper.make_node("Mul", inputs, [smoothed], name=smoothed)
+        graph.nodes.insert(graph.nodes.index(maker) + 1, divided)
         for node in found:
             weight = f"{node.input[1]}.{node.name}"
             graph.constants[weight] = graph.constants[node.input[1]] * factors[:, None]
             node.input[0], node.input[1] = smoothed, weight
-
-
-def _divided(
-    graph: Graph, maker: onnx.NodeProto, value: str, smoothed: str, factors: NDArray[np.float32]
-) -> onnx.NodeProto:
-    """A node that gives the value divided by the factors."""
-    if maker.op_type != "LayerNormalization":
-        graph.constants[f"{smoothed}.factors"] = 1 / factors
-        inputs = [value, f"{smoothed}.factors"]
-        return helper.make_node("Mul", inputs, [smoothed], name=smoothed)
-    # A second normalisation, with divided parameters, takes less time than a multiplication. The
-    # first one stays, because the residual sum reads its value.
-    node = onnx.NodeProto()
-    node.CopyFrom(maker)
-    node.name = node.output[0] = smoothed
-    for place, name in list(enumerate(maker.input))[1:]:
-        node.input[place] = f"{smoothed}.{place}"
-        graph.constants[node.input[place]] = graph.constants[name] / factors
-    return node
 
 
 def quantise_embeddings(graph: Graph) -> list[str]:

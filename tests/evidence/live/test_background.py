@@ -9,9 +9,8 @@ import pytest
 
 from app.contracts.status import UNKNOWN_EFFECT
 from app.engine.registry.model import ServedModel
-from app.evidence.live.background import Background, Prover
+from app.evidence.live.background import Background, Prover, Shadow
 from app.evidence.live.chooser import Chooser
-from app.evidence.live.shadow import Shadow
 from app.evidence.live.shadow_predictor import SETTLE_SECONDS
 from app.observability.metrics import Metrics
 from tests.engine.fakes import Gate, ManualClock, doubled, row, wait_until

@@ -10,7 +10,7 @@ import pytest
 from app.contracts.errors import BackendError, WorkerCrashed
 from app.contracts.tensors import Tensors
 from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow import Shadow, warn_of_unknown_groups
+from app.evidence.live.background import Shadow, warn_of_unknown_groups
 from app.models.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import FakeFactory, doubled, failing, open_registry, row, write_double
 from tests.evidence.live.fakes import Live, nudged
