@@ -267,7 +267,12 @@ class Search:
         loaded: list[CandidateUnderLoad] = []
         async with AsyncExitStack() as opened:
             for candidate in candidates:
-                if not self._fits_memory(candidate, known, loaded):
+                # Judged by the largest predictor so far, half of the free memory must be enough.
+                held = max((one.resident_bytes // one.candidate.count for one in known), default=0)
+                if not held and loaded:
+                    first = loaded[0].model.groups()[0]
+                    held = first.resident_bytes // max(1, first.live)
+                if candidate.count * held > available_memory() // 2:
                     bar.write(f"left out for lack of memory: {candidate}", file=sys.stderr)
                     continue
                 loaded.append(await opened.enter_async_context(self.opened(candidate)))
@@ -276,16 +281,6 @@ class Search:
                     await each.run(self.seconds / ROUNDS)
                     bar.update()
             return [each.outcome() for each in loaded]
-
-    def _fits_memory(
-        self, candidate: Candidate, known: Sequence[Outcome], loaded: Sequence[CandidateUnderLoad]
-    ) -> bool:
-        """Whether half of the free memory is enough, judged by the largest predictor so far."""
-        each = max((one.resident_bytes // one.candidate.count for one in known), default=0)
-        if not each and loaded:
-            open_now = loaded[0].model.groups()[0]
-            each = open_now.resident_bytes // max(1, open_now.live)
-        return candidate.count * each <= available_memory() // 2
 
     @asynccontextmanager
     async def opened(self, candidate: Candidate) -> AsyncIterator[CandidateUnderLoad]:

@@ -75,17 +75,15 @@ class DigitQuality:
 
 Measure = Callable[[ServedModelInfo, ports.Source], ports.TaskQuality]
 
-NETWORKS: Mapping[str, Measure] = {"mnist": DigitQuality}
-"""Measures for models without a pipeline, by the network in their manifest."""
-
 
 def task_quality(
     files: ModelFiles, source: ports.Source, tasks: Mapping[str, Measure | None]
 ) -> ports.TaskQuality | None:
     """The model's measure of quality with its data loaded, if any. Raises ConfigError."""
-    network = str((files.manifest.network or {}).get("name"))
-    name = files.config.pipeline
-    build = NETWORKS.get(network) if name is None else tasks.get(name)
+    if files.config.pipeline is not None:
+        build = tasks.get(files.config.pipeline)
+    else:
+        build = DigitQuality if (files.manifest.network or {}).get("name") == "mnist" else None
     return build(files.info(), source) if build is not None else None
 
 

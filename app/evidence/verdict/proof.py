@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,6 @@ def interleave(
     return runs
 
 
-Finding = Literal["effective", "ineffective", "unproven"]
-
 MIN_PAIRS = 8
 """Fewer pairs cannot prove an effect at 99 % confidence.
 
@@ -101,18 +99,16 @@ SEED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`ratio` is the group's time over its base's; `low` to `high` is its 99 % interval."""
+    """`effective` is True or False once that is proven, else None.
 
-    finding: Finding
+    `ratio` is the group's time over its base's; `low` to `high` is its 99 % interval.
+    """
+
+    effective: bool | None
     reason: str
     ratio: float
     low: float
     high: float
-
-    @property
-    def effective(self) -> bool | None:
-        """True or False once that is proven, else None."""
-        return {"effective": True, "ineffective": False}.get(self.finding)
 
 
 def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
@@ -122,28 +118,27 @@ def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
     if pairs:
         ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
 
-    def verdict(finding: Finding, reason: str) -> Verdict:
-        return Verdict(finding=finding, reason=reason, ratio=ratio, low=low, high=high)
+    def verdict(effective: bool | None, reason: str) -> Verdict:
+        return Verdict(effective=effective, reason=reason, ratio=ratio, low=low, high=high)
 
     if pairs == 0:
-        return verdict("unproven", "it has not run yet")
+        return verdict(None, "it has not run yet")
     equal = all(map(bitwise_equal, own.outputs, base_runs.outputs))
     takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
     if not equal and own.repeatable and base_runs.repeatable:  # varying outputs prove nothing
-        return verdict("effective", f"other outputs than {base}; {takes}")
+        return verdict(True, f"other outputs than {base}; {takes}")
     same = f"the same bits as {base}" if equal else f"{base} varies from run to run"
     if pairs < MIN_PAIRS:
-        few = f"{same}, and only {pairs} of the required {MIN_PAIRS} pairs of runs"
-        return verdict("unproven", few)
+        return verdict(None, f"{same}, and only {pairs} of the required {MIN_PAIRS} pairs of runs")
     gap = abs(float(np.median(own.seconds)) - float(np.median(base_runs.seconds)))
     small = max(ratio, 1 / ratio) < MINIMAL_EFFECT or gap < MINIMAL_SECONDS
     if not small and (high < 1 / MINIMAL_EFFECT or low > MINIMAL_EFFECT):
-        return verdict("effective", f"{same}, {takes}")
+        return verdict(True, f"{same}, {takes}")
     if low < 1 / HIDDEN_EFFECT or high > HIDDEN_EFFECT:
-        return verdict("unproven", f"{same}, and the runs are too noisy to tell: {takes}")
+        return verdict(None, f"{same}, and the runs are too noisy to tell: {takes}")
     if equal and (small or low <= 1.0 <= high):
-        return verdict("ineffective", f"changes nothing: {same}, {takes}")
-    return verdict("unproven", f"{same}, {takes}")
+        return verdict(False, f"changes nothing: {same}, {takes}")
+    return verdict(None, f"{same}, {takes}")
 
 
 def ratio_interval(

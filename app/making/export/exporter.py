@@ -113,7 +113,16 @@ def read_recipe(network: str, weights: Path) -> Recipe:
             weights_sha256=publish.sha256_of(weights / "model.safetensors"),
             write_extras=lambda target: write_tokenizer(weights, target),
         )
-    return _mnist(weights)
+    ramp = np.linspace(-1.0, 1.0, 784, dtype=np.float32)
+    return Recipe(
+        network="mnist",
+        state=read_arrays(weights),
+        inputs=(TensorSpec("image", "float32", (-1, 784)),),
+        outputs=(TensorSpec("logits", "float32", (-1, 10)),),
+        feeds={"image": np.stack([ramp, -ramp])},
+        config=publish.template("mnist"),
+        weights_sha256=publish.sha256_of(weights),
+    )
 
 
 def _u2net(network: str, weights: Path) -> Recipe:
@@ -162,19 +171,6 @@ def bert_recipe(
         ),
         weights_sha256=weights_sha256,
         write_extras=write_extras,
-    )
-
-
-def _mnist(weights: Path) -> Recipe:
-    ramp = np.linspace(-1.0, 1.0, 784, dtype=np.float32)
-    return Recipe(
-        network="mnist",
-        state=read_arrays(weights),
-        inputs=(TensorSpec("image", "float32", (-1, 784)),),
-        outputs=(TensorSpec("logits", "float32", (-1, 10)),),
-        feeds={"image": np.stack([ramp, -ramp])},
-        config=publish.template("mnist"),
-        weights_sha256=publish.sha256_of(weights),
     )
 
 

@@ -112,8 +112,9 @@ def _put_biases_inside(graph: Graph) -> None:
         if len(users) != 1 or users[0].op_type != "Add" or node.output[0] in graph.outputs:
             continue
         [add] = users
-        bias = next((name for name in add.input if name in graph.constants), None)
-        if bias is None or not _is_channel_bias(graph.constants[bias].shape):
+        bias = next((name for name in add.input if name in graph.constants), "")
+        shape = graph.constants[bias].shape if bias else ()
+        if len(shape) < 3 or any(size != 1 for size in (*shape[:-3], *shape[-2:])):
             continue
         name = f"{node.input[1].rpartition('.')[0] or node.output[0]}.bias"
         graph.constants[name] = graph.constants[bias].reshape(-1)
@@ -121,10 +122,6 @@ def _put_biases_inside(graph: Graph) -> None:
         node.output[0] = add.output[0]
         dropped.add(id(add))
     graph.nodes = [node for node in graph.nodes if id(node) not in dropped]
-
-
-def _is_channel_bias(shape: tuple[int, ...]) -> bool:
-    return len(shape) >= 3 and all(size == 1 for size in (*shape[:-3], *shape[-2:]))
 
 
 def _drop_unread(graph: Graph) -> None:
