@@ -7,7 +7,7 @@ from pathlib import Path
 from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import ConfigError, ExportError
 from app.contracts.tensors import Tensors
-from app.making.export.publish import versions_of
+from app.making.export.publish import template, versions_of
 from app.making.programs import qdq
 from app.making.programs.derive import FILE, INT8, Derived, differences, named_graph, publish_with
 from app.models.repository.layout import ModelFiles
@@ -20,15 +20,6 @@ EVERY = 10
 PROBES = 4
 MARGIN = 3
 """Factor from --budget to the group's budget; above 1, as one sample alone judges the group."""
-
-GROUP = """
-[[instance_group]]
-name = "openvino_{program}"
-backend = "openvino"
-program = "{program}"
-start = "on_demand"
-budget = {{ mean_difference = {budget:g} }}\
-"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"published {publish_with(files.directory, derived)}: {said}")
     if all(group.program != INT8 for group in files.config.instance_group):
         print(f"no instance group runs it yet; add one to {args.model}/config.toml:")
-        print(GROUP.format(program=INT8, budget=MARGIN * args.budget))
+        budget = f"{MARGIN * args.budget:g}"
+        print("\n" + template("quantised", program=INT8, budget=budget), end="")
     return 0
 
 

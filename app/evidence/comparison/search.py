@@ -6,10 +6,10 @@ Candidates get synthetic load through the server's own engine.
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -199,22 +199,19 @@ REQUEST_SECONDS = 120.0
 class CandidateUnderLoad:
     candidate: Candidate
     clients: int
-    jobs: Sequence[Tensors]
+    jobs: Iterator[Tensors]
     model: ServedModel
     seconds: float = 0.0
     answered: list[float] = field(default_factory=list)
     """Seconds of each request."""
-    _turn: int = field(default=0)
 
     async def run(self, seconds: float) -> None:
         ends = time.perf_counter() + seconds
 
         async def client() -> None:
             while time.perf_counter() < ends:
-                self._turn += 1
-                inputs = self.jobs[self._turn % len(self.jobs)]
                 began = time.monotonic()
-                await self.model.submit(inputs, deadline=began + REQUEST_SECONDS)
+                await self.model.submit(next(self.jobs), deadline=began + REQUEST_SECONDS)
                 self.answered.append(time.monotonic() - began)
 
         began = time.perf_counter()
@@ -317,6 +314,6 @@ class Search:
         try:
             await model.start()
             clients = max(self.cores, candidate.count * candidate.batch)
-            yield CandidateUnderLoad(candidate, clients, jobs, model)
+            yield CandidateUnderLoad(candidate, clients, cycle(jobs), model)
         finally:
             await model.close()

@@ -135,17 +135,19 @@ class Chooser:
         """Return the finding, and whether it is final."""
         config = served.files.config
         group, first = config.group(name), config.default_group
-        unfit = Candidate(group=name, fit=False, reason="")
+
+        def unfit(reason: str) -> Candidate:
+            return Candidate(group=name, fit=False, reason=reason)
+
         count = config.count_in_place(name)
         if count == 0:
-            why = f"it takes {group.threads} threads, {first} has fewer"
-            return replace(unfit, reason=why), True
+            return unfit(f"it takes {group.threads} threads, {first} has fewer"), True
         if self.precision == "exact" and group.budget is not None:
-            return replace(unfit, reason="a lower precision, which exact excludes"), True
+            return unfit("a lower precision, which exact excludes"), True
         if crashed := self._crashed.get(_key(served, name)):
-            return replace(unfit, reason=crashed), True
+            return unfit(crashed), True
         if together == 0:
-            return replace(unfit, reason="not enough memory is free to measure it"), False
+            return unfit("not enough memory is free to measure it"), False
         if count > together:  # not all can run at once: count those with a core per thread
             count = config.count_of_threads(name)
         counts = {name: count, first: config.group(first).count}
@@ -164,9 +166,9 @@ class Chooser:
                 candidate, final, verdict = race.run(exact=self.precision == "exact")
         except PaddlepoolError as error:
             final = self._final_failures.is_final(error, served, name)
-            return replace(unfit, reason=f"{failed}{error.message}"), final
+            return unfit(f"{failed}{error.message}"), final
         except OSError as error:  # the system cannot start a process now
-            return replace(unfit, reason=f"{CANNOT_START}{error.strerror or error}"), False
+            return unfit(f"{CANNOT_START}{error.strerror or error}"), False
         if served.config.base_of(name) == first and verdict is not None:
             served.record_effect(name, Effect(verdict.effective, verdict.reason))
         return candidate, final

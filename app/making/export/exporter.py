@@ -16,20 +16,9 @@ from paddle.static import InputSpec
 
 from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
-from app.making.export import publish
+from app.making.export import publish, weights
 from app.making.export.publish import Origin
 from app.making.export.release import Release
-from app.making.export.weights import (
-    Arrays,
-    BertDirectory,
-    check_state,
-    fold_batch_norm,
-    mask_state,
-    read_arrays,
-    read_bert_directory,
-    read_u2net_onnx,
-    write_tokenizer,
-)
 from app.models.networks import build
 from app.models.networks.saved import PARAMS, PROGRAM
 from app.models.networks.u2net import U2NET, U2NETP
@@ -90,7 +79,7 @@ class Recipe:
     """Everything that differs between networks when a version is built."""
 
     network: str
-    state: Arrays
+    state: weights.Arrays
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     feeds: dict[str, NDArray[Any]]
@@ -103,32 +92,32 @@ class Recipe:
     onnx: Path | None = None
 
 
-def read_recipe(network: str, weights: Path) -> Recipe:
-    """The recipe for `network` with the weights at `weights`. Raises ExportError."""
+def read_recipe(network: str, path: Path) -> Recipe:
+    """The recipe for `network` with the weights at `path`. Raises ExportError."""
     if network in ("u2netp", "u2net"):
-        return _u2net(network, weights)
+        return _u2net(network, path)
     if network == "bert":
         return bert_recipe(
-            read_bert_directory(weights),
-            weights_sha256=publish.sha256_of(weights / "model.safetensors"),
-            write_extras=lambda target: write_tokenizer(weights, target),
+            weights.read_bert_directory(path),
+            weights_sha256=publish.sha256_of(path / "model.safetensors"),
+            write_extras=lambda target: weights.write_tokenizer(path, target),
         )
     ramp = np.linspace(-1.0, 1.0, 784, dtype=np.float32)
     return Recipe(
         network="mnist",
-        state=read_arrays(weights),
+        state=weights.read_arrays(path),
         inputs=(TensorSpec("image", "float32", (-1, 784)),),
         outputs=(TensorSpec("logits", "float32", (-1, 10)),),
         feeds={"image": np.stack([ramp, -ramp])},
         config=publish.template("mnist"),
-        weights_sha256=publish.sha256_of(weights),
+        weights_sha256=publish.sha256_of(path),
     )
 
 
-def _u2net(network: str, weights: Path) -> Recipe:
-    is_onnx = weights.suffix == ".onnx"
+def _u2net(network: str, path: Path) -> Recipe:
+    is_onnx = path.suffix == ".onnx"
     stages = U2NETP if network == "u2netp" else U2NET
-    arrays = read_u2net_onnx(weights, stages) if is_onnx else read_arrays(weights)
+    arrays = weights.read_u2net_onnx(path, stages) if is_onnx else weights.read_arrays(path)
     ramp = np.linspace(-1.0, 1.0, MASK_SIZE, dtype=np.float32)
     # A bright disc on a dark slope: the mask covers 0..1, and few distinct values compress well.
     disc = np.where(ramp[:, None] ** 2 + ramp[None, :] ** 2 < 0.3, 2.0, -1.5)
@@ -136,18 +125,21 @@ def _u2net(network: str, weights: Path) -> Recipe:
     image = (np.round(np.stack(planes)[None] * 16.0) / 16.0).astype(np.float32)
     return Recipe(
         network=network,
-        state=mask_state(fold_batch_norm(arrays)),
+        state=weights.mask_state(weights.fold_batch_norm(arrays)),
         inputs=(TensorSpec("input", "float32", (-1, 3, MASK_SIZE, MASK_SIZE)),),
         outputs=(TensorSpec("d0", "float32", (-1, 1, MASK_SIZE, MASK_SIZE)),),
         feeds={"input": image},
         config=segment_config(MASK_SIZE),
-        weights_sha256=publish.sha256_of(weights),
-        onnx=weights if is_onnx else None,
+        weights_sha256=publish.sha256_of(path),
+        onnx=path if is_onnx else None,
     )
 
 
 def bert_recipe(
-    bert: BertDirectory, *, weights_sha256: str, write_extras: Callable[[Path], None] | None = None
+    bert: weights.BertDirectory,
+    *,
+    weights_sha256: str,
+    write_extras: Callable[[Path], None] | None = None,
 ) -> Recipe:
     """The recipe for a BERT whose weights have been read."""
     random = np.random.default_rng(20)
@@ -260,7 +252,7 @@ def export_version(
     model = repository / name
     network = build(recipe.network, recipe.options, static=True)
     expected = {key: tuple(value.shape) for key, value in network.state_dict().items()}
-    check_state(recipe.state, expected, what=f"weights for {recipe.network}")
+    weights.check_state(recipe.state, expected, what=f"weights for {recipe.network}")
     network.set_state_dict({key: paddle.to_tensor(value) for key, value in recipe.state.items()})
     number = version if version is not None else publish.next_version(model)
     with publish.staged_version(model, number) as directory:

@@ -179,17 +179,6 @@ def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
 
 PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
 
-BATCHED = """\
-# A row's outputs were the same alone and beside another row, so requests may share a run.
-[dynamic_batching]
-max_batch_size = 8
-"""
-UNBATCHED = """\
-# A row's outputs depend on the rows beside it: the first axis is not a batch, or one to keep.
-[dynamic_batching]
-max_batch_size = 0
-"""
-
 
 def seal(
     directory: Path, *, open_predictor: PredictorFactory, source: str = "", licence: str = ""
@@ -297,7 +286,9 @@ def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runne
 
 def _config_text(trial: Trial, *, is_onnx: bool) -> str:
     """The text of config.toml; empty if the defaults fit."""
-    batching = {True: BATCHED, False: UNBATCHED, None: ""}[trial.independent]
+    batching = ""
+    if trial.independent is not None:
+        batching = template("batched" if trial.independent else "unbatched")
     if is_onnx:
         return template("sealed_onnx", batching=batching)
     if trial.onednn:
