@@ -1,4 +1,7 @@
-"""The one thread that compares instance groups while no request is being answered."""
+"""The one thread that compares instance groups while no request is being answered.
+
+It replays answered requests on other groups, chooses default groups, and proves effects.
+"""
 
 import asyncio
 import contextlib
@@ -31,37 +34,10 @@ from app.models.repository.config import ModelConfig
 from app.models.repository.layout import ModelFiles
 from app.observability.metrics import Metrics
 
-POLL_SECONDS = 1.0
-
-START_SECONDS = 10.0
-"""No group is measured in the server's first seconds, which belong to its first requests."""
-
-AFTER_FAILURE_SECONDS = 60.0
-"""Pause after a failure, such as a system that cannot start another process."""
-
-CLOSING_SECONDS = 1.0
-
-Which = Literal["off", "started", "all"]
-
-MAX_PAIRS = 24
-MAX_ROUNDS = 72
-"""More than MAX_PAIRS, because pairs with an interrupted run do not count."""
-
-RETRY_SECONDS = 600.0
-"""Pause before a group is measured again.
-
-Its runs failed or were noisy, or its process crashed for the first time.
-"""
+log = logging.getLogger(__name__)
 
 MAX_RESIDENT_BYTES = 2 << 30
 """A shadow predictor that uses more memory is closed; the next replay opens a new one."""
-
-NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and names no base")
-
-log = logging.getLogger(__name__)
-
-
-Key = tuple[ServedModel, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -84,9 +60,9 @@ class Shadow:
     _waiting: dict[str, tuple[ServedModel, Tensors, Tensors]] = field(
         default_factory=dict, init=False
     )
-    _open: dict[Key, ShadowPredictor] = field(default_factory=dict, init=False)
+    _open: dict[tuple[ServedModel, str], ShadowPredictor] = field(default_factory=dict, init=False)
     _final_failures: FinalFailures = field(default_factory=FinalFailures, init=False)
-    _refused: set[Key] = field(default_factory=set, init=False)
+    _refused: set[tuple[ServedModel, str]] = field(default_factory=set, init=False)
 
     def offer(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
@@ -187,6 +163,21 @@ class Shadow:
             self._open.popitem()[1].close()
 
 
+Which = Literal["off", "started", "all"]
+
+MAX_PAIRS = 24
+MAX_ROUNDS = 72
+"""More than MAX_PAIRS, because pairs with an interrupted run do not count."""
+
+RETRY_SECONDS = 600.0
+"""Pause before a group is measured again.
+
+Its runs failed or were noisy, or its process crashed for the first time.
+"""
+
+NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and names no base")
+
+
 @dataclass(slots=True, eq=False)
 class Prover:
     """Proves one group at a time; `which` selects the started groups, or all of config.toml."""
@@ -252,6 +243,17 @@ class Prover:
             except PaddlepoolError as error:
                 return Effect(None, f"its runs failed: {error.message}"), True
         return Effect(verdict.effective, verdict.reason), verdict.effective is None
+
+
+POLL_SECONDS = 1.0
+
+START_SECONDS = 10.0
+"""No group is measured in the server's first seconds, which belong to its first requests."""
+
+AFTER_FAILURE_SECONDS = 60.0
+"""Pause after a failure, such as a system that cannot start another process."""
+
+CLOSING_SECONDS = 1.0
 
 
 @dataclass(eq=False)
