@@ -71,15 +71,12 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
         if layer.name not in ranges.float_layers:
             _quantise_weight(graph, layer, weight, levels=FIRST_LEVELS if first else LEVELS)
             first = False
-    before: dict[str, list[onnx.NodeProto]] = {}
-    for each in ranges.activations:
-        maker = graph.maker(each.value)
-        before.setdefault(maker.name if maker else "", []).extend(_quantise_value(graph, each))
-    # The nodes that quantise a value follow its producer; those of inputs come first.
-    ordered = before.pop("", [])
-    for node in graph.nodes:
-        ordered += [node, *before.get(node.name, ())]
-    graph.nodes = ordered
+    added = [(each.value, _quantise_value(graph, each)) for each in ranges.activations]
+    for value, nodes in reversed(added):
+        # The nodes that quantise a value follow its producer; those of inputs come first.
+        maker = graph.maker(value)
+        place = 0 if maker is None else graph.nodes.index(maker) + 1
+        graph.nodes[place:place] = nodes
     done = graph.model()
     onnx.checker.check_model(done)
     return done
