@@ -5,13 +5,17 @@ HTTP. A message states what was received, what was expected and the limit. It ne
 client's input and never contains the text of a library's exception.
 """
 
+import re
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Self
 
 
 @dataclass(eq=False, repr=False)
 class PaddlepoolError(Exception):
-    """Base class of all errors. `limit` and `received` are safe to show to a client."""
+    """Base class of all errors. `limit` and `received` are safe to show to a client.
+
+    A subclass with a `title` has its own name as its code: FileMissing is `file_missing`.
+    """
 
     code: ClassVar[str] = "internal_error"
     title: ClassVar[str] = "Internal error"
@@ -21,6 +25,11 @@ class PaddlepoolError(Exception):
     limit: int | float | str | None = None
     received: int | float | str | None = None
     errors: tuple[dict[str, str], ...] = ()
+
+    def __init_subclass__(cls, title: str | None = None) -> None:
+        if title is not None:
+            cls.title = title
+            cls.code = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def without_traceback(self) -> Self:
         """Return a copy without traceback, cause and context.
@@ -44,141 +53,87 @@ class InputError(PaddlepoolError):
         return copy
 
 
-class FileMissing(InputError):
-    code = "file_missing"
-    title = "No picture in the request"
+class FileMissing(InputError, title="No picture in the request"): ...
 
 
-class FileTooLarge(InputError):
-    code = "file_too_large"
-    title = "Request body too large"
+class FileTooLarge(InputError, title="Request body too large"): ...
 
 
-class UnsupportedMediaType(InputError):
-    code = "unsupported_media_type"
-    title = "Unsupported media type"
+class UnsupportedMediaType(InputError, title="Unsupported media type"): ...
 
 
-class UnsupportedEncoding(InputError):
-    code = "unsupported_encoding"
-    title = "The body's encoding is not supported"
+class UnsupportedEncoding(InputError, title="The body's encoding is not supported"): ...
 
 
-class ImageUnreadable(InputError):
-    code = "image_unreadable"
-    title = "The picture cannot be read"
+class ImageUnreadable(InputError, title="The picture cannot be read"): ...
 
 
-class ResolutionTooHigh(InputError):
-    code = "resolution_too_high"
-    title = "The picture has too many pixels"
+class ResolutionTooHigh(InputError, title="The picture has too many pixels"): ...
 
 
-class TooManyScans(InputError):
-    code = "too_many_scans"
-    title = "The JPEG has too many scans"
+class TooManyScans(InputError, title="The JPEG has too many scans"): ...
 
 
-class InvalidParameter(InputError):
-    code = "invalid_parameter"
-    title = "Invalid parameter"
+class InvalidParameter(InputError, title="Invalid parameter"): ...
 
 
-class TextEmpty(InputError):
-    code = "text_empty"
-    title = "The text is empty"
+class TextEmpty(InputError, title="The text is empty"): ...
 
 
-class TextTooLong(InputError):
-    code = "text_too_long"
-    title = "The text is too long"
+class TextTooLong(InputError, title="The text is too long"): ...
 
 
-class TooManyInputs(InputError):
-    code = "too_many_inputs"
-    title = "Too many inputs"
+class TooManyInputs(InputError, title="Too many inputs"): ...
 
 
-class InvalidTensor(InputError):
-    code = "invalid_tensor"
-    title = "Invalid tensor"
+class InvalidTensor(InputError, title="Invalid tensor"): ...
 
 
-class OutputTooLarge(InputError):
-    code = "output_too_large"
-    title = "The requested output is too large"
+class OutputTooLarge(InputError, title="The requested output is too large"): ...
 
 
-class HostNotAllowed(PaddlepoolError):
-    code = "host_not_allowed"
-    title = "Unknown host"
+class HostNotAllowed(PaddlepoolError, title="Unknown host"): ...
 
 
-class CrossSite(PaddlepoolError):
-    code = "cross_site"
-    title = "Sent by a page of another site"
+class CrossSite(PaddlepoolError, title="Sent by a page of another site"): ...
 
 
-class Unauthorized(PaddlepoolError):
-    code = "unauthorized"
-    title = "Unauthorized"
+class Unauthorized(PaddlepoolError, title="Unauthorized"): ...
 
 
-class Forbidden(PaddlepoolError):
-    code = "forbidden"
-    title = "Disabled on this server"
+class Forbidden(PaddlepoolError, title="Disabled on this server"): ...
 
 
-class GroupNotRunning(PaddlepoolError):
-    code = "group_not_running"
-    title = "The instance group is not running"
+class GroupNotRunning(PaddlepoolError, title="The instance group is not running"): ...
 
 
-class ModelNotFound(PaddlepoolError):
-    code = "model_not_found"
-    title = "Model not found"
+class ModelNotFound(PaddlepoolError, title="Model not found"): ...
 
 
-class ModelNotReady(PaddlepoolError):
-    code = "model_not_ready"
-    title = "Model not ready"
+class ModelNotReady(PaddlepoolError, title="Model not ready"): ...
 
 
-class ModelLoadFailed(PaddlepoolError):
-    code = "model_load_failed"
-    title = "The model cannot be loaded"
+class ModelLoadFailed(PaddlepoolError, title="The model cannot be loaded"): ...
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Overloaded(PaddlepoolError):
+class Overloaded(PaddlepoolError, title="Overloaded"):
     """`retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1."""
-
-    code = "overloaded"
-    title = "Overloaded"
 
     retry_after: float = 1.0
 
 
-class QuotaExceeded(Overloaded):
+class QuotaExceeded(Overloaded, title="The quota is used up"):
     """This caller has used up its quota; other callers are still served."""
 
-    code = "quota_exceeded"
-    title = "The quota is used up"
+
+class DeadlineExceeded(PaddlepoolError, title="Deadline exceeded"): ...
 
 
-class DeadlineExceeded(PaddlepoolError):
-    code = "deadline_exceeded"
-    title = "Deadline exceeded"
+class WorkerCrashed(PaddlepoolError, title="The worker process died"): ...
 
 
-class WorkerCrashed(PaddlepoolError):
-    code = "worker_crashed"
-    title = "The worker process died"
-
-
-class ModelOutputInvalid(PaddlepoolError):
-    code = "model_output_invalid"
-    title = "The model's output is not a number"
+class ModelOutputInvalid(PaddlepoolError, title="The model's output is not a number"): ...
 
 
 class OperatorError(PaddlepoolError):

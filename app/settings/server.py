@@ -58,256 +58,161 @@ class Settings(BaseSettings):
     Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
-
-    grpc_port: Port | None = Field(
-        None,
-        description="Port for the Open Inference Protocol over gRPC (extra `grpc`). 0 picks a "
-        "free port and logs it. Unset: no gRPC.",
-    )
-    tracing: bool = Field(
-        False,
-        description="Whether requests are traced with OpenTelemetry (extra `otel`). The standard "
-        "OTEL_* variables configure the exporter and the sampling.",
-    )
-    header_timeout_seconds: Seconds = Field(
-        10.0, description="Maximum time to send a request's headers, else 408."
-    )
-    header_max_bytes: Bytes = Field(
-        32 * KIB, description="Maximum bytes of a request line and its headers, else 431."
-    )
-    receive_timeout_seconds: Seconds = Field(
-        30.0, description="Maximum time to send a whole request, else 408."
-    )
-    keep_alive_seconds: Seconds = Field(
-        5.0, description="How long an idle connection is kept open for the next request."
-    )
-    send_stall_seconds: Seconds = Field(
-        30.0,
-        description="Time in which a client must read 64 KiB of its reply, else the connection "
-        "is closed.",
-    )
-    backlog: int = Field(
-        2048,
-        ge=1,
-        le=65_535,
-        description="Connections that the system may queue before they are accepted.",
-    )
-    max_connections: Positive = Field(
-        1_000,
-        description="Maximum open connections. 16 more get 503; further ones are closed at once. "
-        "The server does not start if the limit of open files is too low for them.",
-    )
-    body_memory_bytes: ZeroOrMore = Field(
-        0,
-        description="Maximum bytes of all request bodies together, and of all unread replies "
-        "together. 0: a quarter of the memory of the machine or the container.",
-    )
-    allowed_hosts: Words = Field(
-        (),
-        description="Accepted Host names, such as `api.example` or `*.example`, else 400. `*` "
-        "accepts every name. Unset: loopback names if the server listens on a loopback address, "
-        "else every name.",
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True
     )
 
-    doors: Annotated[tuple[DoorName, ...], NoDecode, BeforeValidator(split_words)] = Field(
-        DOOR_NAMES,
-        description="Formats of other servers that this server also answers: `rembg`, "
-        "`removebg`, `tei`, `huggingface`, `paddlex`. Empty: none.",
-    )
-    trusted_proxies: Words = Field(
-        (),
-        description="Addresses or networks of proxies, such as `10.0.0.0/8`, whose "
-        "X-Forwarded-For is trusted for the client's address.",
-    )
-    quota_requests_per_minute: ZeroOrMore = Field(
-        0,
-        description="Requests per minute for each key, or each address without keys. 0: unlimited.",
-    )
-    quota_pixels_per_minute: ZeroOrMore = Field(
-        0, description="Pixels of uploaded pictures per minute, counted likewise. 0: unlimited."
-    )
-    quota_texts_per_minute: ZeroOrMore = Field(
-        0, description="Texts per minute, counted likewise. 0: unlimited."
-    )
-    quota_concurrent_requests: ZeroOrMore = Field(
-        0, description="Concurrent requests, counted likewise. 0: unlimited."
-    )
+    grpc_port: Port | None = None
+    """Port for the Open Inference Protocol over gRPC (extra `grpc`). 0 picks a free port and logs
+    it. Unset: no gRPC."""
+    tracing: bool = False
+    """Whether requests are traced with OpenTelemetry (extra `otel`). The standard OTEL_* variables
+    configure the exporter and the sampling."""
+    header_timeout_seconds: Seconds = 10.0
+    """Maximum time to send a request's headers, else 408."""
+    header_max_bytes: Bytes = 32 * KIB
+    """Maximum bytes of a request line and its headers, else 431."""
+    receive_timeout_seconds: Seconds = 30.0
+    """Maximum time to send a whole request, else 408."""
+    keep_alive_seconds: Seconds = 5.0
+    """How long an idle connection is kept open for the next request."""
+    send_stall_seconds: Seconds = 30.0
+    """Time in which a client must read 64 KiB of its reply, else the connection is closed."""
+    backlog: Annotated[int, Field(ge=1, le=65_535)] = 2048
+    """Connections that the system may queue before they are accepted."""
+    max_connections: Positive = 1_000
+    """Maximum open connections. 16 more get 503; further ones are closed at once. The server does
+    not start if the limit of open files is too low for them."""
+    body_memory_bytes: ZeroOrMore = 0
+    """Maximum bytes of all request bodies together, and of all unread replies together. 0: a
+    quarter of the memory of the machine or the container."""
+    allowed_hosts: Words = ()
+    """Accepted Host names, such as `api.example` or `*.example`, else 400. `*` accepts every name.
+    Unset: loopback names if the server listens on a loopback address, else every name."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Port = Field(8000, description="Port to listen on. 0 picks a free port and logs it.")
-    model_repository: Path = Field(
-        Path("model_repo"),
-        description="Directory with one directory for each model. If it is unset and the default "
-        "does not exist, `paddlepool serve` makes `paddlepool/model_repo` below `$XDG_DATA_HOME` "
-        "or `~/.local/share`, and the other commands use that one.",
-    )
-    default_models: Annotated[dict[str, str], NoDecode] = Field(
-        {},
-        description="Model for requests that name none, such as `segment=u2netp`. Other tasks "
-        "use the model with `default = true` in its config.toml, else the first by name that has "
-        "the task.",
-    )
-    model_source: str = Field(
-        "",
-        description="Source of the models, such as `s3://bucket/prefix`. They are copied and "
-        "verified before the start and at each poll of the repository. Unset: the directory "
-        "alone.",
-    )
-    repository_poll_seconds: float = Field(
-        0.0,
-        ge=0,
-        le=86_400,
-        description="Seconds between two polls of the model repository for changes. 0: only the "
-        "model control endpoints load models.",
-    )
-    replica: str = Field(
-        "",
-        pattern="^[A-Za-z0-9._-]{0,253}$",
-        description="Name of this server among its replicas, in every JSON log line and in "
-        "`X-Replica` of every reply. Unset: log lines have the host's name.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest level of the log lines: `debug`, `info`, `warning` or `error`."
-    )
-    log_format: Literal["auto", "json", "text"] = Field(
-        "auto",
-        description="`text` is for people, `json` for programs. `auto`: text on a terminal, JSON "
-        "elsewhere.",
-    )
+    doors: Annotated[tuple[DoorName, ...], NoDecode, BeforeValidator(split_words)] = DOOR_NAMES
+    """Formats of other servers that this server also answers: `rembg`, `removebg`, `tei`,
+    `huggingface`, `paddlex`. Empty: none."""
+    trusted_proxies: Words = ()
+    """Addresses or networks of proxies, such as `10.0.0.0/8`, whose X-Forwarded-For is trusted for
+    the client's address."""
+    quota_requests_per_minute: ZeroOrMore = 0
+    """Requests per minute for each key, or each address without keys. 0: unlimited."""
+    quota_pixels_per_minute: ZeroOrMore = 0
+    """Pixels of uploaded pictures per minute, counted likewise. 0: unlimited."""
+    quota_texts_per_minute: ZeroOrMore = 0
+    """Texts per minute, counted likewise. 0: unlimited."""
+    quota_concurrent_requests: ZeroOrMore = 0
+    """Concurrent requests, counted likewise. 0: unlimited."""
 
-    infer_max_bytes: Bytes = Field(
-        64 * MIB, description="Maximum request body of /v2/models/…/infer, in bytes."
-    )
-    infer_json_max_bytes: Bytes = Field(
-        8 * MIB,
-        description="Maximum JSON part of such a body, in bytes. Raw tensors are not counted.",
-    )
-    body_max_bytes: Bytes = Field(
-        16 * KIB,
-        description="Maximum request body of an endpoint without a limit of its own, in bytes.",
-    )
-    image_max_pixels: Positive = Field(
-        50_000_000, description="Maximum pixels of an uploaded picture, read from its header."
-    )
-    image_max_side: int = Field(
-        16_384,
-        ge=1,
-        le=65_535,
-        description="Maximum width or height of an uploaded picture, in pixels.",
-    )
-    picture_formats: Words = Field(
-        (), description="Accepted picture formats, such as `jpeg,png,heic`. Empty: all."
-    )
-    jpeg_max_scans: Positive = Field(
-        100, description="Maximum scans of a JPEG; a file with more is a decompression bomb."
-    )
-    png_max_pixels: Positive = Field(25_000_000, description="Maximum pixels of a PNG in a reply.")
-    form_max_fields: int = Field(
-        16, ge=1, le=1_000, description="Maximum fields of a multipart form besides its file."
-    )
-    timeout_default_ms: Positive = Field(
-        10_000, description="Deadline of a request that names none, in milliseconds."
-    )
-    timeout_max_ms: Positive = Field(
-        30_000, description="Maximum deadline that a request may name, in milliseconds."
-    )
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8000
+    """Port to listen on. 0 picks a free port and logs it."""
+    model_repository: Path = Path("model_repo")
+    """Directory with one directory for each model. If it is unset and the default does not exist,
+    `paddlepool serve` makes `paddlepool/model_repo` below `$XDG_DATA_HOME` or `~/.local/share`,
+    and the other commands use that one."""
+    default_models: Annotated[dict[str, str], NoDecode] = {}
+    """Model for requests that name none, such as `segment=u2netp`. Other tasks use the model with
+    `default = true` in its config.toml, else the first by name that has the task."""
+    model_source: str = ""
+    """Source of the models, such as `s3://bucket/prefix`. They are copied and verified before the
+    start and at each poll of the repository. Unset: the directory alone."""
+    repository_poll_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    """Seconds between two polls of the model repository for changes. 0: only the model control
+    endpoints load models."""
+    replica: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{0,253}$")] = ""
+    """Name of this server among its replicas, in every JSON log line and in `X-Replica` of every
+    reply. Unset: log lines have the host's name."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level of the log lines: `debug`, `info`, `warning` or `error`."""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """`text` is for people, `json` for programs. `auto`: text on a terminal, JSON elsewhere."""
 
-    drain_delay_seconds: float = Field(
-        5.0,
-        ge=0,
-        le=600,
-        description="Time to go on serving after SIGTERM, while readiness answers 503.",
-    )
-    drain_timeout_seconds: Seconds = Field(
-        20.0, description="Time for requests in flight to finish after the drain delay."
-    )
+    infer_max_bytes: Bytes = 64 * MIB
+    """Maximum request body of /v2/models/…/infer, in bytes."""
+    infer_json_max_bytes: Bytes = 8 * MIB
+    """Maximum JSON part of such a body, in bytes. Raw tensors are not counted."""
+    body_max_bytes: Bytes = 16 * KIB
+    """Maximum request body of an endpoint without a limit of its own, in bytes."""
+    image_max_pixels: Positive = 50_000_000
+    """Maximum pixels of an uploaded picture, read from its header."""
+    image_max_side: Annotated[int, Field(ge=1, le=65_535)] = 16_384
+    """Maximum width or height of an uploaded picture, in pixels."""
+    picture_formats: Words = ()
+    """Accepted picture formats, such as `jpeg,png,heic`. Empty: all."""
+    jpeg_max_scans: Positive = 100
+    """Maximum scans of a JPEG; a file with more is a decompression bomb."""
+    png_max_pixels: Positive = 25_000_000
+    """Maximum pixels of a PNG in a reply."""
+    form_max_fields: Annotated[int, Field(ge=1, le=1_000)] = 16
+    """Maximum fields of a multipart form besides its file."""
+    timeout_default_ms: Positive = 10_000
+    """Deadline of a request that names none, in milliseconds."""
+    timeout_max_ms: Positive = 30_000
+    """Maximum deadline that a request may name, in milliseconds."""
 
-    codec_processes: UpTo64 = Field(2, description="Processes that decode and encode pictures.")
-    codec_memory_bytes: int = Field(
-        1_536 * MIB, ge=256 * MIB, description="Address space of one codec process, in bytes."
-    )
-    codec_timeout_seconds: Seconds = Field(
-        5.0,
-        description="Maximum time to decode the largest picture. A smaller picture has at least "
-        "two fifths of it.",
-    )
-    codec_queue_size: int = Field(
-        32, ge=1, le=10_000, description="Maximum pictures waiting for a codec process, else 503."
-    )
-    picture_memory_bytes: int = Field(
-        1_024 * MIB, ge=64 * MIB, description="Maximum bytes of all decoded pictures together."
-    )
-    text_threads: UpTo64 = Field(2, description="Threads that tokenise texts.")
+    drain_delay_seconds: Annotated[float, Field(ge=0, le=600)] = 5.0
+    """Time to go on serving after SIGTERM, while readiness answers 503."""
+    drain_timeout_seconds: Seconds = 20.0
+    """Time for requests in flight to finish after the drain delay."""
 
-    predictor_memory_bytes: Bytes = Field(
-        2 << 30,
-        description="Resident bytes at which a predictor process is replaced by a fresh one; at "
-        "least 1.5 times its size after opening.",
-    )
-    on_demand_groups: UpTo64 = Field(
-        3,
-        description="Maximum instance groups that were started on demand. The least recently "
-        "used one is stopped for the next.",
-    )
-    on_demand_memory_bytes: ZeroOrMore = Field(
-        0,
-        description="Resident bytes of such groups from which no further one starts. 0: a "
-        "quarter of the memory of the machine or the container.",
-    )
-    shadow_fraction: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of answered requests that run again on the model's other instance "
-        "groups, in idle moments, to compare times and outputs.",
-    )
-    shadow_groups: Words = Field(
-        (),
-        description="Instance groups for these runs, in every model that has them. Empty: all "
-        "that are started.",
-    )
-    shadow_max_predictors: UpTo64 = Field(
-        4, description="Maximum predictor processes that are kept open for these runs."
-    )
-    prove_groups: Literal["off", "started", "all"] = Field(
-        "started",
-        description="Instance groups whose effect is measured in idle moments. `all` opens each "
-        "group of each model once, for a moment, also those that start on demand.",
-    )
+    codec_processes: UpTo64 = 2
+    """Processes that decode and encode pictures."""
+    codec_memory_bytes: Annotated[int, Field(ge=256 * MIB)] = 1_536 * MIB
+    """Address space of one codec process, in bytes."""
+    codec_timeout_seconds: Seconds = 5.0
+    """Maximum time to decode the largest picture. A smaller picture has at least two fifths of
+    it."""
+    codec_queue_size: Annotated[int, Field(ge=1, le=10_000)] = 32
+    """Maximum pictures waiting for a codec process, else 503."""
+    picture_memory_bytes: Annotated[int, Field(ge=64 * MIB)] = 1_024 * MIB
+    """Maximum bytes of all decoded pictures together."""
+    text_threads: UpTo64 = 2
+    """Threads that tokenise texts."""
 
-    precision: Literal["auto", "exact"] = Field(
-        "auto",
-        description="`exact` chooses no default group whose outputs differ by more than 0.0001 "
-        "from the first group's.",
-    )
-    state_file: Path | None = Field(
-        None, description="File that keeps chosen default groups for the next start, or `off`."
-    )
+    predictor_memory_bytes: Bytes = 2 << 30
+    """Resident bytes at which a predictor process is replaced by a fresh one; at least 1.5 times
+    its size after opening."""
+    on_demand_groups: UpTo64 = 3
+    """Maximum instance groups that were started on demand. The least recently used one is stopped
+    for the next."""
+    on_demand_memory_bytes: ZeroOrMore = 0
+    """Resident bytes of such groups from which no further one starts. 0: a quarter of the memory
+    of the machine or the container."""
+    shadow_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of answered requests that run again on the model's other instance groups, in idle
+    moments, to compare times and outputs."""
+    shadow_groups: Words = ()
+    """Instance groups for these runs, in every model that has them. Empty: all that are
+    started."""
+    shadow_max_predictors: UpTo64 = 4
+    """Maximum predictor processes that are kept open for these runs."""
+    prove_groups: Literal["off", "started", "all"] = "started"
+    """Instance groups whose effect is measured in idle moments. `all` opens each group of each
+    model once, for a moment, also those that start on demand."""
 
-    api_keys: Keys = Field(
-        (), description="API keys; a request must carry one of them. Empty: no key is needed."
-    )
-    api_keys_file: Path | None = Field(
-        None,
-        description="File with further API keys, one on each line, read at start. It must have "
-        "at least one.",
-    )
-    start_group_keys: Keys = Field(
-        (),
-        description="API keys that may also start an instance group by naming it. Empty: every "
-        "client may.",
-    )
-    admin_key: SecretStr | None = Field(
-        None, description="Key for everything under /v2/repository. Unset: these endpoints are off."
-    )
-    health_needs_key: bool = Field(
-        False, description="Whether health and readiness endpoints need a key."
-    )
-    metrics_needs_key: bool = Field(False, description="Whether /metrics needs a key.")
-    cors_origins: Words = Field(
-        (), description="Web origins that may call the server from a browser. Empty: none."
-    )
+    precision: Literal["auto", "exact"] = "auto"
+    """`exact` chooses no default group whose outputs differ by more than 0.0001 from the first
+    group's."""
+    state_file: Path | None = None
+    """File that keeps chosen default groups for the next start, or `off`."""
+
+    api_keys: Keys = ()
+    """API keys; a request must carry one of them. Empty: no key is needed."""
+    api_keys_file: Path | None = None
+    """File with further API keys, one on each line, read at start. It must have at least one."""
+    start_group_keys: Keys = ()
+    """API keys that may also start an instance group by naming it. Empty: every client may."""
+    admin_key: SecretStr | None = None
+    """Key for everything under /v2/repository. Unset: these endpoints are off."""
+    health_needs_key: bool = False
+    """Whether health and readiness endpoints need a key."""
+    metrics_needs_key: bool = False
+    """Whether /metrics needs a key."""
+    cors_origins: Words = ()
+    """Web origins that may call the server from a browser. Empty: none."""
 
     @field_validator("default_models", mode="before")
     @classmethod
