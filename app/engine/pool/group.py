@@ -1,33 +1,41 @@
 """A running instance group: one batcher, its instances, and whether they can serve."""
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from app.contracts.errors import (
     BackendError,
     ConfigError,
+    DeadlineExceeded,
     ModelNotReady,
     ModelOutputInvalid,
     PaddlepoolError,
 )
-from app.contracts.ports import InferResult, Predictor, PredictorSpec, Ran
+from app.contracts.ports import InferResult, Predictor, PredictorFactory, PredictorSpec, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
-from app.contracts.tensors import Tensors, all_finite
+from app.contracts.tensors import Tensors, all_finite, shape_key
+from app.engine.awaiting import in_thread
 from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import Instance, Run, close_all
-from app.engine.pool.opening import Opening
 from app.engine.pool.restart_backoff import LACKING_SECONDS, RestartBackoff
 from app.engine.pool.statistics import RunTimes, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch, Job
+from app.engine.queue.job import Batch, Job, ShapeKey
 from app.models.repository.config import DynamicBatching, InstanceGroup
 from app.models.repository.selftest import SelfTest
 
 CRASH_LOOP = "its predictors keep crashing"
+FIRST_RUN_SECONDS = 60.0
+SHORT_RUN_SECONDS = 0.25
+
+Usual = Sequence[tuple[ShapeKey, float]]
+"""The usual seconds of a run, for each shape."""
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +61,8 @@ class Group:
 
     def __post_init__(self) -> None:
         self._name = f"{self.model}@{self.version} {self.config.name}"
-        self.opening = Opening(self._name, self.spec, self.selftest, self.warmups, self.context)
+        self._first_opened: float | None = None
+        self._turn = asyncio.Lock()
         self._queue_limit = self.batching.max_queue_size * self.config.count
         self._backoff = RestartBackoff(self.context.clock)
         self._batcher = self._new_batcher()
@@ -136,7 +145,7 @@ class Group:
             if job.future.done():
                 continue  # expired or cancelled, and counted as a failure
             queued = received - infer - run.joining - job.enqueued
-            starting = self.opening.start_up_seconds(job.enqueued, job.enqueued + queued)
+            starting = self._start_up_seconds(job.enqueued, job.enqueued + queued)
             self.statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
             job.future.set_result(
                 InferResult(
@@ -152,6 +161,11 @@ class Group:
                     batch_rows=batch.rows,
                 )
             )
+
+    def _start_up_seconds(self, since: float, until: float) -> float:
+        """Seconds of the interval `since` to `until` before the first predictor was open."""
+        opened = until if self._first_opened is None else min(self._first_opened, until)
+        return max(0.0, opened - since)
 
     def reserve(self, *, deadline: float) -> Reservation:
         """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
@@ -188,7 +202,7 @@ class Group:
             return
         batcher, self._batcher = self._batcher, self._new_batcher()
         instances, self._instances = self._instances, []
-        self.opening.forget()
+        self._first_opened = None
         log.info("%s: stopped to make room for another", self._name)
         batcher.close(ModelNotReady("the instance group was stopped"))
         ending = asyncio.create_task(close_all(instances), name=f"{self._name} end")
@@ -243,16 +257,74 @@ class Group:
         self.context.on_demand.forget(self)
 
     async def _open(self, first: bool) -> Predictor:
-        batcher = self._batcher
+        """Open a predictor; the usual seconds of the first one's runs are measured.
+
+        When opened gently, predictors are opened one at a time, with the processor time that
+        serving predictors leave. Their processes may be suspended meanwhile, so warm-up runs are
+        not timed; the first jobs are timed instead. Raises ConfigError or BackendError if the model
+        is rejected, and WorkerCrashed or OSError if the process could not be started or died.
+        """
+        batcher, gently = self._batcher, first and self._gently
+        work = partial(self._opened, timed=first and not gently, gently=gently)
         try:
-            predictor, usual = await self.opening.open(timed=first, gently=first and self._gently)
+            async with self._turn if gently else contextlib.nullcontext():
+                predictor, usual = await in_thread(f"{self._name} opening", work)
         except (ConfigError, BackendError) as refusal:
             if first:
                 self._refused(refusal)
             raise
+        if self._first_opened is None:
+            self._first_opened = self.context.clock()
         for key, seconds in usual:
             batcher.observed(key, seconds)
         return predictor
+
+    def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
+        """Open and test a predictor that gets no jobs of the group.
+
+        Blocks; may be called in any thread. It may also raise DeadlineExceeded.
+        """
+        return self.selftest.opened(open_predictor, self.spec, timeout=FIRST_RUN_SECONDS)
+
+    def _opened(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
+        """Open a predictor, blocking until it is tested and warm."""
+        suspension = self.context.yielding.suspension if gently else None
+        predictor = self.context.open_predictor(self.spec, suspension=suspension)
+        try:
+            self.selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
+            usual = self._warm_up(predictor, timed)
+        except DeadlineExceeded as error:
+            predictor.close()
+            raise BackendError(f"a first run took more than {FIRST_RUN_SECONDS:.0f} s") from error
+        except BaseException:
+            predictor.close()
+            raise
+        if gently:
+            predictor.settle()
+        return predictor, usual
+
+    def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:
+        """Run every configured shape and measure its usual time.
+
+        A shape's first run takes up to eight times as long as later ones. A short run is therefore
+        repeated, and the second time counts. If not `timed`, the self-test's shape is not run
+        again: a replacement is ready sooner, and a reload delays requests less.
+        """
+        tested = [array.shape for array in self.selftest.inputs.values()]
+        usual = []
+        for inputs in self.warmups:
+            if not timed and [array.shape for array in inputs.values()] == tested:
+                continue
+            seconds = self._timed_run(predictor, inputs)
+            if timed and seconds < SHORT_RUN_SECONDS:
+                seconds = self._timed_run(predictor, inputs)
+            usual.append((shape_key(inputs), seconds))
+        return usual if timed else []
+
+    def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
+        began = self.context.clock()
+        predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
+        return self.context.clock() - began
 
     def _refused(self, refusal: PaddlepoolError) -> None:
         log.error("%s: cannot start: %s", self._name, refusal)

@@ -13,9 +13,10 @@ before the jobs of the ended run are settled, so that the process does not wait 
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,7 +24,6 @@ from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, Wor
 from app.contracts.ports import Clock, Interrupted, Worker
 from app.contracts.reasons import Restart, opening_failure
 from app.engine.awaiting import in_some_thread
-from app.engine.pool.succession import Succession
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import INLINE_BYTES, Batch
 
@@ -40,6 +40,10 @@ OPENING_SECONDS = 10.0
 """close_all() waits `ABORT_SECONDS` for runs in progress, and then up to `OPENING_SECONDS` for
 processes that are being opened."""
 
+POLL_SECONDS = 0.05
+"""Interval between two checks of a worker's memory. It is not shorter because a check takes a tenth
+of the time of a short run: the system sums the memory over all processors."""
+
 log = logging.getLogger(__name__)
 
 
@@ -50,6 +54,7 @@ class Timed(Protocol):
     def seconds(self) -> float: ...
 
 
+T = TypeVar("T")
 Request = TypeVar("Request")
 Answer = TypeVar("Answer", bound=Timed)
 
@@ -67,6 +72,60 @@ class Run:
     joining: float
     began: float
     ended: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Succession(Generic[Request, Answer]):
+    """The successor of one instance's worker.
+
+    The effective cap is at least 1.5 times the worker's initial size. If no successor can be
+    opened, the worker continues to serve and the cap grows by half.
+    """
+
+    name: str
+    open_worker: Callable[[], Awaitable[Worker[Request, Answer]]]
+    smallest_cap: int
+    clock: Clock
+    _cap: int = field(default=0, init=False)
+    _next_check: float = field(default=-math.inf, init=False)
+    _successor: asyncio.Future[Worker[Request, Answer]] | None = field(default=None, init=False)
+
+    def began(self, worker: Worker[Request, Answer]) -> None:
+        self._cap = max(self.smallest_cap, worker.resident_bytes() * 3 // 2)
+        self._next_check = -math.inf
+
+    def watch(self, worker: Worker[Request, Answer]) -> None:
+        """Open a successor if the worker exceeds the cap; called between two runs."""
+        if self._successor is None and self._above_cap(worker):
+            self._successor = asyncio.ensure_future(self.open_worker())
+        successor = self._successor
+        if successor is not None and successor.done() and (error := successor.exception()):
+            log.warning("%s: no successor can be opened: %s", self.name, error)
+            self._successor = None
+            self._cap = self._cap * 3 // 2
+
+    def _above_cap(self, worker: Worker[Request, Answer]) -> bool:
+        now = self.clock()
+        if now < self._next_check:
+            return False
+        self._next_check = now + POLL_SECONDS
+        return worker.resident_bytes() > self._cap
+
+    def ready(self) -> bool:
+        successor = self._successor
+        return successor is not None and successor.done() and successor.exception() is None
+
+    def take(self) -> asyncio.Future[Worker[Request, Answer]] | None:
+        """Return the successor that is open or being opened, if any; the caller now owns it."""
+        successor, self._successor = self._successor, None
+        return successor
+
+    async def close(self) -> None:
+        """Close the successor, if any, once it is open."""
+        if (successor := self.take()) is not None:
+            await asyncio.wait([successor])
+            if successor.exception() is None:
+                await in_some_thread(f"{self.name} end", successor.result().close)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -136,44 +195,35 @@ class Instance(Generic[Request, Answer]):
             self.opened.set_exception(error)
 
     async def _live(self) -> None:
-        worker = await self._first()
+        worker = await self._open(None)
         while worker is not None:
             reason = await self._serve(worker)
             if reason is None or self._closing.is_set():
                 await self._succession.close()
                 return
             log.warning("%s: replacing its process: %s", self.name, reason)
-            worker = await self._replace(reason)
+            worker = await self._open(reason)
 
-    async def _first(self) -> Worker[Request, Answer] | None:
-        """Open the first worker, retrying without limit.
+    async def _open(self, reason: Restart | None) -> Worker[Request, Answer] | None:
+        """Open a worker, retrying without limit. `reason` is None for the first one.
 
         Returns None if the model is rejected, or if the instance is closing.
         """
+        first, successor = reason is None, self._succession.take()
         while True:
+            if reason is not None:
+                delay = self.lost(reason)
+                if successor is None and await self._pause(delay):
+                    self.give_up_opening(WorkerCrashed("closed before it could be opened"))
+                    return None
             try:
-                return await self.open_worker(True)
-            except (ConfigError, BackendError) as refusal:
-                self.give_up_opening(refusal)
-                return None
+                return await (successor or self.open_worker(first))
             except Exception as error:
-                log.warning("%s: cannot be opened yet: %s", self.name, error)
-                reason = opening_failure(error)
-            if await self._pause(self.lost(reason)):
-                self.give_up_opening(WorkerCrashed("closed before it could be opened"))
-                return None
-
-    async def _replace(self, reason: Restart) -> Worker[Request, Answer] | None:
-        """Open a new worker, retrying without limit; None if this instance is closing."""
-        successor = self._succession.take()
-        while True:
-            delay = self.lost(reason)
-            if successor is None and await self._pause(delay):
-                return None
-            try:
-                return await (self.open_worker(False) if successor is None else successor)
-            except Exception as error:
-                log.warning("%s: cannot be opened again: %s", self.name, error)
+                if first and isinstance(error, ConfigError | BackendError):
+                    self.give_up_opening(error)
+                    return None
+                when = "yet" if first else "again"
+                log.warning("%s: cannot be opened %s: %s", self.name, when, error)
                 successor, reason = None, opening_failure(error)
 
     async def _pause(self, seconds: float) -> bool:
@@ -190,8 +240,8 @@ class Instance(Generic[Request, Answer]):
         self._worker = worker
         self._used = self.clock()
         self._succession.began(worker)
-        self._loop.add_reader(worker.fileno(), self._on_readable)
-        self._schedule_check(IDLE_CHECK_SECONDS)
+        self._loop.add_reader(worker.fileno(), self._on_readable, worker)
+        self._schedule_check(worker, IDLE_CHECK_SECONDS)
         if not self.opened.done():
             self.opened.set_result(None)
         if self._closing.is_set():
@@ -208,13 +258,14 @@ class Instance(Generic[Request, Answer]):
 
     def _lose(self, reason: Restart | None) -> None:
         """Stop using the worker; batches that have not begun go back to the batcher."""
-        worker = self._worker
-        if worker is None or self._loss.done():
+        worker, self._worker = self._worker, None
+        if worker is None:
             return
         self._loss.set_result(reason)
         self._loop.remove_reader(worker.fileno())
         if self._check_timer is not None:
             self._check_timer.cancel()
+            self._check_timer = None
         self.batcher.leave(self)
         unbegun = [run.batch for run in self._runs]
         self._runs.clear()
@@ -223,13 +274,11 @@ class Instance(Generic[Request, Answer]):
 
     def healthy(self) -> bool:
         """Whether the process can run a batch. Checks the process if it was idle. See Taker."""
-        worker = self._worker
-        if worker is None or self._loss.done():
+        if (worker := self._worker) is None:
             return False
         if self.clock() - self._used > IDLE_CHECK_SECONDS and (reason := worker.failure()):
             self._lose(reason)
-            return False
-        return True
+        return self._worker is not None
 
     def has_room(self) -> bool:
         """Whether a second batch may be sent while one runs. See Taker."""
@@ -238,8 +287,7 @@ class Instance(Generic[Request, Answer]):
 
     def take(self, batch: Batch) -> None:
         """Send the batch to the process. If that fails, give it back or fail it. See Taker."""
-        worker = self._worker
-        if worker is None:
+        if (worker := self._worker) is None:
             self.batcher.give_back(batch)
             return
         self._set_busy(True)
@@ -247,18 +295,16 @@ class Instance(Generic[Request, Answer]):
             try:
                 self._send(worker, batch, *self._put(worker, batch))
             except Exception as error:
-                self._not_sent(batch, error)
+                self._not_sent(worker, batch, error)
         else:
-            self._copy(self._send_beside(worker, batch))
+            self._copy(worker, self._send_beside(worker, batch))
 
     async def _send_beside(self, worker: Worker[Request, Answer], batch: Batch) -> None:
         try:
-            put = await in_some_thread(f"{self.name} copy", partial(self._put, worker, batch))
-            self._copied()
+            put = await self._copied(worker, partial(self._put, worker, batch))
             self._send(worker, batch, *put)
         except Exception as error:
-            self._copied()
-            self._not_sent(batch, error)
+            self._not_sent(worker, batch, error)
 
     def _put(self, worker: Worker[Request, Answer], batch: Batch) -> tuple[Request, float]:
         """Join the batch's inputs and copy them; returns the request and the seconds of joining."""
@@ -274,11 +320,10 @@ class Instance(Generic[Request, Answer]):
         worker.send(request)
         self._runs.append(Run(batch, joining, began=self.clock()))
         if len(self._runs) == 1:
-            self._expect(self._runs[0].began)
+            self._expect(worker, self._runs[0].began)
 
-    def _not_sent(self, batch: Batch, error: Exception) -> None:
-        worker = self._worker
-        if worker is None or not isinstance(error, WorkerCrashed):
+    def _not_sent(self, worker: Worker[Request, Answer], batch: Batch, error: Exception) -> None:
+        if not isinstance(error, WorkerCrashed):
             self._refused(batch, error)
             self._next()
             return
@@ -288,87 +333,74 @@ class Instance(Generic[Request, Answer]):
             self._lose(worker.failure() or Restart.CRASHED)
         self.batcher.give_back(batch)
 
-    def _expect(self, now: float) -> None:
+    def _expect(self, worker: Worker[Request, Answer], now: float) -> None:
         """Set the timeout of the oldest run, which begins now."""
-        if self._worker is None:
-            return
         run = self._runs[0]
         run.began = now
         patience = max(run.batch.deadline - now, PATIENCE * run.batch.expected_seconds)
-        self._worker.expect(timeout=patience + GRACE_SECONDS)
-        self._schedule_check(min(IDLE_CHECK_SECONDS, patience + GRACE_SECONDS))
+        worker.expect(timeout=patience + GRACE_SECONDS)
+        self._schedule_check(worker, min(IDLE_CHECK_SECONDS, patience + GRACE_SECONDS))
 
-    def _schedule_check(self, seconds: float) -> None:
+    def _schedule_check(self, worker: Worker[Request, Answer], seconds: float) -> None:
         """Schedule a check of the process within this many seconds."""
-        due = self._loop.time() + seconds
         if self._check_timer is not None:
-            if (
-                not self._check_timer.cancelled()
-                and self._loop.time() <= self._check_timer.when() <= due
-            ):
+            if self._check_timer.when() <= self._loop.time() + seconds:
                 return
             self._check_timer.cancel()
-        self._check_timer = self._loop.call_later(seconds, self._check)
+        self._check_timer = self._loop.call_later(seconds, self._check, worker)
 
-    def _check(self) -> None:
+    def _check(self, worker: Worker[Request, Answer]) -> None:
         """Check whether a run takes too long, or an idle process has died."""
-        worker, wait = self._worker, IDLE_CHECK_SECONDS
-        self._check_timer = None
-        if worker is None or self._loss.done():
-            return
+        self._check_timer, wait = None, IDLE_CHECK_SECONDS
         if self._copying is None and self._runs:
             try:
                 wait = worker.check_timeout()
             except Exception as error:
-                self._failed(error)
+                self._failed(worker, error)
         elif self._copying is None and (reason := worker.failure()):
             self._lose(reason)
-        if not self._loss.done():
-            self._schedule_check(wait)
+        if self._worker is not None:
+            self._schedule_check(worker, wait)
 
-    def _on_readable(self) -> None:
+    def _on_readable(self, worker: Worker[Request, Answer]) -> None:
         """Handle the readable socket: the oldest run, or the process itself, has ended."""
-        worker = self._worker
-        if worker is None:
-            return
         try:
             size = worker.poll_reply()
             if size is None:
                 return
             if size > INLINE_BYTES:
-                self._copy(self._fetch_in_thread(worker))
+                self._copy(worker, self._fetch_beside(worker))
                 return
             answer = worker.fetch()
         except Exception as error:
-            self._failed(error)
+            self._failed(worker, error)
         else:
-            self._answered(answer)
+            self._answered(worker, answer)
 
-    async def _fetch_in_thread(self, worker: Worker[Request, Answer]) -> None:
+    async def _fetch_beside(self, worker: Worker[Request, Answer]) -> None:
         try:
-            answer = await in_some_thread(f"{self.name} copy", worker.fetch)
+            answer = await self._copied(worker, worker.fetch)
         except Exception as error:
-            self._copied()
-            self._failed(error)
+            self._failed(worker, error)
         else:
-            self._copied()
-            self._answered(answer)
+            self._answered(worker, answer)
 
-    def _copy(self, copying: Coroutine[Any, Any, None]) -> None:
+    def _copy(self, worker: Worker[Request, Answer], copying: Coroutine[Any, Any, None]) -> None:
         """Hand the worker to a thread; the event loop does not use it meanwhile."""
-        if self._worker is not None:
-            self._loop.remove_reader(self._worker.fileno())
+        self._loop.remove_reader(worker.fileno())
         self._copying = self._loop.create_task(copying)
 
-    def _copied(self) -> None:
-        self._copying = None
-        if self._worker is not None and not self._loss.done():
-            self._loop.add_reader(self._worker.fileno(), self._on_readable)
+    async def _copied(self, worker: Worker[Request, Answer], work: Callable[[], T]) -> T:
+        """Run `work` in a thread, and take the worker back."""
+        try:
+            return await in_some_thread(f"{self.name} copy", work)
+        finally:
+            self._copying = None
+            if self._worker is not None:
+                self._loop.add_reader(worker.fileno(), self._on_readable, worker)
 
-    def _answered(self, answer: Answer) -> None:
-        if not self._runs:
-            return
-        run = self._ended()
+    def _answered(self, worker: Worker[Request, Answer], answer: Answer) -> None:
+        run = self._ended(worker)
         self.batcher.finished(run.batch, answer.seconds)
         self._next()
         try:
@@ -376,17 +408,15 @@ class Instance(Generic[Request, Answer]):
         except Exception as error:
             self._refused(run.batch, error)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, worker: Worker[Request, Answer], error: Exception) -> None:
         """Handle a failed run, or an idle process that has died.
 
         A crash fails every job of the batch: the job that caused it is unknown, and running them
         again could crash the next predictor.
         """
-        worker = self._worker
-        run = self._ended() if self._runs else None
-        lost = None if worker is None else worker.failure()
-        about_run = isinstance(error, PaddlepoolError | Interrupted)
-        if lost is None and worker is not None and not about_run:
+        run = self._ended(worker) if self._runs else None
+        lost = worker.failure()
+        if lost is None and not isinstance(error, PaddlepoolError | Interrupted):
             worker.abort()  # else the next run would get this run's unread answer
             lost = Restart.CORRUPT
         if lost is None and run is not None:
@@ -401,11 +431,11 @@ class Instance(Generic[Request, Answer]):
                 self.batcher.finished(run.batch, None)
         self._lose(lost or Restart.CRASHED)
 
-    def _ended(self) -> Run:
+    def _ended(self, worker: Worker[Request, Answer]) -> Run:
         run = self._runs.popleft()
         run.ended = self._used = self.clock()
         if self._runs:
-            self._expect(run.ended)
+            self._expect(worker, run.ended)
         return run
 
     def _next(self) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.contracts.errors import (
-    BackendError,
-    BackendUnavailable,
-    ConfigError,
     InvalidParameter,
     InvalidTensor,
     PaddlepoolError,
@@ -23,7 +19,6 @@ from app.contracts.errors import (
 from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
 from app.contracts.status import Choice, Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key
-from app.engine.awaiting import in_thread
 from app.engine.pool.context import EngineContext
 from app.engine.pool.group import Group
 from app.engine.pool.statistics import Statistics
@@ -219,7 +214,7 @@ class ServedModel:
 
         Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
         """
-        return self._group(group).opening.open_shadow(open_predictor)
+        return self._group(group).open_shadow(open_predictor)
 
     def record_effect(self, group: str, effect: Effect) -> None:
         """Store the measured effect of a group, which groups() then reports."""
@@ -309,82 +304,3 @@ class ServedModel:
         if rows > self.max_rows:
             raise InvalidTensor(f"{rows} rows in one job, limit {self.max_rows} (max_batch_size)")
         return rows
-
-
-BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
-
-KeptChoice = Callable[[ModelFiles], Choice | None]
-"""Returns the default group that was chosen for a version before it was loaded, or None."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionOpener:
-    """Opens model versions.
-
-    Each method returns when the groups that always run are tested and warm. It raises
-    ManifestError, ConfigError or BackendError if the version cannot be served.
-    """
-
-    context: EngineContext
-    build_pipeline: BuildPipeline
-    kept_choice: KeptChoice
-
-    async def open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
-        """Open a version with the kept choice, or the first group that this machine can run."""
-        if files.config.dynamic_batching.express_instance:
-            log.warning(
-                "%s@%d: express_instance in config.toml has no effect any more",
-                files.name,
-                files.version,
-            )
-        while True:
-            try:
-                return await self._opened(files, gently)
-            except BackendUnavailable as unavailable:
-                following = files.config.after_first_group()
-                if following is None:
-                    raise
-                log.warning(
-                    "%s@%d: %s is not available here: %s; trying %s",
-                    files.name,
-                    files.version,
-                    files.config.first_group,
-                    unavailable.message,
-                    following.first_group,
-                )
-                files = replace(files, config=following)
-
-    async def _opened(self, files: ModelFiles, gently: bool) -> ServedModel:
-        """Open with the kept choice, or with the first group if the choice cannot start."""
-        choice = None if files.config.first_group is None else self.kept_choice(files)
-        try:
-            return await self._started(files, choice, gently=gently)
-        except (ConfigError, BackendError) as error:
-            if choice is None or choice.group == files.config.default_group:
-                raise
-            reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
-        choice = first_choice(files.config, reason=reason)
-        log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
-        return await self._started(files, choice, gently=gently)
-
-    async def reopen(self, served: ServedModel, choice: Choice) -> ServedModel:
-        """Open the same version with another default group while `served` still serves."""
-        return await self._started(served.files, choice, gently=True, before=served)
-
-    async def _started(
-        self,
-        files: ModelFiles,
-        choice: Choice | None,
-        *,
-        gently: bool,
-        before: ServedModel | None = None,
-    ) -> ServedModel:
-        build = partial(ServedModel, files, context=self.context, choice=choice, before=before)
-        model = await in_thread(f"{files.name}@{files.version} reading", build)
-        try:
-            model.pipeline = await self.build_pipeline(model.info)
-            await model.start(gently=gently)
-        except BaseException:
-            await model.close()
-            raise
-        return model

@@ -11,26 +11,37 @@ import contextlib
 import logging
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from app.contracts.errors import (
+    BackendError,
+    BackendUnavailable,
     ConfigError,
     ManifestError,
     ModelNotFound,
     ModelNotReady,
     PaddlepoolError,
 )
+from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.resources import available_cores, give_memory_back
 from app.contracts.status import Choice, ModelStatus
 from app.engine.awaiting import in_some_thread, in_thread
 from app.engine.pool.context import EngineContext
 from app.engine.registry.load_history import UNSEALED, LoadHistory
-from app.engine.registry.model import BuildPipeline, KeptChoice, ServedModel, VersionOpener
+from app.engine.registry.model import ServedModel, first_choice
 from app.models.repository.config import ModelConfig
-from app.models.repository.layout import ModelRepository
+from app.models.repository.layout import ModelFiles, ModelRepository
 
 T = TypeVar("T")
 
@@ -79,82 +90,17 @@ def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
 
 log = logging.getLogger(__name__)
 
+BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
 
-class ServedVersions:
-    """The served versions of all models.
-
-    **Invariant**: the versions of a model are kept newest first. all(), ready() and versions() may
-    be called in any thread, because the data they read is replaced and never changed.
-    """
-
-    def __init__(self) -> None:
-        self._models: dict[str, dict[int, ServedModel]] = {}
-        self._closed = False
-
-    def swap(self, model: ServedModel) -> ServedModel | None:
-        """Serve the model in place of the same version; returns the previous one, or None.
-
-        Raises ModelNotReady once closed; the caller must then close the model.
-        """
-        if self._closed:
-            raise ModelNotReady("the server is shutting down")
-        versions = self._models.get(model.name, {})
-        old = versions.get(model.version)
-        changed = {**versions, model.version: model}
-        newest_first = dict(sorted(changed.items(), reverse=True))
-        self._models = {**self._models, model.name: newest_first}
-        return old
-
-    def remove(self, name: str, *, keep: Iterable[int] = ()) -> tuple[ServedModel, ...]:
-        """Remove all versions but those in `keep`; returns the removed ones, to be drained."""
-        kept = frozenset(keep)
-        versions = self._models.get(name, {})
-        left = {version: model for version, model in versions.items() if version in kept}
-        others = {other: found for other, found in self._models.items() if other != name}
-        self._models = {**others, name: left} if left else others
-        return tuple(model for version, model in versions.items() if version not in kept)
-
-    def acquire(self, name: str, version: int | None) -> ServedModel | None:
-        """Lease the named version, or the newest that is ready; the caller must release it.
-
-        If no version is ready, leases the newest; submitting a job to it raises an error.
-        Returns None if there is no such version.
-        """
-        versions = self._models.get(name, {})
-        if version is not None:
-            model = versions.get(version)
-        elif len(versions) < 2:
-            model = next(iter(versions.values()), None)
-        else:
-            found = (each for each in versions.values() if each.ready())
-            model = next(found, next(iter(versions.values())))
-        if model is not None:
-            model.acquire()
-        return model
-
-    def versions(self, name: str) -> frozenset[int]:
-        return frozenset(self._models.get(name, ()))
-
-    def ready(self, name: str) -> bool:
-        """Whether a version of this model accepts jobs."""
-        return any(model.ready() for model in self._models.get(name, {}).values())
-
-    def all(self) -> tuple[ServedModel, ...]:
-        """Return all versions, by name, newest first; for display only: requests take a lease."""
-        models = self._models
-        return tuple(model for name in sorted(models) for model in models[name].values())
-
-    def close(self) -> tuple[ServedModel, ...]:
-        """Remove all versions and accept no new ones; returns the removed ones."""
-        models, self._models, self._closed = self.all(), {}, True
-        return models
+KeptChoice = Callable[[ModelFiles], Choice | None]
+"""Returns the default group that was chosen for a version before it was loaded, or None."""
 
 
 class ModelRegistry:
     """Loads, serves and unloads model versions.
 
     Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
-    called in any thread.
+    called in any thread, because the data they read is replaced and never changed.
 
     `drain_timeout`, in seconds, limits the wait for requests on an old version.
     """
@@ -171,15 +117,15 @@ class ModelRegistry:
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
-        self._opener = VersionOpener(
-            context=context, build_pipeline=build_pipeline, kept_choice=kept_choice
-        )
+        self._context, self._build_pipeline = context, build_pipeline
+        self._kept_choice = kept_choice
         self._drain_timeout = drain_timeout
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._running: set[asyncio.Task[Any]] = set()
         self._wanted: set[str] = set()
         self._starting = False
-        self._serving = ServedVersions()
+        self._models: dict[str, dict[int, ServedModel]] = {}  # the newest version first
+        self._closed = False
         self._history = LoadHistory()
 
     async def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
@@ -207,7 +153,7 @@ class ModelRegistry:
             raise
         async with self._changing(name):
             candidates, count = await self._candidates(name)
-            held = self._serving.versions(name)
+            held = frozenset(self._models.get(name, ()))
             keep: set[int] = set()
             looked_at: set[int] = set()
             failures: list[PaddlepoolError] = []
@@ -227,7 +173,7 @@ class ModelRegistry:
                             continue
                 keep.add(candidate)
             self._history.keep(name, looked_at)
-            await self._retire(*self._serving.remove(name, keep=keep or held))
+            await self._keep(name, keep or held)
             if keep:
                 # Not earlier: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
@@ -252,26 +198,93 @@ class ModelRegistry:
                 raise
 
     async def _replace(self, model: ServedModel) -> None:
-        try:
-            old = self._serving.swap(model)
-        except ModelNotReady:
+        """Serve the model in place of the same version. Closes it if the registry is closed."""
+        if self._closed:
             await model.close()
-            raise
+            raise ModelNotReady("the server is shutting down")
+        versions = self._models.get(model.name, {})
+        changed = sorted({**versions, model.version: model}.items(), reverse=True)
+        self._models = {**self._models, model.name: dict(changed)}
         log.info("%s: version %d is served", model.name, model.version)
-        if old is not None:
-            await self._retire(old)
+        if model.version in versions:
+            await self._retire(versions[model.version])
+
+    async def _keep(self, name: str, kept: Collection[int]) -> None:
+        """Serve only these versions of a model, and retire the others."""
+        versions = self._models.get(name, {})
+        left = {version: model for version, model in versions.items() if version in kept}
+        others = {other: found for other, found in self._models.items() if other != name}
+        self._models = {**others, name: left} if left else others
+        for model in [model for version, model in versions.items() if version not in kept]:
+            await self._retire(model)
 
     async def _build(self, name: str, version: int) -> ServedModel:
-        gently = bool(self._serving.all()) and not self._starting
+        gently = bool(self._models) and not self._starting
         with self._history.attempt(name, version):
             try:
                 read = partial(self._repository.read, name, version, gently=gently)
                 files = await in_thread(f"{name}@{version} reading", read)
                 check_threads(name, files.config, cores=self._cores)
-                return await self._opener.open(files, gently=gently)
+                return await self._open(files, gently=gently)
             except PaddlepoolError as error:
                 log.error("%s: version %d is not served: %s", name, version, error.message)
                 raise
+
+    async def _open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
+        """Open a version with the kept choice, or the first group that this machine can run.
+
+        Returns when the groups that always run are tested and warm. Raises ManifestError,
+        ConfigError or BackendError if the version cannot be served.
+        """
+        label = f"{files.name}@{files.version}"
+        if files.config.dynamic_batching.express_instance:
+            log.warning("%s: express_instance in config.toml has no effect any more", label)
+        while True:
+            try:
+                return await self._open_chosen(files, gently)
+            except BackendUnavailable as unavailable:
+                following = files.config.after_first_group()
+                if following is None:
+                    raise
+                log.warning(
+                    "%s: %s is not available here: %s; trying %s",
+                    label,
+                    files.config.first_group,
+                    unavailable.message,
+                    following.first_group,
+                )
+                files = replace(files, config=following)
+
+    async def _open_chosen(self, files: ModelFiles, gently: bool) -> ServedModel:
+        """Open with the kept choice, or with the first group if the choice cannot start."""
+        choice = None if files.config.first_group is None else self._kept_choice(files)
+        try:
+            return await self._started(files, choice, gently=gently)
+        except (ConfigError, BackendError) as error:
+            if choice is None or choice.group == files.config.default_group:
+                raise
+            reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
+        choice = first_choice(files.config, reason=reason)
+        log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
+        return await self._started(files, choice, gently=gently)
+
+    async def _started(
+        self,
+        files: ModelFiles,
+        choice: Choice | None,
+        *,
+        gently: bool,
+        before: ServedModel | None = None,
+    ) -> ServedModel:
+        build = partial(ServedModel, files, context=self._context, choice=choice, before=before)
+        model = await in_thread(f"{files.name}@{files.version} reading", build)
+        try:
+            model.pipeline = await self._build_pipeline(model.info)
+            await model.start(gently=gently)
+        except BaseException:
+            await model.close()
+            raise
+        return model
 
     async def adopt(self, served: ServedModel, choice: Choice) -> bool:
         """Serve the same version with another default group, without losing a request.
@@ -283,9 +296,11 @@ class ModelRegistry:
 
     async def _adopt(self, served: ServedModel, choice: Choice) -> bool:
         async with self._changing(served.name):
-            if served not in self._serving.all():
+            if served not in self.served():
                 return False
-            await self._replace(await self._opener.reopen(served, choice))
+            await self._replace(
+                await self._started(served.files, choice, gently=True, before=served)
+            )
         return True
 
     @contextlib.asynccontextmanager
@@ -301,15 +316,12 @@ class ModelRegistry:
             finally:
                 await in_some_thread("memory", give_memory_back)
 
-    async def _retire(self, *models: ServedModel) -> None:
-        for model in models:
-            if not await model.drain(self._drain_timeout):
-                log.warning(
-                    "%s: version %d is closed while requests still use it",
-                    model.name,
-                    model.version,
-                )
-            await model.close()
+    async def _retire(self, model: ServedModel) -> None:
+        if not await model.drain(self._drain_timeout):
+            log.warning(
+                "%s: version %d is closed while requests still use it", model.name, model.version
+            )
+        await model.close()
 
     async def load_all(self) -> None:
         """Load every model of the repository, all at the same time and at full speed.
@@ -353,7 +365,7 @@ class ModelRegistry:
     async def _unload(self, name: str) -> None:
         async with self._changing(name):
             self._wanted.discard(name)
-            await self._retire(*self._serving.remove(name))
+            await self._keep(name, ())
             self._history.forget(name)
             log.info("%s: unloaded", name)
 
@@ -370,9 +382,20 @@ class ModelRegistry:
             model.release()
 
     def acquire(self, name: str, version: int | None = None) -> ServedModel:
-        """Like lease(), but the caller calls the model's release() itself."""
-        model = self._serving.acquire(name, version)
+        """Like lease(), but the caller calls the model's release() itself.
+
+        If no version is ready, leases the newest; submitting a job to it raises an error.
+        """
+        versions = self._models.get(name, {})
+        if version is not None:
+            model = versions.get(version)
+        elif len(versions) < 2:
+            model = next(iter(versions.values()), None)
+        else:
+            found = (each for each in versions.values() if each.ready())
+            model = next(found, next(iter(versions.values())))
         if model is not None:
+            model.acquire()
             return model
         if self._history.knows(name, version) or (version is None and name in self._wanted):
             raise ModelNotReady("the model is in the repository but not ready")
@@ -380,7 +403,8 @@ class ModelRegistry:
 
     def served(self) -> tuple[ServedModel, ...]:
         """Return the versions served now, by name, newest first; for requests use lease()."""
-        return self._serving.all()
+        models = self._models
+        return tuple(model for name in sorted(models) for model in models[name].values())
 
     def find(self, name: str, version: int | None) -> ServedModel | None:
         """Return a version that is served now, for display only, or None."""
@@ -400,7 +424,10 @@ class ModelRegistry:
     def ready(self, name: str | None = None) -> bool:
         """Whether this model, or every model that should be served, accepts jobs."""
         wanted = [name] if name is not None else self.wanted()
-        return bool(wanted) and all(self._serving.ready(each) for each in wanted)
+        models = self._models
+        return bool(wanted) and all(
+            any(model.ready() for model in models.get(each, {}).values()) for each in wanted
+        )
 
     def wanted(self) -> tuple[str, ...]:
         """Return the models that should be served.
@@ -415,4 +442,5 @@ class ModelRegistry:
 
     async def close(self) -> None:
         """End every predictor at once; queued jobs fail, and no model can be loaded afterwards."""
-        await asyncio.gather(*(model.close() for model in self._serving.close()))
+        served, self._models, self._closed = self.served(), {}, True
+        await asyncio.gather(*(model.close() for model in served))

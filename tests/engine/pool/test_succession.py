@@ -1,9 +1,9 @@
 """When a worker's memory is looked at."""
 
+from typing import Any
 from unittest.mock import Mock
 
-from app.contracts.ports import Worker
-from app.engine.pool.succession import POLL_SECONDS, Succession
+from app.engine.pool.instance import POLL_SECONDS, Succession
 
 
 def test_short_runs_share_a_look_at_the_memory() -> None:
@@ -11,10 +11,10 @@ def test_short_runs_share_a_look_at_the_memory() -> None:
     now = 0.0
     worker = Mock(**{"resident_bytes.return_value": 1})
 
-    async def unopened() -> Worker[object, object]:
+    async def unopened() -> Any:
         raise AssertionError("its memory is within the cap")
 
-    succession: Succession[object, object] = Succession(
+    succession: Succession[object, Any] = Succession(
         "w", unopened, smallest_cap=1 << 30, clock=lambda: now
     )
     succession.began(worker)
