@@ -22,8 +22,7 @@ from app.evidence.quality.report import CARD, compare_card, read_card, write_car
 from app.evidence.quality.run import measure_model, task_quality
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import read_manifest
-from app.models.sources import remote
-from app.models.sources.sync import lines_of, sync
+from app.models.sources import sync
 from app.observability.metrics import Metrics
 from app.tasks.task import agreement_of, load_tasks
 
@@ -277,8 +276,8 @@ def _sync(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if args.end_with_input:
         threading.Thread(target=_end_with_input, daemon=True).start()
-    changes = sync(remote.Source(args.address), shared.repository_root(args.repository))
-    for line in lines_of(changes):
+    changes = sync.sync(sync.Source(args.address), shared.repository_root(args.repository))
+    for line in sync.lines_of(changes):
         print(line)
     return 0
 

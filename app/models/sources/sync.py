@@ -1,5 +1,10 @@
-"""Copies the versions of a source to the local repository: verified, or not at all."""
+"""Copies the versions of a source to the local repository: verified, or not at all.
 
+A source is a model repository in an object store, on a hub or in a directory. It is read through
+fsspec.
+"""
+
+import hashlib
 import json
 import logging
 import os
@@ -8,24 +13,130 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from app.contracts.errors import ConfigError, DownloadError, ManifestError
-from app.models.repository.config import MAX_CONFIG_BYTES, ModelConfig, parse_config
+from app.models.repository.config import MAX_CONFIG_BYTES, MODEL_NAME, ModelConfig, parse_config
 from app.models.repository.files import staging_name, write_atomically, write_synced
-from app.models.repository.layout import version_numbers
-from app.models.repository.manifest import MANIFEST, MAX_MANIFEST_BYTES, read_manifest, verify_files
-from app.models.sources.remote import RemoteFile, RemoteModel, Source, fingerprint
+from app.models.repository.layout import VERSION, version_numbers
+from app.models.repository.manifest import (
+    FILE_NAME,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    read_manifest,
+    verify_files,
+)
 
+EXTRAS = "pip install 'paddlepool[sources]'"
+BLOCK_BYTES = 1 << 20
 CONFIG = "config.toml"
+MODEL_FILES = (CONFIG, "MODEL_CARD.md")
+STAMPS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "updated")
+"""Keys by which file systems distinguish contents of the same size."""
 REFUSED = ".refused.json"
 """File of the local repository with the fingerprints of refused versions.
 
 A refused version is not copied again until its fingerprint changes.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file at the source. `stamp` changes with the content, as far as the source can tell."""
+
+    path: str
+    bytes: int
+    stamp: str
+
+
+@dataclass(slots=True)
+class RemoteModel:
+    """The model's own files by name, and the files of each sealed version by number and name."""
+
+    files: dict[str, RemoteFile] = field(default_factory=dict)
+    versions: dict[int, dict[str, RemoteFile]] = field(default_factory=dict)
+
+
+class Source:
+    """The repository at one address.
+
+    **Invariant**: files whose names are not valid in a local repository are not read.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Raises ConfigError if the address is invalid or no installed package can read it."""
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise ConfigError(f"a model source needs fsspec: {EXTRAS}") from error
+        self.address = address
+        try:
+            self._files, root = url_to_fs(address, use_listings_cache=False)
+        except ImportError as error:
+            raise ConfigError(
+                f"{address} needs a package that is not installed: {EXTRAS}"
+            ) from error
+        except ValueError as error:
+            raise ConfigError(f"{address}: {error}") from error
+        self._root = str(root).rstrip("/")
+
+    def models(self) -> Mapping[str, RemoteModel]:
+        """All models that the source holds now, in one listing.
+
+        Raises DownloadError if the source does not answer or holds no version at all: an empty
+        listing is more likely a wrong address than an intention to serve nothing.
+        """
+        with self._translated("cannot be listed"):
+            found = dict(self._files.find(self._root, detail=True))
+        models: dict[str, RemoteModel] = defaultdict(RemoteModel)
+        for path, details in found.items():
+            size = details.get("size") or 0
+            stamps = [str(details[name]) for name in STAMPS if details.get(name)]
+            file = RemoteFile(path, size, "|".join((str(size), *stamps)))
+            match PurePosixPath(path[len(self._root) :].lstrip("/")).parts:
+                case [name, own] if own in MODEL_FILES:
+                    models[name].files[own] = file
+                case [name, number, own] if VERSION.fullmatch(number) and FILE_NAME.fullmatch(own):
+                    models[name].versions.setdefault(int(number), {})[own] = file
+        for model in models.values():
+            model.versions = {n: f for n, f in model.versions.items() if MANIFEST in f}
+        models = {n: m for n, m in models.items() if MODEL_NAME.fullmatch(n) and m.versions}
+        if not models:
+            raise DownloadError(f"{self.address} holds no MODEL/VERSION/{MANIFEST}")
+        return models
+
+    def read(self, file: RemoteFile, *, limit: int) -> bytes:
+        """Read a small file. Raises DownloadError on failure or above `limit` bytes."""
+        if file.bytes > limit:
+            raise DownloadError(f"{file.path} has {file.bytes} bytes, the limit is {limit}")
+        return b"".join(self.blocks(file))
+
+    def blocks(self, file: RemoteFile) -> Iterator[bytes]:
+        """Yield the file's bytes. Raises DownloadError if there are fewer than were listed."""
+        left = file.bytes
+        with (
+            self._translated(f"cannot be read: {file.path}"),
+            self._files.open(file.path) as opened,
+        ):
+            while left > 0 and (block := opened.read(min(BLOCK_BYTES, left))):
+                left -= len(block)
+                yield block
+        if left:
+            raise DownloadError(f"{file.path} ended {left} bytes before its end")
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Raise DownloadError for any error: every library behind fsspec has its own classes."""
+        try:
+            yield
+        except Exception as error:
+            raise DownloadError(
+                f"{self.address} {what}: {type(error).__name__}: {error}"
+            ) from error
 
 
 @dataclass(slots=True)
@@ -54,8 +165,15 @@ def sync(source: Source, root: Path) -> Changes:
         root.mkdir(parents=True, exist_ok=True)
         refused = _read_refused(root)
         for name, model in sorted(models.items()):
-            with _removed_if_unserved(root / name, changes):
-                _sync_model(source, root / name, model, refused, changes)
+            directory, taken = root / name, len(changes.taken)
+            existed = directory.exists()
+            try:
+                _sync_model(source, directory, model, refused, changes)
+            finally:
+                # A source may list thousands of models without a single valid version.
+                if not existed and directory.exists() and not version_numbers(directory):
+                    shutil.rmtree(directory)
+                    del changes.taken[taken:]
         listed = {f"{name}/{version}" for name in models for version in models[name].versions}
         kept = {label: looks for label, looks in refused.items() if label in listed}
         write_atomically(root / REFUSED, json.dumps(kept).encode())
@@ -64,27 +182,8 @@ def sync(source: Source, root: Path) -> Changes:
     return changes
 
 
-@contextmanager
-def _removed_if_unserved(directory: Path, changes: Changes) -> Iterator[None]:
-    """Remove the model's directory if the block created it and published no version in it.
-
-    A source may list thousands of models without a single valid version.
-    """
-    before, taken = directory.exists(), len(changes.taken)
-    try:
-        yield
-    finally:
-        if not before and directory.exists() and not version_numbers(directory):
-            shutil.rmtree(directory)
-            del changes.taken[taken:]
-
-
 def _sync_model(
-    source: Source,
-    directory: Path,
-    model: RemoteModel,
-    refused: dict[str, str],
-    changes: Changes,
+    source: Source, directory: Path, model: RemoteModel, refused: dict[str, str], changes: Changes
 ) -> None:
     name = directory.name
     config = _sync_files(source, directory, model, changes)
@@ -96,7 +195,8 @@ def _sync_model(
         if complete == count:
             break
         label, files = f"{name}/{version}", model.versions[version]
-        looks = fingerprint(files)
+        stamps = "".join(f"{file} {files[file].stamp}\n" for file in sorted(files))
+        looks = hashlib.sha256(stamps.encode()).hexdigest()
         try:
             published = _is_published(source, directory / str(version), files)
         except DownloadError as error:  # the local version stays

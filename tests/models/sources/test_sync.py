@@ -13,8 +13,7 @@ import pytest
 
 from app.contracts.errors import ConfigError, DownloadError
 from app.models.repository.layout import ModelRepository
-from app.models.sources.remote import Source
-from app.models.sources.sync import Changes, first_refresh, refresh, sync
+from app.models.sources.sync import Changes, Source, first_refresh, refresh, sync
 from tests.e2e.process import wait_until
 from tests.model_files import write_config, write_manifest, write_model, write_version
 
