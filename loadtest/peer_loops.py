@@ -72,7 +72,7 @@ def _openvino(model: str) -> tuple[Run, list[str]]:
 
 FRAMEWORKS: dict[str, Callable[[str], tuple[Run, list[str]]]] = {
     "onnxruntime": open_onnx,
-    # Like app/engine/backends/onnxruntime.py.
+    # Like app/engine/backends/onnx.py.
     "onnxruntime as served": partial(open_onnx, disabled=("SkipLayerNormFusion",)),
     "openvino": _openvino,
 }

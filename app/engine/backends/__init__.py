@@ -4,7 +4,7 @@ BACKENDS: dict[str, str] = {
     "paddle_inference": "app.engine.backends.paddle_inference:open_predictor",
     "paddle_jit": "app.engine.backends.paddle_layer:open_jit",
     "paddle_dygraph": "app.engine.backends.paddle_layer:open_dygraph",
-    "onnxruntime": "app.engine.backends.onnxruntime:open_predictor",
-    "openvino": "app.engine.backends.openvino:open_predictor",
+    "onnxruntime": "app.engine.backends.onnx:open_onnxruntime",
+    "openvino": "app.engine.backends.onnx:open_openvino",
 }
 """Name in config.toml, and the function with which the child process opens a model."""

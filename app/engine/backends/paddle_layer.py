@@ -14,8 +14,7 @@ import paddle
 from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 from app.engine.backends.handler import Handler, checked_options, serve
-from app.models.networks import build
-from app.models.networks.saved import load_parameters, load_program
+from app.models.networks import build, load_parameters, load_program
 
 
 def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

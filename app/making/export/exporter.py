@@ -19,8 +19,7 @@ from app.contracts.tensors import TensorSpec
 from app.making.export import publish, weights
 from app.making.export.publish import Origin
 from app.making.export.release import Release
-from app.models.networks import build
-from app.models.networks.saved import PARAMS, PROGRAM
+from app.models.networks import PARAMS, PROGRAM, build
 from app.models.networks.u2net import U2NET, U2NETP
 from app.models.repository.config import MODEL_NAME
 from app.models.repository.selftest import write_selftest

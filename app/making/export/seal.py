@@ -373,7 +373,7 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     """
     import paddle
 
-    from app.models.networks.saved import load_program
+    from app.models.networks import load_program
 
     paddle.disable_signal_handler()
     path = Path(opening["directory"]) / opening["program"]

@@ -20,7 +20,7 @@ from app.contracts.errors import ConfigError, ExportError
 from app.contracts.ports import Agreement, PredictorFactory
 from app.contracts.tensors import Array, Tensors, absolute_differences
 from app.engine.backends.handler import onnx_bytes
-from app.engine.backends.openvino import imported_openvino
+from app.engine.backends.onnx import imported_openvino
 from app.making.export import publish
 from app.making.programs.onnx_graph import Graph, simplified
 from app.making.programs.qdq import ShippedRanges, quantised, shipped_ranges

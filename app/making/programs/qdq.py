@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 from app.contracts.errors import ConfigError, ExportError
 from app.contracts.tensors import Tensors
-from app.engine.backends.openvino import imported_openvino
+from app.engine.backends.onnx import imported_openvino
 from app.making.programs.onnx_graph import Graph
 from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss, Strict
 

@@ -1,17 +1,21 @@
-"""Dynamic-graph networks by name, as the `network` table of a manifest records them."""
+"""Dynamic-graph networks by name, as a manifest records them, and saved programs as layers."""
 
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 from paddle.static import InputSpec
 
-from app.contracts.errors import ExportError
+from app.contracts.errors import BackendError, ExportError
 from app.models.networks.bert import BertClassifier, BertConfig, StaticBertClassifier
 from app.models.networks.u2net import U2NET, U2NETP, U2NetMask
+from app.models.repository.manifest import PICKLED
 
 NAMES = ("bert", "mnist", "u2net", "u2netp")
+PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
 
 
 def build(name: str, options: Mapping[str, Any], *, static: bool = False) -> nn.Layer:
@@ -48,3 +52,26 @@ class LinearDigits(nn.Layer):
     )
     def forward(self, image: Tensor) -> Tensor:
         return self.linear(image)
+
+
+def load_program(path: Path) -> Any:
+    """Load a saved program as a layer, by its path without a suffix.
+
+    Raises BackendError if there is a file *.info next to the program. Paddle 2 wrote such pickles;
+    `paddle.jit.load` would unpickle one and run any code in it.
+    """
+    if found := sorted(each.name for each in path.parent.glob(f"*{PICKLED}")):
+        raise BackendError(f"{found[0]} is a pickle, which Paddle would load: remove it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return paddle.jit.load(str(path))
+
+
+def load_parameters(directory: Path) -> dict[str, Any]:
+    """The float32 parameters of a saved program by structured name, ready for `set_state_dict`."""
+    program = load_program(directory / PROGRAM.removesuffix(".json"))
+    # Loading appends an index to every parameter's name.
+    return {
+        parameter.name.rpartition("_")[0]: parameter.astype("float32")
+        for parameter in program.parameters()
+    }

@@ -84,6 +84,17 @@ class InstanceGroup(_Table):
     candidate: bool = True
     options: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_each_core(cls, table: Any) -> Any:
+        if isinstance(table, dict) and table.get("count") == CORES:
+            threads = table.get("threads", 1)
+            if isinstance(threads, int) and threads > 0:  # else validation rejects it by name
+                memory = memory_limit()
+                count = processes_for(threads, cores=available_cores(), memory_bytes=memory)
+                return table | {"count": count}
+        return table
+
     @model_validator(mode="after")
     def _one_judge(self) -> InstanceGroup:
         if self.tolerance is not None and self.budget is not None:
@@ -299,8 +310,7 @@ def load_config(path: Path) -> ModelConfig:
 def parse_config(text: bytes) -> ModelConfig:
     """Read a config.toml for this machine. Raises ConfigError that names each fault."""
     try:
-        table = with_counts(tomllib.loads(text.decode("utf-8")))
-        return ModelConfig.model_validate(table).with_first_group()
+        return ModelConfig.model_validate(tomllib.loads(text.decode())).with_first_group()
     except ValidationError as error:
         raise ConfigError(faults_of(error)) from error
     except RecursionError as error:
@@ -323,19 +333,6 @@ def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
     At least 1, and at most MAX_COUNT and one for each GiB of memory.
     """
     return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
-
-
-def with_counts(table: dict[str, Any]) -> dict[str, Any]:
-    """Replace each `count = "cores"` in `table` by the number for this machine; return `table`."""
-    groups = table.get("instance_group")
-    for group in groups if isinstance(groups, list) else ():
-        if isinstance(group, dict) and group.get("count") == CORES:
-            threads = group.get("threads", 1)
-            if isinstance(threads, int) and threads > 0:  # else validation rejects it by name
-                group["count"] = processes_for(
-                    threads, cores=available_cores(), memory_bytes=memory_limit()
-                )
-    return table
 
 
 def parse_parameters(info: ServedModelInfo, kind: type[Table]) -> Table:

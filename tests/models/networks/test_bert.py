@@ -12,8 +12,7 @@ from safetensors.numpy import save_file
 from app.contracts.tensors import TensorSpec
 from app.making.export.exporter import save_program
 from app.making.export.weights import read_bert_directory
-from app.models.networks import build
-from app.models.networks.saved import load_parameters
+from app.models.networks import build, load_parameters
 from tests.models.networks.conftest import FIXTURES
 
 pytestmark = pytest.mark.paddle

@@ -5,8 +5,8 @@ import pytest
 
 from app.contracts.errors import ConfigError, InvalidTensor
 from app.contracts.tensors import Tensors, TensorSpec
+from app.engine.registry.model import EqualAxes, warmup_inputs
 from app.models.repository.config import ModelConfig
-from app.models.repository.shapes import EqualAxes, warmup_inputs
 
 SPECS = (TensorSpec("ids", "int64", (-1, -1)), TensorSpec("picture", "float32", (-1, 3)))
 
