@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 INTERVAL_SECONDS = 10.0
@@ -104,9 +104,7 @@ class WindowedHistogram:
 
     def each_after(self, interval: int) -> Iterator[tuple[int, Counts]]:
         """Yield the intervals after `interval` that have observations, the oldest first."""
-        for (_, before, total_before), (found, now, total) in zip(
-            self._kept, list(self._kept)[1:], strict=False
-        ):
+        for (_, before, total_before), (found, now, total) in pairwise(self._kept):
             if found > interval:
                 difference = [a - b for a, b in zip(now, before, strict=True)]
                 yield found, Counts(difference, total - total_before)

@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector, disable_created_metrics
@@ -37,14 +38,6 @@ LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
-class _Series:
-    __slots__ = ("buckets", "total")
-
-    def __init__(self, buckets: int) -> None:
-        self.buckets = [0] * buckets
-        self.total = 0.0
-
-
 class HistogramFamily(Collector):
     """All series of one histogram; a series appears with its first observation.
 
@@ -54,7 +47,12 @@ class HistogramFamily(Collector):
     """
 
     def __init__(
-        self, name: str, text: str, labels: tuple[str, ...], bounds: Sequence[float]
+        self,
+        registry: CollectorRegistry,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        bounds: Sequence[float] = SECONDS,
     ) -> None:
         self._name, self._text, self._labels = name, text, labels
         self._bounds = bounds
@@ -63,28 +61,31 @@ class HistogramFamily(Collector):
             floatToGoString(bound)  # type: ignore[no-untyped-call]  # the library has no type here
             for bound in (*bounds, math.inf)
         ]
-        self._series: dict[tuple[str, ...], _Series] = {}
+        # The count of each bucket, then the sum of all values.
+        self._series: dict[tuple[str, ...], list[float]] = {}
+        self._empty = [0.0] * (len(self._le) + 1)
         if not labels:
-            self._series[()] = _Series(len(self._le))
+            self._series[()] = self._empty[:]
+        registry.register(self)
 
     def observe(self, value: float, *labels: str) -> None:
         bucket = bisect_left(self._bounds, value)
         with self._lock:
             series = self._series.get(labels)
             if series is None:
-                series = self._series[labels] = _Series(len(self._le))
-            series.buckets[bucket] += 1
-            series.total += value
+                series = self._series[labels] = self._empty[:]
+            series[bucket] += 1
+            series[-1] += value
 
     def collect(self) -> Iterator[Metric]:
         metric = Metric(self._name, self._text, "histogram")
-        for values, series in list(self._series.items()):
+        for values, (*buckets, total) in list(self._series.items()):
             labels = dict(zip(self._labels, values, strict=True))
-            counts = [float(count) for count in accumulate(series.buckets)]
+            counts = list(accumulate(buckets))
             for bound, count in zip(self._le, counts, strict=True):
                 metric.add_sample(f"{self._name}_bucket", labels | {"le": bound}, count)
             metric.add_sample(f"{self._name}_count", labels, counts[-1])
-            metric.add_sample(f"{self._name}_sum", labels, series.total)
+            metric.add_sample(f"{self._name}_sum", labels, total)
         yield metric
 
 
@@ -201,69 +202,69 @@ class Metrics:
         # The library adds a series `_created` to each counter, which only OpenMetrics readers use.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
         self.registry = CollectorRegistry(auto_describe=True)  # else name[] finds no gauge
+        histogram = partial(HistogramFamily, self.registry)
+        counter = partial(Counter, registry=self.registry)
         self._routes: set[str] = set()
         self._models: set[str] = set()
-        self._request = self._histogram(
+        self._request = histogram(
             "paddlepool_request_duration_seconds",
             "Time from a request's headers to the end of its reply.",
             ("route", "method", "status"),
         )
-        self._stage = self._histogram(
+        self._stage = histogram(
             "paddlepool_stage_duration_seconds",
             "Time of each stage of an answered request.",
             ("model", "predictor", "stage"),
             COARSE_SECONDS,
         )
-        self._infer = self._histogram(
+        self._infer = histogram(
             "paddlepool_predictor_infer_seconds",
             "Time of one predictor run.",
             ("model", "version", "predictor", "batch_size"),
         )
-        self._rows = self._histogram(
+        self._rows = histogram(
             "paddlepool_batch_rows", "Rows in one predictor run.", ("model", "predictor"), ROWS
         )
-        self._drift = self._histogram(
+        self._drift = histogram(
             "paddlepool_predictor_output_drift",
             "Largest absolute difference of a shadowed request's outputs from the answer's.",
             ("model", "predictor"),
             DRIFT,
         )
-        self._agreement = self._histogram(
+        self._agreement = histogram(
             "paddlepool_predictor_output_agreement",
             "Agreement of a shadowed request's outputs with the answer, 0 to 1.",
             ("model", "predictor"),
             AGREEMENT,
         )
-        self._shadowed = self._counter(
+        self._shadowed = counter(
             "paddlepool_shadow_requests_total",
             "Sampled requests by the outcome of their replay.",
             ("model", "outcome"),
         )
-        self._lag = self._histogram(
+        self._lag = histogram(
             "paddlepool_event_loop_lag_seconds",
             "Delay of the event loop, measured ten times a second.",
             (),
             LAG,
         )
-        self._padding = self._counter(
+        self._padding = counter(
             "paddlepool_padding_tokens_total",
             "Padding tokens that fill the length buckets of texts.",
             ("model", "predictor"),
         )
-        self._rejected = self._counter(
+        self._rejected = counter(
             "paddlepool_requests_rejected_total",
             "Requests rejected or dropped by the engine.",
             ("model", "reason"),
         )
-        self._restarts = self._counter(
+        self._restarts = counter(
             "paddlepool_predictor_restarts_total",
             "Predictor processes that were replaced.",
             ("model", "predictor", "reason"),
         )
-        self._codec_restarts = self._counter(
-            "paddlepool_codec_restarts_total",
-            "Codec processes that were replaced.",
-            ("reason",),
+        self._codec_restarts = counter(
+            "paddlepool_codec_restarts_total", "Codec processes that were replaced.", ("reason",)
         )
         self.history = History(seconds=SECONDS, drift=DRIFT, agreement=AGREEMENT)
         self.gauges = Gauges(build, memory_limit=memory_limit)
@@ -273,16 +274,6 @@ class Metrics:
             self._rejected.labels(UNKNOWN, reason)
         for restart in CODEC_RESTARTS:
             self._codec_restarts.labels(restart)
-
-    def _histogram(
-        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...] = SECONDS
-    ) -> HistogramFamily:
-        family = HistogramFamily(name, text, labels, buckets)
-        self.registry.register(family)
-        return family
-
-    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
 
     def expect_route(self, route: str) -> None:
         """Declare a route template as a label value."""

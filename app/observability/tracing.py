@@ -84,11 +84,11 @@ class RequestSpan:
         self._where: Mapping[str, str | int] = {}
         self._places: Sequence[Place] = ()
 
-    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
+    def trace_stages(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
         if self._span.is_recording():
             first = results[0]
             self._where = {MODEL: first.model, VERSION: first.version, GROUP: first.group}
-            self._places = places_of(stages, results, now=self._tracing.clock())
+            self._places = _places(stages, results, now=self._tracing.clock())
 
     def end(
         self,
@@ -115,19 +115,14 @@ class RequestSpan:
         if failed:
             span.set_status(StatusCode.ERROR, why or None)
         span.set_attributes(self._where)
-        self._make_stages()
-        span.end()
-
-    def _make_stages(self) -> None:
-        parent = set_span_in_context(self._span, Context())
+        parent = set_span_in_context(span, Context())
         epoch = time.time_ns() - round(1e9 * self._tracing.clock())
-        for name, began, ended, own in self._places:
+        for stage, began, ended, own in self._places:
+            start, attributes = epoch + round(1e9 * began), {**self._where, **own}
             self._tracing.tracer.start_span(
-                name,
-                context=parent,
-                attributes={**self._where, **own},
-                start_time=epoch + round(1e9 * began),
+                stage, parent, attributes=attributes, start_time=start
             ).end(epoch + round(1e9 * ended))
+        span.end()
 
 
 CURRENT: ContextVar[RequestSpan | None] = ContextVar("request span", default=None)
@@ -145,9 +140,7 @@ class Tracing:
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
         """Start the span of a request with these headers; current in this task until end()."""
         parent = self._propagator.extract(values, Context(), self._headers)
-        span = self.tracer.start_span(
-            name, context=parent, kind=SpanKind.SERVER, attributes=attributes
-        )
+        span = self.tracer.start_span(name, parent, SpanKind.SERVER, attributes)
         given = get_current_span(parent).get_span_context().is_valid
         request = RequestSpan(span, self, given=given)
         CURRENT.set(request)
@@ -164,10 +157,10 @@ class Tracing:
 def trace_stages(stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
     """Report the stages of the current request to its span."""
     if (request := CURRENT.get()) is not None:
-        request.stages_done(stages, results)
+        request.trace_stages(stages, results)
 
 
-def places_of(
+def _places(
     stages: Mapping[str, float], results: Sequence[InferResult], *, now: float
 ) -> list[Place]:
     """Return each stage's start and end on the jobs' clock; the last stage ended at `now`.
@@ -223,40 +216,32 @@ def open_tracing() -> Tracing:
     library = logging.getLogger("opentelemetry")
     library.addHandler(logging.NullHandler())
     library.propagate = False
-    _check_headers()
+    for variable in HEADERS:
+        headers = os.environ.get(variable, "").split(",")
+        for place, header in enumerate(headers, start=1):
+            if header.strip() and not HEADER.fullmatch(header.strip()):
+                # The header itself is not repeated: it is most likely a key.
+                raise ConfigError(
+                    f"{variable}: header {place} of {len(headers)} is not of the form name=value"
+                )
+    name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    if name not in EXPORTERS:
+        raise ConfigError(f"OTEL_TRACES_EXPORTER: expected {' or '.join(EXPORTERS)}, not {name!r}")
+    chosen = next((each for each in PROTOCOLS if os.environ.get(each)), None)
+    if chosen and os.environ[chosen] != PROTOCOL:
+        raise ConfigError(f"{chosen}: expected {PROTOCOL}, received {os.environ[chosen]!r}")
     resource = Resource.create({"service.name": "paddlepool", "service.version": __version__})
     provider = TracerProvider(
         resource=resource.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
     )
     try:
-        delivery = Delivery(EXPORTERS[_exporter()]())
+        delivery = Delivery(EXPORTERS[name]())
         provider.add_span_processor(BatchSpanProcessor(delivery))
     except ValueError as error:
         raise ConfigError(f"OTEL_*: {error}") from None
     for handler in logging.getLogger().handlers:
         handler.addFilter(add_trace_id)
     return Tracing(provider)
-
-
-def _exporter() -> str:
-    name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
-    if name not in EXPORTERS:
-        raise ConfigError(f"OTEL_TRACES_EXPORTER: expected {' or '.join(EXPORTERS)}, not {name!r}")
-    variable = next((each for each in PROTOCOLS if os.environ.get(each)), None)
-    if variable and os.environ[variable] != PROTOCOL:
-        raise ConfigError(f"{variable}: expected {PROTOCOL}, received {os.environ[variable]!r}")
-    return name
-
-
-def _check_headers() -> None:
-    """Raise ConfigError for a malformed header, without repeating it: it is most likely a key."""
-    for variable in HEADERS:
-        headers = os.environ.get(variable, "").split(",")
-        for place, header in enumerate(headers, start=1):
-            if header.strip() and not HEADER.fullmatch(header.strip()):
-                raise ConfigError(
-                    f"{variable}: header {place} of {len(headers)} is not of the form name=value"
-                )
 
 
 class Delivery(SpanExporter):

@@ -298,8 +298,7 @@ def test_a_histogram_is_exposed_as_the_librarys_own(data: st.DataObject) -> None
     values = data.draw(st.lists(st.tuples(value, st.sampled_from("ab"))))
     disable_created_metrics()  # type: ignore[no-untyped-call]
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    own = HistogramFamily("seconds", "Help.", ("name",), bounds)
-    ours.register(own)
+    own = HistogramFamily(ours, "seconds", "Help.", ("name",), bounds)
     library = Histogram("seconds", "Help.", ("name",), buckets=bounds, registry=theirs)
     for observed, name in values:
         own.observe(observed, name)
