@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI
@@ -130,32 +131,22 @@ def build_application(
         answers = documented(*ANY_STATUSES, *mount.statuses, form=mount.errors)
         pages.title(mount.router)
         app.include_router(mount.router, responses=answers)
-    error_models: list[type[BaseModel]] = [door.errors.model for door in doors]
-    app.middleware_stack = _layers(
-        services,
-        routes,
-        gates,
-        lifespan=app.router,
-        exposed=(
-            *EXPOSED,
-            *(name for task in tasks for name in task.headers),
-            *(name for door in doors for name in door.headers),
-        ),
-        doors=doors,
-    )
+    exposed = [*EXPOSED, *(name for task in tasks for name in task.headers)]
+    exposed += [name for door in doors for name in door.headers]
+    app.middleware_stack = _layers(app.router, services, routes, gates, exposed, doors)
+    models: list[type[BaseModel]] = [door.errors.model for door in doors]
     # The documented way to replace FastAPI's OpenAPI document.
-    app.openapi = lambda: pages.document(  # type: ignore[method-assign]
-        app, error_models, needs_key=bool(keys)
+    app.openapi = partial(  # type: ignore[method-assign]
+        pages.document, app, models, needs_key=bool(keys)
     )
     return app
 
 
 def _layers(
+    lifespan: ASGIApp,
     services: Services,
     routes: RouteTable,
     gates: Gates,
-    *,
-    lifespan: ASGIApp,
     exposed: Sequence[str],
     doors: Sequence[Door],
 ) -> ASGIApp:

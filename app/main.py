@@ -5,11 +5,11 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -103,9 +103,7 @@ def create_app(
                 on_demand=OnDemand(settings.on_demand_groups, on_demand_bytes),
                 agreement_of=partial(agreement_of, tasks=tasks),
             ),
-            build_pipeline=partial(
-                _build, repository=repository, metrics=metrics, tasks=tasks, workers=workers
-            ),
+            build_pipeline=partial(_build, repository, metrics, tasks, workers),
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
             kept_choice=kept.get,
         )
@@ -139,28 +137,15 @@ def create_app(
         },
         tracing=tracing,
         operations=operations,
-        confinement=lambda: {
-            "codecs": workers.codec.pool.held,
-            "predictors": backend.held or (),
-        },
+        confinement=lambda: {"codecs": workers.codec.pool.held, "predictors": backend.held or ()},
     )
+    parts = _Parts(services, repository, tasks, workers, background)
     return build_application(
         services,
         keys=keys,
         tasks=tasks.values(),
         doors=open_doors(settings.doors, tasks),
-        lifespan=partial(
-            _lifespan,
-            load=partial(
-                _load,
-                services,
-                repository,
-                background,
-                routes={name: first_route(task, settings) for name, task in tasks.items()},
-            ),
-            workers=workers,
-            background=background,
-        ),
+        lifespan=partial(_lifespan, parts=parts),
     )
 
 
@@ -175,20 +160,25 @@ def extra(name: str, *, setting: str) -> Iterator[None]:
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts whose lifetimes are tied to the application's."""
+
+    services: Services
+    repository: ModelRepository
+    tasks: Mapping[str, Task]
+    workers: Workers
+    background: Background | None
+
+
 @asynccontextmanager
-async def _lifespan(
-    app: FastAPI,
-    *,
-    load: Callable[[threading.Event], Coroutine[Any, Any, None]],
-    workers: Workers,
-    background: Background | None,
-) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
     """Load models in a task so the socket opens at once; close everything after the drain."""
-    services: Services = app.state.paddlepool
+    services, workers = parts.services, parts.workers
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
     workers.codec.pool.start()
-    loading = asyncio.create_task(load(stopping), name="load")
+    loading = asyncio.create_task(_load(parts, stopping), name="load")
     if services.lifecycle.accepts_when_ready:
         while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -204,8 +194,8 @@ async def _lifespan(
     stopping.set()
     watching.cancel()
     loading.cancel()
-    if background is not None:
-        await in_thread("background end", background.close)
+    if parts.background is not None:
+        await in_thread("background end", parts.background.close)
     await services.registry.close()
     await workers.close()
     services.operations.shutdown(wait=False)
@@ -213,17 +203,10 @@ async def _lifespan(
         await in_thread("tracing end", services.tracing.close)
 
 
-async def _load(
-    services: Services,
-    repository: ModelRepository,
-    background: Background | None,
-    stopping: threading.Event,
-    *,
-    routes: Mapping[str, str],
-) -> None:
+async def _load(parts: _Parts, stopping: threading.Event) -> None:
     """Load every model, then poll for changes if the settings say so."""
-    settings, registry = services.settings, services.registry
-    watcher = await in_thread("repository", partial(RepositoryWatcher, repository, registry))
+    settings, registry = parts.services.settings, parts.services.registry
+    watcher = await in_thread("repository", partial(RepositoryWatcher, parts.repository, registry))
     started = time.monotonic()
     try:
         await registry.load_all()
@@ -233,33 +216,31 @@ async def _load(
         if not registry.wanted():
             log.warning("the model repository %s has no model", settings.model_repository)
     for served in registry.served():
-        _log_served(served, routes)
+        task = parts.tasks.get(served.config.pipeline or "")
+        at = first_route(task, settings) if task else f"/v2/models/{served.name}"
+        _log_served(served, at)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
-    if background is not None:  # last: comparing must not delay the start
-        background.start()
+    if parts.background is not None:  # last: comparing must not delay the start
+        parts.background.start()
     if poll := settings.repository_poll_seconds:
         source, directory = settings.model_source, settings.model_repository
         again = partial(refresh, source, directory, until=stopping) if source else None
         await watcher.run(every=poll, refresh=again)
 
 
-def _log_served(served: ServedModel, routes: Mapping[str, str]) -> None:
+def _log_served(served: ServedModel, at: str) -> None:
     """Log where the model answers, which program it runs and where its weights come from."""
     [group] = [each for each in served.groups() if each.name == served.config.default_group]
     weights = served.manifest.weights
     preview = ", preview" if weights.get("preview") else ""
-    log.info(
-        "%s@%d answers",
-        served.name,
-        served.version,
-        extra={
-            "at": routes.get(served.config.pipeline or "", f"/v2/models/{served.name}"),
-            "predictor": group.name,
-            "program": group.program or "reference",
-            "weights": f"{weights.get('origin', '-')}{preview}",
-        },
-    )
+    facts = {
+        "at": at,
+        "predictor": group.name,
+        "program": group.program or "reference",
+        "weights": f"{weights.get('origin', '-')}{preview}",
+    }
+    log.info("%s@%d answers", served.name, served.version, extra=facts)
 
 
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
@@ -290,12 +271,11 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
 
 
 async def _build(
-    info: ServedModelInfo,
-    *,
     repository: ModelRepository,
     metrics: Metrics,
     tasks: Mapping[str, Task],
     workers: Workers,
+    info: ServedModelInfo,
 ) -> Pipeline | None:
     """Register a model with the metrics and build its pipeline.
 
