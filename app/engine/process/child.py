@@ -72,13 +72,10 @@ class ProcStatus:
 
     def __init__(self, pid: int) -> None:
         """Open the files. Raises OSError."""
-        self._stat = self._statm = -1
-        try:
-            self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            self._statm = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            self._stat = opened.enter_context(open(f"/proc/{pid}/stat", "rb", buffering=0))
+            self._statm = opened.enter_context(open(f"/proc/{pid}/statm", "rb", buffering=0))
+            self.close = opened.pop_all().close
 
     def state(self) -> str:
         """Return one letter: R runs, D waits for a disk, T is stopped, X is gone."""
@@ -91,24 +88,15 @@ class ProcStatus:
     def resident_bytes(self) -> int:
         """Resident set size in bytes; 0 when the process is gone."""
         try:
-            pages = int(os.pread(self._statm, 128, 0).split()[1])
-        except (OSError, IndexError, ValueError):
+            return int(os.pread(self._statm.fileno(), 128, 0).split()[1]) * mmap.PAGESIZE
+        except (OSError, IndexError, ValueError):  # ValueError: the file is closed
             return 0
-        return pages * mmap.PAGESIZE
-
-    def close(self) -> None:
-        # Cleared first: another thread must not read a file that reuses a closed descriptor.
-        stat, self._stat = self._stat, -1
-        statm, self._statm = self._statm, -1
-        for descriptor in (stat, statm):
-            if descriptor != -1:
-                os.close(descriptor)
 
     def _fields(self) -> list[bytes]:
         """Return the fields of /proc/PID/stat, beginning with the state."""
         try:
-            return os.pread(self._stat, 512, 0).rpartition(b")")[2].split()
-        except OSError:
+            return os.pread(self._stat.fileno(), 512, 0).rpartition(b")")[2].split()
+        except (OSError, ValueError):
             return [b"X"]
 
 
@@ -118,22 +106,6 @@ PRINTED = select.EPOLLIN | select.EPOLLONESHOT
 BLOCK_BYTES = 1 << 16
 DYING_SECONDS = 0.1
 """How long a process that has closed its socket may take to exit by itself."""
-
-
-def forward_output(printed: IO[bytes]) -> bool:
-    """Copy printed text, up to one block, without waiting; False at the end of the stream.
-
-    A child never inherits this process's standard error. With it, the child could read what others
-    write to a pipe, read what an operator types at a terminal, or truncate a file.
-    """
-    try:
-        block = os.read(printed.fileno(), BLOCK_BYTES)
-    except BlockingIOError:
-        return True
-    if block and sys.__stderr__ is not None:  # else descriptor 2 may be another file
-        with contextlib.suppress(OSError):  # no reader is left; the child may go on
-            os.write(2, block)
-    return bool(block)
 
 
 class _Sent(NamedTuple):
@@ -217,6 +189,7 @@ class Child:
         self._put: tuple[int, Layout, int] = (0, [], 0)
         self._reply: Reply | None = None  # with views of memory that the child can still write
         self._printed: IO[bytes] | None = None
+        self._events = opened.enter_context(select.epoll())
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.enter_context(self._socket)
         with contextlib.ExitStack() as given:
@@ -249,7 +222,6 @@ class Child:
         self.pid = self._process.pid
         self._arrival = select.poll()
         self._arrival.register(self._socket, select.POLLIN)
-        self._events = opened.enter_context(select.epoll())
         self._events.register(self._socket, select.EPOLLIN)
         if self._process.stderr is not None:
             self._printed = self._process.stderr
@@ -422,11 +394,20 @@ class Child:
     def _forward_output(self) -> None:
         """Copy one block of printed text; the next one follows after check_timeout() or failure().
 
-        This limits the cost of a process that prints without end.
+        This limits the cost of a process that prints without end. A child never inherits this
+        process's standard error. With it, the child could read what others write to a pipe, read
+        what an operator types at a terminal, or truncate a file.
         """
-        if self._printed is not None and not forward_output(self._printed):
-            self._events.unregister(self._printed)
-            self._printed = None
+        if self._printed is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            block = os.read(self._printed.fileno(), BLOCK_BYTES)
+            if not block:
+                self._events.unregister(self._printed)
+                self._printed = None
+            elif sys.__stderr__ is not None:  # else descriptor 2 may be another file
+                with contextlib.suppress(OSError):  # no reader is left; the child may go on
+                    os.write(2, block)
 
     def _watch_output(self) -> None:
         if self._printed is not None:
@@ -434,8 +415,7 @@ class Child:
 
     def _close_output(self) -> None:
         """Copy the last printed text and close the pipe."""
-        if self._printed is not None:
-            forward_output(self._printed)
+        self._forward_output()
         if self._process.stderr is not None:
             self._process.stderr.close()
 

@@ -73,12 +73,14 @@ def main(arguments: Sequence[str]) -> None:
                 answer = {"meta": meta, "arrays": replies.write(results), "seconds": seconds}
                 del arrays, results
         except PaddlepoolError as error:
-            answer = {"error": _describe(error)}
+            kind, message = type(error).__name__, error.message
+            described = {"limit": error.limit, "received": error.received}
+            answer = {"error": {"kind": kind, "message": message, **described}}
         except Exception as failure:
             _log(failure, opening=handler is None)
             passing = _resource_errno(failure) if handler is None else None
-            described = {"kind": "BackendError", "message": "the backend raised an error"}
-            answer = {"error": {"errno": passing} if passing else described}
+            unnamed = {"kind": "BackendError", "message": "the backend raised an error"}
+            answer = {"error": {"errno": passing} if passing else unnamed}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -134,15 +136,6 @@ def _log(error: BaseException, *, opening: bool) -> None:
     if opening:
         line["text"] = str(error)
     print(json.dumps(line), file=sys.stderr, flush=True)
-
-
-def _describe(error: PaddlepoolError) -> dict[str, Any]:
-    return {
-        "kind": type(error).__name__,
-        "message": error.message,
-        "limit": error.limit,
-        "received": error.received,
-    }
 
 
 def _ignore_signals() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.backends.process import ProcessBackend
-from app.engine.process import confinement, landlock, seccomp
+from app.engine.process import confinement, seccomp
 from app.tasks.codecs.pool import CodecPool
 from tests.engine.backends.test_process import opened, spec
 from tests.engine.fakes import PATIENCE, row
@@ -116,5 +116,5 @@ def test_what_the_kernel_refuses_is_not_said_to_hold(monkeypatch: pytest.MonkeyP
     """The others hold, and nothing fails."""
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert not seccomp.install(codec=True, devices=False)
-    monkeypatch.setattr(landlock, "_CREATE", 10_000)  # no such system call
-    assert landlock.restrict(reading=(), writing=()) == 0
+    monkeypatch.setattr(confinement, "_CREATE", 10_000)  # no such system call
+    assert confinement.restrict(reading=(), writing=()) == 0
