@@ -5,7 +5,6 @@ import ctypes
 import gc
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,42 +24,31 @@ NO_REPORTS = "ORT_DISABLE_TELEMETRY"
 directory. It changes no result."""
 
 
-def memory_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def memory_limit(cgroup: Path = CGROUP) -> int:
     """Return the machine's memory in bytes, or its control group's limit (v2, v1) if lower."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            limits.append(int((cgroup / name).read_text("ascii")))
-        except (OSError, ValueError):
-            continue  # not there, or "max": no limit
-    return min(limits)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    newer, older = "memory.max", "memory/memory.limit_in_bytes"
+    return min([machine, *_numbers(cgroup, newer), *_numbers(cgroup, older)])
 
 
-def available_memory(
-    cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")
-) -> int:
+def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
     """Return the bytes that processes can still allocate; 0 if unknown.
 
     That is the machine's memory that is available without swapping. If the control group (v2, v1)
     of this process has less room below its limit, that room counts.
     """
-    free = []
-    if found := _numbers(meminfo).get("MemAvailable:"):
-        free.append(found * 1024)
-    for limit, usage, stat, cache in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_inactive_file",
-        ),
+    v1 = cgroup / "memory"
+    free = [1024 * found for found in _named_numbers(meminfo, "MemAvailable:")]
+    for folder, limit, usage, cache in (
+        (cgroup, "memory.max", "memory.current", "inactive_file"),
+        (v1, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        try:
-            most, held = (int((cgroup / name).read_text("ascii")) for name in (limit, usage))
-        except (OSError, ValueError):
-            continue  # not there, or "max": no limit
-        free.append(most - held + _numbers(cgroup / stat).get(cache, 0))
+        match _numbers(folder, limit, usage):
+            case [most, held]:
+                free.append(most - held + sum(_named_numbers(folder / "memory.stat", cache)))
     return max(0, min(free, default=0))
 
 
@@ -85,35 +73,29 @@ def give_memory_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _numbers(file: Path) -> dict[str, int]:
-    """Return the number of each line of a file, keyed by the word before it."""
-    try:
-        lines = [line.split() for line in file.read_text("ascii").splitlines()]
-    except OSError:
-        return {}
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
-
-
-def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+def available_cores(cgroup: Path = CGROUP) -> float:
     """Return the cores of this process: CPU affinity, or its control group's quota if lower."""
-    cores = float(len(os.sched_getaffinity(0)))
-    return min([cores, *_quotas(cgroup)])
+    cores = [float(len(os.sched_getaffinity(0)))]
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        match _numbers(cgroup, *names):
+            case [quota, period] if quota > 0 and period > 0:
+                cores.append(quota / period)
+    return min(cores)
 
 
-def _quotas(cgroup: Path) -> Iterable[float]:
-    for quota_file, period_file in (
-        ("cpu.max", None),
-        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
-    ):
-        try:
-            words = (cgroup / quota_file).read_text("ascii").split()
-            if period_file is not None:
-                words += (cgroup / period_file).read_text("ascii").split()
-            quota, period = float(words[0]), float(words[1])
-        except (OSError, ValueError, IndexError):
-            continue  # not there, or "max": no quota
-        if quota > 0 and period > 0:
-            yield quota / period
+def _numbers(folder: Path, *names: str) -> list[int]:
+    """Return all numbers in these files; none if one is missing or has "max", which is no limit."""
+    try:
+        return [int(word) for name in names for word in (folder / name).read_text("ascii").split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _named_numbers(file: Path, name: str) -> list[int]:
+    """Return the number after this word at the start of a line, in a list; none if it is absent."""
+    with contextlib.suppress(OSError):
+        return [int(n) for n in re.findall(rf"^{name}\s+(\d+)", file.read_text("ascii"), re.M)]
+    return []
 
 
 CPUINFO = Path("/proc/cpuinfo")

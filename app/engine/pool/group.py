@@ -23,7 +23,7 @@ from app.engine.awaiting import in_thread
 from app.engine.pool.context import EngineContext
 from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.pool.restart_backoff import LACKING_SECONDS, RestartBackoff
-from app.engine.pool.statistics import RunTimes, Statistics
+from app.engine.pool.statistics import Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch, Job, ShapeKey
@@ -99,26 +99,25 @@ class Group:
             return [refused]
         if not self._instances and not self._batcher.closed:
             self._gently = gently
-            for _ in range(self.config.count):
-                self._add_instance()
+            self._instances = [
+                Instance(
+                    name=f"{self._name} {number}",
+                    open_worker=self._open,
+                    batcher=self._batcher,
+                    lost=self._lost,
+                    request_of=Batch.inputs,
+                    deliver=partial(self._deliver, number),
+                    serving=self._serving,
+                    clock=self.context.clock,
+                    max_resident_bytes=self.context.max_resident_bytes,
+                    ahead=True,
+                )
+                for number in range(self.config.count)
+            ]
         return [instance.opened for instance in self._instances]
 
-    def _add_instance(self) -> None:
-        number, context = len(self._instances), self.context
-        self._instances.append(
-            Instance(
-                name=f"{self._name} {number}",
-                open_worker=self._open,
-                batcher=self._batcher,
-                lost=self._lost,
-                request_of=Batch.inputs,
-                deliver=partial(self._deliver, number),
-                serving=lambda sign: context.yielding.serving(sign * self.config.threads),
-                clock=context.clock,
-                max_resident_bytes=context.max_resident_bytes,
-                ahead=True,
-            )
-        )
+    def _serving(self, sign: int) -> None:
+        self.context.yielding.serving(sign * self.config.threads)
 
     def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
         """Record the run's times and give each job its rows.
@@ -136,7 +135,7 @@ class Group:
         )
         finite = [ran.finite or all_finite(part) for part in parts]
         ended = self.context.clock()
-        times = RunTimes(inputs=run.joining, infer=infer, outputs=ended - received)
+        times = run.joining, infer, ended - received
         self.statistics.executed(batch.rows, times, ended=ended)
         for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
             if not fit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -20,12 +19,8 @@ class Duration:
         self.seconds += seconds
 
 
-class RunTimes(NamedTuple):
-    """Seconds of one predictor run: joining the inputs, the run itself, dividing the outputs."""
-
-    inputs: float
-    infer: float
-    outputs: float
+Times = tuple[float, float, float]
+"""Seconds of one predictor run: joining the inputs, the run itself, dividing the outputs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,10 +31,9 @@ class Stages:
     infer: Duration = field(default_factory=Duration)
     outputs: Duration = field(default_factory=Duration)
 
-    def add(self, times: RunTimes) -> None:
-        self.inputs.add(times.inputs)
-        self.infer.add(times.infer)
-        self.outputs.add(times.outputs)
+    def add(self, times: Times) -> None:
+        for part, seconds in zip((self.inputs, self.infer, self.outputs), times, strict=True):
+            part.add(seconds)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,13 +55,13 @@ class Statistics:
     batches: dict[int, Stages] = field(default_factory=lambda: defaultdict(Stages))
     last_ended: float | None = None
 
-    def executed(self, rows: int, times: RunTimes, *, ended: float) -> None:
+    def executed(self, rows: int, times: Times, *, ended: float) -> None:
         """Record a predictor run that ended."""
         self.executions += 1
         self.batches[rows].add(times)
         self.last_ended = ended
 
-    def succeeded(self, rows: int, times: RunTimes, *, queued: float, total: float) -> None:
+    def succeeded(self, rows: int, times: Times, *, queued: float, total: float) -> None:
         """Record a job of `rows` rows, answered `total` seconds after it was queued."""
         self.rows += rows
         self.success.add(total)

@@ -77,7 +77,9 @@ class RepositoryWatcher:
             self._seen[name] = new
             try:
                 if new.versions:
-                    await self._load(name, old, new)
+                    same = old.versions.items() if old.config == new.config else ()
+                    changed = [found[0] for found in new.versions.items() if found not in same]
+                    await self._registry.load(name, changed=changed)
                 elif old.versions or name not in now:
                     await self._registry.unload(name)
             except PaddlepoolError:
@@ -88,28 +90,14 @@ class RepositoryWatcher:
             except Exception:
                 log.exception("%s: the change could not be applied", name)
 
-    async def _load(self, name: str, old: _Seen, new: _Seen) -> None:
-        changed = {
-            version
-            for version in new.versions
-            if old.versions.get(version) != new.versions[version]
-        }
-        await self._registry.load(
-            name, changed=changed if old.config == new.config else new.versions
-        )
-
     def _scan(self) -> dict[str, _Seen]:
         found = {}
         for name in self._repository.names():
             directory = self._repository.root / name
             try:
-                found[name] = _Seen(
-                    _stamp(directory / "config.toml"),
-                    {
-                        version: _stamp(directory / str(version) / MANIFEST)
-                        for version in self._repository.versions(name)
-                    },
-                )
+                versions = self._repository.versions(name)
+                sealed = {each: _stamp(directory / str(each) / MANIFEST) for each in versions}
+                found[name] = _Seen(_stamp(directory / "config.toml"), sealed)
             except (ModelNotFound, FileNotFoundError):
                 continue  # just removed
             except OSError as error:
