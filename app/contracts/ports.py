@@ -1,6 +1,5 @@
 """The engine's interfaces (predictors, pipelines, observers) and the values they exchange."""
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,30 +150,16 @@ class Predictor(Worker[Tensors, Ran], Protocol):
         """Leave the suspension that was passed to the factory, and begin to serve."""
 
 
-class Suspended(Protocol):
-    """The part of app.engine.process.suspension.Suspension that a child process uses."""
-
-    @property
-    def held(self) -> bool: ...
-
-    def add(self, process: subprocess.Popen[bytes]) -> None: ...
-
-    def discard(self, process: subprocess.Popen[bytes]) -> None: ...
-
-    def run_briefly(self, process: subprocess.Popen[bytes]) -> None: ...
-
-
 class PredictorFactory(Protocol):
     """Opens a predictor in a child process.
 
     Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
-    OSError if the process could not be started. With a `suspension`, the process is stopped while
-    the suspension is held; this ends with Predictor.settle().
+    OSError if the process could not be started. With a `suspension`
+    (app.engine.process.suspension), the process is stopped while the suspension is held; this ends
+    with Predictor.settle().
     """
 
-    def __call__(
-        self, spec: PredictorSpec, *, suspension: Suspended | None = None
-    ) -> Predictor: ...
+    def __call__(self, spec: PredictorSpec, *, suspension: Any = None) -> Predictor: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

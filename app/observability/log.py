@@ -155,19 +155,16 @@ class TerminalLines(logging.Formatter):
         if event == "listening":
             self._url = str(extra["url"]).replace("//0.0.0.0:", "//127.0.0.1:")
             return f"listening on {_plain(str(extra['url']))}; the models are being loaded"
+        if event == "loaded" and not extra["ready"]:
+            return self._in("bad", f"not every model could be loaded; {self._url}/info says why")
         if event == "loaded":
-            return self._loaded(extra)
+            return f"ready after {extra['seconds']} s.  {self._in('bold', f'Open {self._url}')}"
         words = _plain("  ".join((event, *(f"{name}={value}" for name, value in extra.items()))))
         if record.levelno >= logging.ERROR:
             return self._in("bad", f"error: {words}")
         if record.levelno >= logging.WARNING:
             return self._in("warning", f"warning: {words}")
         return words
-
-    def _loaded(self, extra: dict[str, object]) -> str:
-        if not extra["ready"]:
-            return self._in("bad", f"not every model could be loaded; {self._url}/info says why")
-        return f"ready after {extra['seconds']} s.  {self._in('bold', f'Open {self._url}')}"
 
     def _request(self, extra: dict[str, object]) -> str:
         status = int(str(extra.pop("status")))

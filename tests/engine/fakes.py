@@ -25,11 +25,11 @@ from app.contracts.ports import (
     PredictorSpec,
     Ran,
     ServedModelInfo,
-    Suspended,
 )
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.tensors import Tensors
 from app.engine.pool.context import EngineContext, Yielding
+from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
@@ -191,7 +191,7 @@ class FakePredictor:
         self.dead: Restart | None = None
         self.hung = False
         self.resident = 1 << 20
-        self.suspension: Suspended | None = None
+        self.suspension: Suspension | None = None
         self.closed = threading.Event()
         self.aborted = threading.Event()
         self.timeouts: list[float] = []
@@ -334,10 +334,10 @@ class FakeFactory:
     seconds: float | None = None
     opened: list[FakePredictor] = field(default_factory=list)
     specs: list[PredictorSpec] = field(default_factory=list)
-    pauses: list[Suspended | None] = field(default_factory=list)
+    pauses: list[Suspension | None] = field(default_factory=list)
 
     def __call__(
-        self, spec: PredictorSpec, *, suspension: Suspended | None = None
+        self, spec: PredictorSpec, *, suspension: Suspension | None = None
     ) -> FakePredictor:
         self.specs.append(spec)
         self.pauses.append(suspension)

@@ -103,26 +103,15 @@ def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -
 
 
 def configured(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Return the configuration of a predictor. Raises ConfigError and BackendUnavailable."""
-    directory, params = Path(opening["directory"]), opening["params"]
-    config = core.AnalysisConfig(
-        str(directory / opening["program"]), str(directory / params) if params else ""
-    )
-    _choose_kernels(core, config, options)
-    config.set_cpu_math_library_num_threads(opening["threads"])
-    config.enable_new_ir(True)
-    config.enable_new_executor()  # needed for the memory optimisation of a PIR program
-    config.enable_memory_optim()
-    config.disable_glog_info()
-    return config
-
-
-def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
-    """Apply the options to the configuration.
+    """Return the configuration of a predictor.
 
     Raises ConfigError for options that exclude each other, and BackendUnavailable if this machine
     lacks what they need: Paddle itself would accept them and run 850 times slower, or crash.
     """
+    directory, params = Path(opening["directory"]), opening["params"]
+    config = core.AnalysisConfig(
+        str(directory / opening["program"]), str(directory / params) if params else ""
+    )
     if options["device"] not in ("cpu", "gpu"):
         raise ConfigError(
             f'device must be "cpu" or "gpu", received {str(options["device"])[:40]!r}'
@@ -142,8 +131,18 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
             GPU_POOL_MEGABYTES, 0, precision.Half if options["float16"] else precision.Float32
         )
         config.disable_mkldnn()
-        return
-    config.disable_gpu()
+    else:
+        config.disable_gpu()
+        _choose_onednn(core, config, options)
+    config.set_cpu_math_library_num_threads(opening["threads"])
+    config.enable_new_ir(True)
+    config.enable_new_executor()  # needed for the memory optimisation of a PIR program
+    config.enable_memory_optim()
+    config.disable_glog_info()
+    return config
+
+
+def _choose_onednn(core: Any, config: Any, options: Mapping[str, Any]) -> None:
     if not options["onednn"]:
         config.disable_mkldnn()
         return
@@ -152,27 +151,18 @@ def _choose_kernels(core: Any, config: Any, options: Mapping[str, Any]) -> None:
     config.enable_mkldnn()
     config.set_mkldnn_cache_capacity(options["cache_capacity"])
     if options["bfloat16"]:
-        if forbidden := _forbidden_bfloat16(os.environ):
+        # Paddle checks only the processor; oneDNN would then fail in the first run, for no reason.
+        limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN uses the first one set
+        limit = next((name for name in limits if name in os.environ), "")
+        if (highest := os.environ.get(limit, "")).upper() in WITHOUT_BFLOAT16:
             raise BackendUnavailable(
-                f"bfloat16: {forbidden} forbids the instructions that it needs"
+                f"bfloat16: {limit}={highest} forbids the instructions that it needs"
             )
         if not core.supports_bfloat16_fast_performance():
             raise BackendUnavailable(
                 "bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)"
             )
         config.enable_mkldnn_bfloat16()
-
-
-def _forbidden_bfloat16(environment: Mapping[str, str]) -> str:
-    """Return the variable that forbids bfloat16 to oneDNN, or an empty string.
-
-    Paddle checks only the processor; oneDNN would then fail in the first run without a reason.
-    """
-    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):  # oneDNN uses the first one set
-        if name in environment:
-            below = environment[name].upper() in WITHOUT_BFLOAT16
-            return f"{name}={environment[name]}" if below else ""
-    return ""
 
 
 def _load_core() -> Any:

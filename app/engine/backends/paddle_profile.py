@@ -62,11 +62,12 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
             predictor.run()
         events = _events(predictor, Path(scratch))
     operators = _operators(program)
+    known = {operator["name"] for operator in operators}
     before = json.loads(Path(opening["directory"], opening["program"]).read_text("utf-8"))
     return {
         "before": len(_operators(before)),
         "operators": _linked(_timed(operators, events)),
-        "added": _added(operators, events),
+        "added": [(name, time) for name, time in events if name not in known],
     }
 
 
@@ -121,13 +122,14 @@ def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
         attributes = {each["N"]: each["AT"].get("D") for each in operator.get("A", [])}
         fused = [str(attributes[key]) for key in ACTIVATIONS if attributes.get(key)]
         fused += ["residual"] if attributes.get("fuse_residual_connection") else []
+        kind = operator["O"][0]["TT"] if operator["O"] else {}
         operators.append(
             {
                 "name": name,
                 "fused": fused,
                 "inputs": [value["%"] for value in operator["I"]],
                 "outputs": [value["%"] for value in operator["O"]],
-                "shape": _shape(operator["O"]),
+                "shape": list(kind["D"][1]) if kind.get("#") == "0.t_dtensor" else [],
             }
         )
     return operators
@@ -141,11 +143,6 @@ def _name(name: str) -> str:
     return name.rstrip("_")
 
 
-def _shape(outputs: Sequence[Mapping[str, Any]]) -> list[int]:
-    kind = outputs[0]["TT"] if outputs else {}
-    return list(kind["D"][1]) if kind.get("#") == "0.t_dtensor" else []
-
-
 def _timed(
     operators: Sequence[dict[str, Any]], events: Sequence[tuple[str, float]]
 ) -> list[dict[str, Any]]:
@@ -157,11 +154,8 @@ def _timed(
     for operator in operators:
         own = times[operator["name"]]
         # Operators that ran only while loading have no events: the last ones of a name have them.
-        missing = wanted[operator["name"]] - len(own)
-        if missing > 0:
-            wanted[operator["name"]] -= 1
-            continue
-        timed.append(operator | {"milliseconds": own.pop(0) if own else None})
+        if wanted[operator["name"]] <= len(own):
+            timed.append(operator | {"milliseconds": own.pop(0)})
         wanted[operator["name"]] -= 1
     return timed
 
@@ -173,10 +167,3 @@ def _linked(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
         each["sources"] = sorted({makers[v] for v in each.pop("inputs") if v in makers})
         makers.update(dict.fromkeys(each.pop("outputs"), place))
     return operators
-
-
-def _added(
-    operators: Sequence[Mapping[str, Any]], events: Sequence[tuple[str, float]]
-) -> list[tuple[str, float]]:
-    known = {operator["name"] for operator in operators}
-    return [(name, time) for name, time in events if name not in known]

@@ -17,7 +17,7 @@ from app.contracts.errors import (
     RunRefused,
     WorkerCrashed,
 )
-from app.contracts.ports import Predictor, PredictorSpec, Ran, Suspended
+from app.contracts.ports import Predictor, PredictorSpec, Ran
 from app.contracts.resources import NO_REPORTS
 from app.contracts.tensors import Tensors, TensorSpec, all_finite
 from app.engine.backends import BACKENDS
@@ -25,6 +25,7 @@ from app.engine.process.child import Child, ChildDied, ChildTimeout
 from app.engine.process.child_worker import ChildWorker
 from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.process.environment import Limits, malloc_settings
+from app.engine.process.suspension import Suspension
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +141,10 @@ class ProcessBackend:
     environments: Mapping[str, Mapping[str, str]] = field(
         default_factory=lambda: BACKEND_ENVIRONMENT
     )
-    suspension: Suspended | None = None
+    suspension: Suspension | None = None
     held: tuple[str, ...] | None = field(default=None, init=False)
 
-    def __call__(self, spec: PredictorSpec, *, suspension: Suspended | None = None) -> Predictor:
+    def __call__(self, spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
         """Open a predictor.
 
         Raises ConfigError for an unknown backend or option, BackendError for a model that cannot be

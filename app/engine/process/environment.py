@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.contracts.ports import Suspended
 from app.contracts.resources import LIBRARY_SWITCHES
 from app.engine.process.confinement import Confinement
+from app.engine.process.suspension import Suspension
 
 NAMES = frozenset(
     ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
@@ -40,7 +40,7 @@ class Limits:
     address_space: int | None = None
     nice: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
-    suspension: Suspended | None = None
+    suspension: Suspension | None = None
     idle: bool = False
     confinement: Confinement | None = None
     reading: Sequence[Path] = ()

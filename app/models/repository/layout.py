@@ -216,20 +216,19 @@ def find_default_models(
             log.warning(
                 "%s: the repository has no model %r for the task %s yet", VARIABLE, model, task
             )
-    found = {task: _first(configs, task) for task in known if task not in chosen}
-    return {task: model for task, model in found.items() if model is not None} | {**chosen}
-
-
-def _first(configs: Mapping[str, ModelConfig], task: str) -> str | None:
-    names = [name for name in sorted(configs) if configs[name].pipeline == task]
-    marked = [name for name in names if configs[name].default]
-    candidates = marked or names
-    if len(candidates) > 1:
-        log.warning(
-            "%s models of the task %s %s; %r answers requests that name none",
-            len(candidates),
-            task,
-            "have default = true" if marked else "and none has default = true",
-            candidates[0],
-        )
-    return candidates[0] if candidates else None
+    found = dict(chosen)
+    for task in (task for task in known if task not in chosen):
+        names = [name for name in sorted(configs) if configs[name].pipeline == task]
+        marked = [name for name in names if configs[name].default]
+        candidates = marked or names
+        if len(candidates) > 1:
+            log.warning(
+                "%s models of the task %s %s; %r answers requests that name none",
+                len(candidates),
+                task,
+                "have default = true" if marked else "and none has default = true",
+                candidates[0],
+            )
+        if candidates:
+            found[task] = candidates[0]
+    return found

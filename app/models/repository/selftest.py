@@ -83,21 +83,6 @@ class SelfTest:
         ConfigError if the budget has an agreement but the model's task has no measure of it.
         """
         found = predictor.run(self.inputs, timeout=timeout)
-        self._check_shapes(found)
-        if self.budget is None:
-            self._check_tolerance(found)
-        else:
-            self._check_budget(self.budget, self.quality(found))
-
-    def quality(self, found: Tensors) -> Quality:
-        """Compare outputs with the golden outputs, which must have the same shapes."""
-        return Quality(
-            largest_difference=largest_difference(found, self.outputs),
-            mean_difference=mean_difference(found, self.outputs),
-            agreement=None if self.agreement is None else self.agreement(found, self.outputs),
-        )
-
-    def _check_shapes(self, found: Tensors) -> None:
         for name, expected in self.outputs.items():
             array = found.get(name)
             if array is None or (array.dtype, array.shape) != (expected.dtype, expected.shape):
@@ -105,8 +90,9 @@ class SelfTest:
                     f"self-test: output {name!r} should be {_described(expected)}, "
                     f"received {_described(array)}"
                 )
-
-    def _check_tolerance(self, found: Tensors) -> None:
+        if self.budget is not None:
+            self._check_budget(self.budget, self.quality(found))
+            return
         for name, expected in self.outputs.items():
             worst = float(absolute_differences(found[name], expected).max(initial=0.0))
             # `not <=` rather than `>`: a NaN must fail.
@@ -115,6 +101,14 @@ class SelfTest:
                     f"self-test: output {name!r} differs by {worst:.3g} from the expected values, "
                     f"limit {self.tolerance:.3g}"
                 )
+
+    def quality(self, found: Tensors) -> Quality:
+        """Compare outputs with the golden outputs, which must have the same shapes."""
+        return Quality(
+            largest_difference=largest_difference(found, self.outputs),
+            mean_difference=mean_difference(found, self.outputs),
+            agreement=None if self.agreement is None else self.agreement(found, self.outputs),
+        )
 
     def _check_budget(self, budget: Budget, quality: Quality) -> None:
         mean, least = budget.mean_difference, budget.agreement

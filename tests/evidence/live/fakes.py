@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import BackendError
-from app.contracts.ports import PredictorSpec, Ran, Suspended
+from app.contracts.ports import PredictorSpec, Ran
 from app.contracts.tensors import Tensors
 from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
@@ -92,7 +92,7 @@ class PacedFactory(FakeFactory):
         self.gone: dict[float, str] = {}
 
     def __call__(
-        self, spec: PredictorSpec, *, suspension: Suspended | None = None
+        self, spec: PredictorSpec, *, suspension: Suspension | None = None
     ) -> FakePredictor:
         if reason := spec.options.get("refuse") or self.gone.get(spec.options["seconds"]):
             raise BackendError(str(reason))
