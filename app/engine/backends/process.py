@@ -21,8 +21,7 @@ from app.contracts.ports import Predictor, PredictorSpec, Ran
 from app.contracts.resources import NO_REPORTS
 from app.contracts.tensors import Tensors, TensorSpec, all_finite
 from app.engine.backends import BACKENDS
-from app.engine.process.child import Child, ChildDied, ChildTimeout
-from app.engine.process.child_worker import ChildWorker
+from app.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.process.environment import Limits, malloc_settings
 from app.engine.process.suspension import Suspension

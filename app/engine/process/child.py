@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -62,42 +63,6 @@ def ended(code: int | None) -> Restart:
     # SIGTERM ends a child that is still opening; later the child ignores it.
     killed = code in (-signal.SIGKILL, -signal.SIGTERM)
     return Restart.KILLED if killed else Restart.CRASHED
-
-
-class ProcStatus:
-    """Reads the status of a process from /proc/PID; may be used in any thread.
-
-    Keeps the files open: each run reads them, and opening them by path costs ten times as much.
-    """
-
-    def __init__(self, pid: int) -> None:
-        """Open the files. Raises OSError."""
-        with contextlib.ExitStack() as opened:
-            self._stat = opened.enter_context(open(f"/proc/{pid}/stat", "rb", buffering=0))
-            self._statm = opened.enter_context(open(f"/proc/{pid}/statm", "rb", buffering=0))
-            self.close = opened.pop_all().close
-
-    def state(self) -> str:
-        """Return one letter: R runs, D waits for a disk, T is stopped, X is gone."""
-        return self._fields()[0].decode("ascii")
-
-    def cpu_seconds(self) -> float:
-        """Return the user and system time of all its threads."""
-        return sum(map(int, self._fields()[11:13])) / os.sysconf("SC_CLK_TCK")
-
-    def resident_bytes(self) -> int:
-        """Resident set size in bytes; 0 when the process is gone."""
-        try:
-            return int(os.pread(self._statm.fileno(), 128, 0).split()[1]) * mmap.PAGESIZE
-        except (OSError, IndexError, ValueError):  # ValueError: the file is closed
-            return 0
-
-    def _fields(self) -> list[bytes]:
-        """Return the fields of /proc/PID/stat, beginning with the state."""
-        try:
-            return os.pread(self._stat.fileno(), 512, 0).rpartition(b")")[2].split()
-        except (OSError, ValueError):
-            return [b"X"]
 
 
 STOPPED_SECONDS = 0.5
@@ -234,8 +199,9 @@ class Child:
                 os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
         if self._suspension is not None:
             self._suspension.add(self._process)
-        self._status = ProcStatus(self.pid)
-        opened.callback(self._status.close)
+        # Kept open: each run reads them, and opening them by path costs ten times as much.
+        self._stat = opened.enter_context(FileIO(f"/proc/{self.pid}/stat"))
+        self._statm = opened.enter_context(FileIO(f"/proc/{self.pid}/statm"))
 
     def _lower_priority(self, nice: int) -> None:
         """Lower the priority of every thread: on Linux, each thread has its own niceness.
@@ -306,7 +272,7 @@ class Child:
         `patience` seconds more: it is not slow, the machine is busy.
         """
         now = time.monotonic()
-        cpu = self._status.cpu_seconds() if patience else 0.0
+        cpu = self.cpu_seconds() if patience else 0.0
         self._wait = _Wait(timeout, now + timeout, now + timeout + patience, cpu, now, patience > 0)
 
     def check_timeout(self) -> float:
@@ -325,13 +291,13 @@ class Child:
         elif now >= wait.deadline:
             lacking = 0.0
             if wait.patient:
-                lacking = wait.timeout - (self._status.cpu_seconds() - wait.cpu_before)
-            starved = lacking > 0.0 and self._status.state() in "RD"
+                lacking = wait.timeout - (self.cpu_seconds() - wait.cpu_before)
+            starved = lacking > 0.0 and self._state() in "RD"
             if not starved or now >= wait.last:
                 self.kill()
                 raise ChildTimeout(starved=starved)
             wait.deadline = min(now + lacking, wait.last)
-        elif self._status.state() != "T":
+        elif self._state() != "T":
             wait.stopped_since = None
         elif wait.stopped_since is None:
             wait.stopped_since = now
@@ -447,12 +413,30 @@ class Child:
         if code is not None:
             return ended(code)
         self._watch_output()
-        stopped = self._suspension is None and self._status.state() == "T"
+        stopped = self._suspension is None and self._state() == "T"
         return Restart.STOPPED if stopped else None
 
     def resident_bytes(self) -> int:
-        """Resident set size in bytes; 0 if the process is gone."""
-        return self._status.resident_bytes()
+        """Resident set size in bytes; 0 if the process is gone. May be called in any thread."""
+        try:
+            return int(os.pread(self._statm.fileno(), 128, 0).split()[1]) * mmap.PAGESIZE
+        except (OSError, IndexError, ValueError):  # ValueError: the file is closed
+            return 0
+
+    def cpu_seconds(self) -> float:
+        """Return the user and system time of all threads of the process."""
+        return sum(map(int, self._status()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def _state(self) -> str:
+        """Return one letter: R runs, D waits for a disk, T is stopped, X is gone."""
+        return self._status()[0].decode("ascii")
+
+    def _status(self) -> list[bytes]:
+        """Return the fields of /proc/PID/stat, beginning with the state."""
+        try:
+            return os.pread(self._stat.fileno(), 512, 0).rpartition(b")")[2].split()
+        except (OSError, ValueError):
+            return [b"X"]
 
     def settle(self) -> None:
         """Leave the suspension for good."""
@@ -469,3 +453,40 @@ class Child:
     def close(self) -> None:
         """Kill the process, wait for its end and free its memory. Safe to call twice."""
         self._opened.close()
+
+
+class ChildWorker:
+    """A child process behind the port `app.contracts.ports.Worker`; subclasses add the requests."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._failure: Restart | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def fileno(self) -> int:
+        return self._child.fileno()
+
+    def check_timeout(self) -> float:
+        try:
+            return self._child.check_timeout()
+        except ChildDied as died:
+            raise self._blamed(died) from None
+
+    def _blamed(self, died: ChildDied) -> Exception:
+        """Note why the process died; return the error that the call under way raises."""
+        raise NotImplementedError
+
+    def failure(self) -> Restart | None:
+        return self._failure or self._child.failure()
+
+    def resident_bytes(self) -> int:
+        return self._child.resident_bytes()
+
+    def abort(self) -> None:
+        self._child.kill()
+
+    def close(self) -> None:
+        self._child.close()

@@ -10,8 +10,7 @@ from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, 
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import Restart
 from app.engine.process.answers import Reply
-from app.engine.process.child import Child, ChildDied, ChildTimeout
-from app.engine.process.child_worker import ChildWorker
+from app.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from app.engine.queue.job import Job
 from app.tasks.codecs.picture import PICTURE_LINK
 

@@ -29,7 +29,7 @@ from app.contracts.errors import (
 )
 from app.contracts.reasons import Restart
 from app.engine.process.answers import Reply
-from app.engine.process.child import Child, ProcStatus
+from app.engine.process.child import Child
 from app.tasks.codecs.limits import HEIC_DECODER, PictureLimits, allow_pixels, time_limit
 from app.tasks.codecs.picture import PictureStore
 from app.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
@@ -228,7 +228,7 @@ def test_a_fatal_picture_is_the_pictures_fault_and_the_process_is_replaced(
 def test_a_busy_machine_is_not_the_pictures_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that the others leave no processor has its time when it gets one, up to the
     deadline of its request."""
-    monkeypatch.setattr(ProcStatus, "cpu_seconds", lambda status: 0.0)
+    monkeypatch.setattr(Child, "cpu_seconds", lambda child: 0.0)
     with Pool(wall_seconds=0.3) as pool:
         pool.call("spin", {"seconds": 1.0}).result(timeout=60)
         late = pool.call("spin", {"seconds": 60.0}, deadline=time.monotonic() + 0.5)
