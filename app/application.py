@@ -107,8 +107,7 @@ def build_application(
         _Mount(models.router(), errors=PROTOCOL),
     ]
     routes = RouteTable(
-        [(mount.router, mount.errors) for mount in mounts],
-        default_max_body=settings.body_max_bytes,
+        [(mount.router, mount.errors) for mount in mounts], default_max_body=settings.body_max_bytes
     )
     for route in routes.routes:
         services.metrics.expect_route(route.template)

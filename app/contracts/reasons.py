@@ -35,11 +35,6 @@ class Restart(StrEnum):
     LACKING = "lacking"  # no process could be started: the system lacked resources
 
 
-def opening_failure(error: Exception) -> Restart:
-    """Return the reason for an error that was raised while a process was opened."""
-    return Restart.LACKING if isinstance(error, OSError) else Restart.FAILED
-
-
 OPENING_FAILURES = (Restart.FAILED, Restart.LACKING)
 CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in OPENING_FAILURES)
 """Why a codec process was replaced."""

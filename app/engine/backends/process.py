@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -157,27 +157,27 @@ class ProcessBackend:
             )
         _check_program(spec)
         opening = asdict(spec) | {"directory": str(spec.directory)}
+        environment = {**ENVIRONMENT, **self.environments.get(spec.backend, {})}
+        converts = spec.backend in CONVERTING and spec.format != "onnx"
         try:
-            with _scratch(spec) as scratch:
-                child = Child(
-                    target,
-                    opening,
-                    limits=Limits(
-                        nice=self.nice,
-                        environment={
-                            **ENVIRONMENT,
-                            **self.environments.get(spec.backend, {}),
-                            **scratch,
-                        },
-                        suspension=self.suspension if suspension is None else suspension,
-                        idle=suspension is None and self.suspension is not None,
-                        confinement=Confinement.PREDICTOR,
-                        reading=(spec.directory,),
-                        writing=[Path(path) for path in scratch.values()],
-                        starts_programs=_starts_programs(spec),
-                    ),
-                    check=partial(check_outputs, spec.outputs),
+            with contextlib.ExitStack() as opened:
+                if converts:
+                    directory = tempfile.TemporaryDirectory(prefix="paddlepool-")
+                    environment["TMPDIR"] = opened.enter_context(directory)
+                limits = Limits(
+                    nice=self.nice,
+                    environment=environment,
+                    suspension=self.suspension if suspension is None else suspension,
+                    idle=suspension is None and self.suspension is not None,
+                    confinement=Confinement.PREDICTOR,
+                    reading=(spec.directory,),
+                    writing=[Path(environment["TMPDIR"])] if converts else (),
+                    # Converting a program needs calls that confinement forbids, and opening a GPU
+                    # may need some too.
+                    starts_programs=converts or spec.options.get("device") == "gpu",
                 )
+                check = partial(check_outputs, spec.outputs)
+                child = Child(target, opening, limits=limits, check=check)
         except ChildTimeout as error:
             raise BackendError(f"the {spec.backend} process did not load the model") from error
         except ChildDied as error:
@@ -190,33 +190,8 @@ class ProcessBackend:
         return ProcessPredictor(child, spec)
 
 
-def _starts_programs(spec: PredictorSpec) -> bool:
-    """Whether system calls may be confined only after the predictor is open.
-
-    Converting a program needs calls that confinement forbids, and opening a GPU may need some too.
-    """
-    return _converts(spec) or spec.options.get("device") == "gpu"
-
-
-def _converts(spec: PredictorSpec) -> bool:
-    return spec.backend in CONVERTING and spec.format != "onnx"
-
-
-@contextlib.contextmanager
-def _scratch(spec: PredictorSpec) -> Iterator[dict[str, str]]:
-    """Provide a temporary directory as TMPDIR if the model must be converted to open it."""
-    if _converts(spec):
-        with tempfile.TemporaryDirectory(prefix="paddlepool-") as path:
-            yield {"TMPDIR": path}
-    else:
-        yield {}
-
-
 def check_outputs(
-    specs: Sequence[TensorSpec],
-    asked: Mapping[str, Any],
-    meta: Mapping[str, Any],
-    arrays: Tensors,
+    specs: Sequence[TensorSpec], asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
 ) -> None:
     """Raise ValueError if a run's outputs do not match the specification or the number of rows.
 

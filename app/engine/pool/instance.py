@@ -18,12 +18,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
-from app.contracts.ports import Clock, Interrupted, Worker
-from app.contracts.reasons import Restart, opening_failure
+from app.contracts.ports import Clock, Interrupted, Ran, Worker
+from app.contracts.reasons import Restart
 from app.engine.awaiting import in_some_thread
+from app.engine.process.answers import Reply
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import INLINE_BYTES, Batch
 
@@ -47,16 +48,9 @@ of the time of a short run: the system sums the memory over all processors."""
 log = logging.getLogger(__name__)
 
 
-class Timed(Protocol):
-    """An answer with the seconds that its run took in the process."""
-
-    @property
-    def seconds(self) -> float: ...
-
-
 T = TypeVar("T")
 Request = TypeVar("Request")
-Answer = TypeVar("Answer", bound=Timed)
+Answer = TypeVar("Answer", Ran, Reply)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,8 +152,9 @@ class Instance(Generic[Request, Answer]):
         self.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._loop = loop
         self._worker: Worker[Request, Answer] | None = None
-        opening = partial(self.open_worker, False)
-        self._succession = Succession(self.name, opening, self.max_resident_bytes, self.clock)
+        self._succession: Succession[Request, Answer] = Succession(
+            self.name, partial(self.open_worker, False), self.max_resident_bytes, self.clock
+        )
         self._runs: deque[Run] = deque()
         self._copying: asyncio.Task[None] | None = None
         self._busy = False
@@ -224,7 +219,8 @@ class Instance(Generic[Request, Answer]):
                     return None
                 when = "yet" if first else "again"
                 log.warning("%s: cannot be opened %s: %s", self.name, when, error)
-                successor, reason = None, opening_failure(error)
+                successor = None
+                reason = Restart.LACKING if isinstance(error, OSError) else Restart.FAILED
 
     async def _pause(self, seconds: float) -> bool:
         """Wait for these seconds; return True at once if the instance is closing, else False."""

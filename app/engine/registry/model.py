@@ -11,12 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.contracts.errors import (
-    ConfigError,
-    InvalidParameter,
-    InvalidTensor,
-    PaddlepoolError,
-)
+from app.contracts.errors import ConfigError, InvalidParameter, InvalidTensor, PaddlepoolError
 from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFactory, ServedModelInfo
 from app.contracts.status import Choice, Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key

@@ -80,8 +80,7 @@ def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudg
 def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
     """Raise ConfigError if a model uses so many threads that it must be a mistake."""
     limit = max(MIN_THREADS_LIMIT, math.ceil(MAX_THREADS_PER_CORE * cores))
-    threads = thread_budget([config], cores=cores).threads
-    if threads > limit:
+    if (threads := config.threads()) > limit:
         raise ConfigError(
             f"{name}: its instance groups ask for {threads} threads on {cores:g} cores, "
             f"limit {limit}"

@@ -147,9 +147,7 @@ def _attend(attention: SelfAttention, asking: Tensor, x: Tensor, bias: Tensor) -
     query, value, output = attention.query, attention.value, attention.output
     queries = F.linear(asking, query.weight * scale, query.bias * scale)
     scores = paddle.matmul(
-        attention.split_heads(queries),
-        attention.split_heads(attention.key(x)),
-        transpose_y=True,
+        attention.split_heads(queries), attention.split_heads(attention.key(x)), transpose_y=True
     )
     values = attention.split_heads(paddle.matmul(x, value.weight))
     mixed = paddle.matmul(F.softmax(scores + bias, axis=-1), values)

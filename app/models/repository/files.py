@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
+IRREGULAR = (errno.EINVAL, "not a regular file")
+
 
 def open_plain_file(path: Path) -> BufferedReader:
     """Open a regular file, without waiting on a pipe and without following a link.
@@ -22,16 +24,12 @@ def open_plain_file(path: Path) -> BufferedReader:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is not there
-            raise _irregular() from error
+            raise OSError(*IRREGULAR) from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _irregular()
+        raise OSError(*IRREGULAR)
     return os.fdopen(descriptor, "rb")
-
-
-def _irregular() -> OSError:
-    return OSError(errno.EINVAL, "not a regular file")
 
 
 STAGING = ".staging-"
