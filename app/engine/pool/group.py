@@ -15,7 +15,7 @@ from app.contracts.errors import (
     ModelOutputInvalid,
     PaddlepoolError,
 )
-from app.contracts.ports import InferResult, Predictor, PredictorFactory, PredictorSpec, Ran
+from app.contracts.ports import InferResult, Predictor, PredictorFactory, Ran
 from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors, all_finite, shape_key
@@ -27,7 +27,8 @@ from app.engine.pool.statistics import Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch, Job, ShapeKey
-from app.models.repository.config import DynamicBatching, InstanceGroup
+from app.models.repository.config import InstanceGroup
+from app.models.repository.layout import ModelFiles
 from app.models.repository.selftest import SelfTest
 
 CRASH_LOOP = "its predictors keep crashing"
@@ -49,10 +50,7 @@ class Group:
     """
 
     config: InstanceGroup
-    model: str
-    version: int
-    spec: PredictorSpec
-    batching: DynamicBatching
+    files: ModelFiles
     selftest: SelfTest
     warmups: tuple[Tensors, ...]
     statistics: Statistics
@@ -60,25 +58,28 @@ class Group:
     effect: Effect = field(default=UNKNOWN_EFFECT, init=False)
 
     def __post_init__(self) -> None:
-        self._name = f"{self.model}@{self.version} {self.config.name}"
+        self._model, self._version = self.files.name, self.files.version
+        self._name = f"{self._model}@{self._version} {self.config.name}"
+        self._spec = self.files.spec(self.config)
+        self._batching = self.files.config.dynamic_batching
         self._first_opened: float | None = None
         self._turn = asyncio.Lock()
-        self._queue_limit = self.batching.max_queue_size * self.config.count
+        self._queue_limit = self._batching.max_queue_size * self.config.count
         self._backoff = RestartBackoff(self.context.clock)
         self._batcher = self._new_batcher()
         self._gently = False
         self._instances: list[Instance[Tensors, Ran]] = []
         self._failure: PaddlepoolError | None = None
-        if self.spec.refusal:
-            self._failure = BackendError(self.spec.refusal)
-        self.has_program = not self.spec.refusal
+        if self._spec.refusal:
+            self._failure = BackendError(self._spec.refusal)
+        self.has_program = not self._spec.refusal
         self._ending: set[asyncio.Task[None]] = set()
 
     def _new_batcher(self) -> Batcher:
-        observer, model = self.context.observer, self.model
+        observer, model = self.context.observer, self._model
         return Batcher(
-            max_rows=self.batching.max_batch_size,
-            max_delay=self.batching.max_queue_delay_ms / 1000,
+            max_rows=self.files.max_rows,
+            max_delay=self._batching.max_queue_delay_ms / 1000,
             max_queue=self._queue_limit,
             clock=self.context.clock,
             on_rejected=lambda reason: observer.rejected(model=model, reason=reason),
@@ -127,8 +128,8 @@ class Group:
         received, batch, infer = run.ended, run.batch, ran.seconds
         parts = batch.split(ran.outputs)
         self.context.observer.batch_done(
-            model=self.model,
-            version=self.version,
+            model=self._model,
+            version=self._version,
             group=self.config.name,
             rows=batch.rows,
             seconds=infer,
@@ -149,8 +150,8 @@ class Group:
             job.future.set_result(
                 InferResult(
                     outputs=part,
-                    model=self.model,
-                    version=self.version,
+                    model=self._model,
+                    version=self._version,
                     group=self.config.name,
                     instance=instance,
                     enqueued=job.enqueued,
@@ -185,7 +186,7 @@ class Group:
         Raises ModelNotReady, and Overloaded if the group may not start now.
         """
         if reason := self._unusable_reason():
-            self.context.observer.rejected(model=self.model, reason=Rejection.NOT_READY)
+            self.context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
         if self.config.start == "on_demand" and not self._batcher.closed:
             self.context.on_demand.use(self)
@@ -283,12 +284,12 @@ class Group:
 
         Blocks; may be called in any thread. It may also raise DeadlineExceeded.
         """
-        return self.selftest.opened(open_predictor, self.spec, timeout=FIRST_RUN_SECONDS)
+        return self.selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
 
     def _opened(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
         """Open a predictor, blocking until it is tested and warm."""
         suspension = self.context.yielding.suspension if gently else None
-        predictor = self.context.open_predictor(self.spec, suspension=suspension)
+        predictor = self.context.open_predictor(self._spec, suspension=suspension)
         try:
             self.selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
             usual = self._warm_up(predictor, timed)
@@ -332,7 +333,7 @@ class Group:
         self.context.on_demand.forget(self)
 
     def _lost(self, reason: Restart) -> float:
-        self.context.observer.restarted(model=self.model, group=self.config.name, reason=reason)
+        self.context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         if reason is Restart.MEMORY:
             return 0.0
         if reason is Restart.LACKING:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,7 +141,6 @@ class ServedModel:
         manifest = files.manifest
         self.name = files.name
         self.version = files.version
-        self.directory: Path = files.directory
         self.info: ServedModelInfo = files.info()
         self.config = files.config
         self.manifest = manifest
@@ -152,9 +150,6 @@ class ServedModel:
         self._clock = context.clock
         self.batched: bool = files.batched
         self.max_rows: int = files.max_rows
-        batching = files.config.dynamic_batching.model_copy(
-            update={"max_batch_size": self.max_rows}
-        )
         self.selftest: SelfTest = files.selftest(context.agreement_of(self.info))
         self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
         self._fit: dict[Shapes, tuple[int, ShapeKey]] = {}
@@ -163,10 +158,7 @@ class ServedModel:
         self._groups = {
             group.name: Group(
                 config=group,
-                model=files.name,
-                version=files.version,
-                spec=files.spec(group),
-                batching=batching,
+                files=files,
                 selftest=self.selftest.judging(group),
                 warmups=self.warmups,
                 statistics=self._statistics,
@@ -326,7 +318,6 @@ class ServedModel:
             ) from None
 
     def _checked(self, inputs: Tensors) -> CheckedJob:
-        """Check the tensors of a job. Raises InvalidTensor."""
         shapes = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
         fit = self._fit.get(shapes)
         if fit is None:
