@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from app.contracts.errors import ConfigError, ManifestError
-from app.models.repository import shipped
+from app.models.repository import files
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.settings.server import Settings, explain
 
@@ -45,7 +45,7 @@ def repository_root(given: Path | None) -> Path:
         settings = Settings()
     except ValidationError as error:
         raise ConfigError(explain(error)) from error
-    return shipped.located(settings.model_repository, chosen=settings.repository_is_chosen)
+    return files.located(settings.model_repository, chosen=settings.repository_is_chosen)
 
 
 def open_repository(given: Path | None) -> ModelRepository:
@@ -70,17 +70,17 @@ def served_repository(settings: Settings) -> Path:
     configured = settings.model_repository
     if settings.repository_is_chosen or configured.exists():
         return configured
-    models, own = shipped.shipped_models(), shipped.user_repository()
+    models, own = files.shipped_models(), files.user_repository()
     if models is None or own is None:
-        return shipped.located(configured, chosen=False)
-    if not shipped.exists(own):
+        return files.located(configured, chosen=False)
+    if not files.exists(own):
         try:
-            shipped.fill(own, models)
+            files.fill(own, models)
         except OSError as error:
-            if not shipped.exists(own):  # otherwise another server has created it
+            if not files.exists(own):  # otherwise another server has created it
                 raise ConfigError(f"cannot make a model repository at {own}: {error}") from error
         logger.info("the shipped models were copied to %s", own)
-    if shipped.untouched(own / PULLED, models):
+    if files.untouched(own / PULLED, models):
         _pull(own)
     logger.info("the model repository is %s", own)
     return own

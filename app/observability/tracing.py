@@ -19,7 +19,6 @@ from contextvars import ContextVar
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.propagators.textmap import Getter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import (
@@ -55,21 +54,6 @@ Values = Callable[[str], Sequence[str]]
 
 Place = tuple[str, float, float, Mapping[str, int]]
 """A stage: name, start and end on the jobs' clock, and its own attributes."""
-
-
-class _Headers(Getter[Values]):
-    """Omits headers that the W3C says to ignore, but the library would accept or log."""
-
-    def get(self, carrier: Values, key: str) -> list[str] | None:
-        values = list(carrier(key))
-        if key == TRACEPARENT and len(values) != 1:
-            return None
-        fits = sum(map(len, values)) + len(values) - 1 <= MOST_CHARACTERS
-        return values if values and fits else None
-
-    def keys(self, carrier: Values) -> list[str]:
-        del carrier
-        return []
 
 
 class RequestSpan:
@@ -135,16 +119,24 @@ class Tracing:
         self._provider = provider
         self.tracer = provider.get_tracer("paddlepool", __version__)
         self.clock = clock
-        self._propagator, self._headers = TraceContextTextMapPropagator(), _Headers()
+        self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
         """Start the span of a request with these headers; current in this task until end()."""
-        parent = self._propagator.extract(values, Context(), self._headers)
+        parent = self._parent(values)
         span = self.tracer.start_span(name, parent, SpanKind.SERVER, attributes)
         given = get_current_span(parent).get_span_context().is_valid
         request = RequestSpan(span, self, given=given)
         CURRENT.set(request)
         return request
+
+    def _parent(self, values: Values) -> Context:
+        """Omits headers that the W3C says to ignore, but the library would accept or log."""
+        found = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
+        if len(found[TRACEPARENT]) != 1:
+            return Context()
+        fit = {name: each for name, each in found.items() if len(",".join(each)) <= MOST_CHARACTERS}
+        return self._propagator.extract(fit, Context())
 
     def close(self) -> None:
         """Send the remaining spans, for a few seconds at most."""

@@ -16,7 +16,7 @@ from app.cli import main
 from app.cli.shared import repository_root, served_repository
 from app.contracts.errors import ConfigError
 from app.making.export.release import U2NETP_RELEASE
-from app.models.repository import shipped
+from app.models.repository import files
 from app.settings.server import Settings
 
 
@@ -40,7 +40,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulls: list[list[str]])
     models = tmp_path / "shipped"
     (models / "u2netp" / "1").mkdir(parents=True)
     (models / "u2netp" / "config.toml").write_text("shipped")
-    monkeypatch.setattr(shipped, "shipped_models", lambda: models)
+    monkeypatch.setattr(files, "shipped_models", lambda: models)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
@@ -133,7 +133,7 @@ def test_a_directory_that_cannot_be_made_is_named(own: Path) -> None:
 def test_a_program_without_models_asks_for_a_repository(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "shipped_models", lambda: None)
+    monkeypatch.setattr(files, "shipped_models", lambda: None)
     assert served_repository(Settings()) == Path("model_repo")
     own.mkdir(parents=True)
     assert served_repository(Settings()) == own

@@ -33,17 +33,13 @@ class OnDemand:
         if group in self._started:
             self._started.remove(group)
         else:
-            self._make_room()
+            while reason := self._full():
+                unused = next((other for other in self._started if other.idle()), None)
+                if unused is None:
+                    raise reason
+                self._started.remove(unused)
+                unused.stop()
         self._started.append(group)
-
-    def _make_room(self) -> None:
-        """Stop idle groups until one more may start. Raises Overloaded if none is idle."""
-        while reason := self._full():
-            unused = next((other for other in self._started if other.idle()), None)
-            if unused is None:
-                raise reason
-            self._started.remove(unused)
-            unused.stop()
 
     def _full(self) -> Overloaded | None:
         if len(self._started) >= self._limit:

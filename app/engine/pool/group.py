@@ -69,10 +69,9 @@ class Group:
         self._batcher = self._new_batcher()
         self._gently = False
         self._instances: list[Instance[Tensors, Ran]] = []
-        self._failure: PaddlepoolError | None = None
-        if self._spec.refusal:
-            self._failure = BackendError(self._spec.refusal)
-        self.has_program = not self._spec.refusal
+        refusal = self._spec.refusal
+        self._failure: PaddlepoolError | None = BackendError(refusal) if refusal else None
+        self.has_program = not refusal
         self._ending: set[asyncio.Task[None]] = set()
 
     def _new_batcher(self) -> Batcher:

@@ -76,7 +76,19 @@ class EqualAxes:
 
     def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
         """Raises ConfigError if an axis does not exist in the inputs or has a fixed size."""
-        self._groups = tuple(tuple(_axis(name, inputs) for name in group) for group in groups)
+        free = {
+            f"{spec.name}.{axis}": (spec.name, axis)
+            for spec in inputs
+            for axis, size in enumerate(spec.shape)
+            if size == -1
+        }
+        for written in (name for group in groups for name in group):
+            if written not in free:
+                raise ConfigError(
+                    f"equal_axes names {written!r}, the free axes of the inputs are "
+                    f"{', '.join(sorted(free)) or 'none'}"
+                )
+        self._groups = [[free[name] for name in group] for group in groups]
 
     def check(self, tensors: Tensors) -> None:
         """Raise InvalidTensor if the axes differ; each tensor must already fit its input."""
@@ -88,22 +100,6 @@ class EqualAxes:
                     for (name, axis), size in zip(group, sizes, strict=True)
                 )
                 raise InvalidTensor(f"inputs do not go together: {found}; these must be equal")
-
-
-def _axis(written: str, inputs: Sequence[TensorSpec]) -> tuple[str, int]:
-    name, _, number = written.rpartition(".")
-    free = {
-        f"{spec.name}.{axis}"
-        for spec in inputs
-        for axis, size in enumerate(spec.shape)
-        if size == -1
-    }
-    if written not in free:
-        raise ConfigError(
-            f"equal_axes names {written!r}, the free axes of the inputs are "
-            f"{', '.join(sorted(free)) or 'none'}"
-        )
-    return name, int(number)
 
 
 class CheckedJob(NamedTuple):
