@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -73,15 +72,6 @@ ACCEPTED = (
 """Request headers that a page of an allowed origin may send."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    """A router, the statuses of its routes besides ANY_STATUSES, and the form of its errors."""
-
-    router: APIRouter
-    statuses: tuple[int, ...] = ()
-    errors: ErrorForm | None = None
-
-
 def build_application(
     services: Services,
     *,
@@ -92,22 +82,20 @@ def build_application(
 ) -> FastAPI:
     """Build the HTTP application around `services`. If there are `keys`, requests need one."""
     settings, tasks = services.settings, tuple(tasks)
+    card = [name for task in tasks for name in task.card]
+    more = [door.info for door in doors if door.info is not None]
+    # Each router with the statuses of its routes besides ANY_STATUSES, and the form of its errors.
     # Routes are tried in order: inference routes come first because their latency matters.
-    mounts = [
-        *(_Mount(task.endpoints(settings), TASK_STATUSES) for task in tasks),
-        _Mount(infer.router(settings), errors=PROTOCOL),
-        *(_Mount(door.routes(settings), TASK_STATUSES, errors=door.errors) for door in doors),
-        _Mount(
-            info.router(
-                card=[name for task in tasks for name in task.card],
-                more=[door.info for door in doors if door.info is not None],
-            )
-        ),
-        *(_Mount(module.router()) for module in (compare, pages)),
-        _Mount(models.router(), errors=PROTOCOL),
+    mounts: list[tuple[APIRouter, tuple[int, ...], ErrorForm | None]] = [
+        *((task.endpoints(settings), TASK_STATUSES, None) for task in tasks),
+        (infer.router(settings), (), PROTOCOL),
+        *((door.routes(settings), TASK_STATUSES, door.errors) for door in doors),
+        (info.router(card=card, more=more), (), None),
+        *((module.router(), (), None) for module in (compare, pages)),
+        (models.router(), (), PROTOCOL),
     ]
     routes = RouteTable(
-        [(mount.router, mount.errors) for mount in mounts], default_max_body=settings.body_max_bytes
+        [(router, errors) for router, _, errors in mounts], default_max_body=settings.body_max_bytes
     )
     for route in routes.routes:
         services.metrics.expect_route(route.template)
@@ -126,17 +114,16 @@ def build_application(
     )
     app.state.paddlepool = services
     app.state.gates = gates
-    for mount in mounts:
-        answers = documented(*ANY_STATUSES, *mount.statuses, form=mount.errors)
-        pages.title(mount.router)
-        app.include_router(mount.router, responses=answers)
+    for router, statuses, errors in mounts:
+        pages.title(router)
+        app.include_router(router, responses=documented(*ANY_STATUSES, *statuses, form=errors))
     exposed = [*EXPOSED, *(name for task in tasks for name in task.headers)]
     exposed += [name for door in doors for name in door.headers]
     app.middleware_stack = _layers(app.router, services, routes, gates, exposed, doors)
-    models: list[type[BaseModel]] = [door.errors.model for door in doors]
+    error_models: list[type[BaseModel]] = [door.errors.model for door in doors]
     # The documented way to replace FastAPI's OpenAPI document.
     app.openapi = partial(  # type: ignore[method-assign]
-        pages.document, app, models, needs_key=bool(keys)
+        pages.document, app, error_models, needs_key=bool(keys)
     )
     return app
 

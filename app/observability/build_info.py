@@ -1,5 +1,6 @@
 """Versions of this installation and properties of its machine, without importing Paddle."""
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -74,9 +75,8 @@ def _version(package: str) -> str:
 
 def _onednn_abi() -> str:
     """Return the ABI number in the file name of the oneDNN library in Paddle's package."""
-    try:
-        files = importlib.metadata.files("paddlepaddle") or []
-    except importlib.metadata.PackageNotFoundError:
-        return NONE
-    found = (re.fullmatch(r"libdnnl\.so\.([0-9.]+)", file.name) for file in files)
-    return next((match[1] for match in found if match), NONE)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("paddlepaddle") or []:
+            if found := re.fullmatch(r"libdnnl\.so\.([0-9.]+)", file.name):
+                return found[1]
+    return NONE

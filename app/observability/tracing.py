@@ -63,16 +63,10 @@ class RequestSpan:
         self.trace_id = f"{span.get_span_context().trace_id:032x}"
         self.given = given
         """True if the client began the trace."""
-        self._span = span
-        self._tracing = tracing
-        self._where: Mapping[str, str | int] = {}
-        self._places: Sequence[Place] = ()
-
-    def trace_stages(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
-        if self._span.is_recording():
-            first = results[0]
-            self._where = {MODEL: first.model, VERSION: first.version, GROUP: first.group}
-            self._places = _places(stages, results, now=self._tracing.clock())
+        self.span = span
+        self.tracing = tracing
+        self.where: Mapping[str, str | int] = {}
+        self.places: Sequence[Place] = ()
 
     def end(
         self,
@@ -89,7 +83,7 @@ class RequestSpan:
         the server caused the error, not the client.
         """
         CURRENT.set(None)
-        span = self._span
+        span = self.span
         if not span.is_recording():
             return
         span.update_name(name)
@@ -98,12 +92,12 @@ class RequestSpan:
             span.set_attribute("error.type", error)
         if failed:
             span.set_status(StatusCode.ERROR, why or None)
-        span.set_attributes(self._where)
+        span.set_attributes(self.where)
         parent = set_span_in_context(span, Context())
-        epoch = time.time_ns() - round(1e9 * self._tracing.clock())
-        for stage, began, ended, own in self._places:
-            start, attributes = epoch + round(1e9 * began), {**self._where, **own}
-            self._tracing.tracer.start_span(
+        epoch = time.time_ns() - round(1e9 * self.tracing.clock())
+        for stage, began, ended, own in self.places:
+            start, attributes = epoch + round(1e9 * began), {**self.where, **own}
+            self.tracing.tracer.start_span(
                 stage, parent, attributes=attributes, start_time=start
             ).end(epoch + round(1e9 * ended))
         span.end()
@@ -148,8 +142,10 @@ class Tracing:
 
 def trace_stages(stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
     """Report the stages of the current request to its span."""
-    if (request := CURRENT.get()) is not None:
-        request.trace_stages(stages, results)
+    request, first = CURRENT.get(), results[0]
+    if request is not None and request.span.is_recording():
+        request.where = {MODEL: first.model, VERSION: first.version, GROUP: first.group}
+        request.places = _places(stages, results, now=request.tracing.clock())
 
 
 def _places(

@@ -43,7 +43,7 @@ from tests.engine.fakes import (
 
 COUNT, LIMIT = 2, 2
 FAST = {
-    "app.engine.pool.restart_backoff.DELAYS": (0.0,) * 9,
+    "app.engine.pool.context.DELAYS": (0.0,) * 9,
     "app.engine.pool.instance.IDLE_CHECK_SECONDS": 0.01,
     "app.engine.pool.instance.ABORT_SECONDS": 0.0,
     "app.engine.pool.instance.INLINE_BYTES": 8,

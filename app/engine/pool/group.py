@@ -20,9 +20,8 @@ from app.contracts.reasons import Rejection, Restart
 from app.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from app.contracts.tensors import Tensors, all_finite, shape_key
 from app.engine.awaiting import in_thread
-from app.engine.pool.context import EngineContext
+from app.engine.pool.context import LACKING_SECONDS, EngineContext, RestartBackoff
 from app.engine.pool.instance import Instance, Run, close_all
-from app.engine.pool.restart_backoff import LACKING_SECONDS, RestartBackoff
 from app.engine.pool.statistics import Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher

@@ -22,8 +22,8 @@ from app.contracts.errors import (
 from app.contracts.reasons import OPENING_FAILURES, Restart
 from app.contracts.tensors import Tensors
 from app.engine.awaiting import in_thread
+from app.engine.pool.context import RestartBackoff
 from app.engine.pool.instance import Instance, Run, close_all
-from app.engine.pool.restart_backoff import RestartBackoff
 from app.engine.process.answers import Check, Reply
 from app.engine.process.child import Child, ChildDied
 from app.engine.process.confinement import MEASURES, Confinement

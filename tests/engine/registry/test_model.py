@@ -23,7 +23,7 @@ from app.contracts.errors import (
 from app.contracts.ports import InferResult
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Tensors, TensorSpec
-from app.engine.pool import restart_backoff
+from app.engine.pool import context
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
@@ -330,7 +330,7 @@ def test_a_model_that_kills_every_process_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a crash loop nobody waits any longer: a reload goes on with the old version."""
-    monkeypatch.setattr(restart_backoff, "DELAYS", (0.0,) * 9)
+    monkeypatch.setattr(context, "DELAYS", (0.0,) * 9)
     bench.factory.refuse = Crash("killed")
     with pytest.raises(BackendError, match="keep crashing"):
         bench.serve(start=False).start()
