@@ -292,8 +292,17 @@ class Settings(BaseSettings):
         configures a key file does not want a server that is open to all.
         """
         keys = [key.get_secret_value() for key in self.api_keys]
-        if self.api_keys_file is not None:
-            keys += _keys_in(self.api_keys_file)
+        if (file := self.api_keys_file) is not None:
+            try:
+                found = file.read_text("utf-8").split()
+            except OSError as error:
+                raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
+            except UnicodeDecodeError as error:
+                where = f"{file} is not UTF-8 at byte {error.start}"
+                raise ConfigError(f"{KEYS_FILE}: {where}") from None
+            if not found:
+                raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
+            keys += found
         return tuple(key.encode() for key in keys)
 
 
@@ -303,18 +312,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _keys_in(file: Path) -> list[str]:
-    try:
-        keys = file.read_text("utf-8").split()
-    except OSError as error:
-        raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{KEYS_FILE}: {file} is not UTF-8 at byte {error.start}") from None
-    if not keys:
-        raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
-    return keys
 
 
 def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:

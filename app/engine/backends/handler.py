@@ -27,13 +27,10 @@ Run = Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]
 
 def serve(run: Run) -> Handler:
     """Return a child's handler for `run(inputs)`, which returns outputs in manifest order."""
-
-    def handle(
-        _meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
-    ) -> tuple[Mapping[str, Any], Tensors]:
-        return {}, {str(index): output for index, output in enumerate(run(arrays))}
-
-    return handle
+    return lambda _meta, arrays, _descriptors: (
+        {},
+        {str(index): output for index, output in enumerate(run(arrays))},
+    )
 
 
 def checked_options(

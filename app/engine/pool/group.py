@@ -1,10 +1,12 @@
-"""A running instance group: one batcher, its instances, and whether they can serve."""
+"""A running instance group: one batcher, its instances, and the statistics of their runs."""
 
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from app.contracts.errors import (
@@ -22,7 +24,6 @@ from app.contracts.tensors import Tensors, all_finite, shape_key
 from app.engine.awaiting import in_thread
 from app.engine.pool.context import LACKING_SECONDS, EngineContext, RestartBackoff
 from app.engine.pool.instance import Instance, Run, close_all
-from app.engine.pool.statistics import Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import Batch, Job, ShapeKey
@@ -38,6 +39,73 @@ Usual = Sequence[tuple[ShapeKey, float]]
 """The usual seconds of a run, for each shape."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Duration:
+    """Count and total seconds of an operation."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+
+
+Times = tuple[float, float, float]
+"""Seconds of one predictor run: joining the inputs, the run itself, dividing the outputs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stages:
+    """The three parts of a run, each with its own count."""
+
+    inputs: Duration = field(default_factory=Duration)
+    infer: Duration = field(default_factory=Duration)
+    outputs: Duration = field(default_factory=Duration)
+
+    def add(self, times: Times) -> None:
+        for part, seconds in zip((self.inputs, self.infer, self.outputs), times, strict=True):
+            part.add(seconds)
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """Counts jobs, which Triton calls requests, and runs. Times are in seconds.
+
+    `rows` counts rows of answered jobs, `executions` predictor runs; `success`, `failure` and
+    `queue` count jobs. `requests` contains the times of a run once for each job in the run.
+    `batches` contains them once for each run, keyed by the run's number of rows. `last_ended` is
+    the end of the last run on the engine's clock.
+    """
+
+    rows: int = 0
+    executions: int = 0
+    success: Duration = field(default_factory=Duration)
+    failure: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    requests: Stages = field(default_factory=Stages)
+    batches: dict[int, Stages] = field(default_factory=lambda: defaultdict(Stages))
+    last_ended: float | None = None
+
+    def executed(self, rows: int, times: Times, *, ended: float) -> None:
+        """Record a predictor run that ended."""
+        self.executions += 1
+        self.batches[rows].add(times)
+        self.last_ended = ended
+
+    def succeeded(self, rows: int, times: Times, *, queued: float, total: float) -> None:
+        """Record a job of `rows` rows, answered `total` seconds after it was queued."""
+        self.rows += rows
+        self.success.add(total)
+        self.queue.add(queued)
+        self.requests.add(times)
+
+    def snapshot(self) -> "Statistics":
+        """Return a copy, with batches by size; may be called in any thread."""
+        # sorted() copies the sizes in one step. The event loop may add a size during deepcopy().
+        return deepcopy(replace(self, batches=dict(sorted(self.batches.items()))))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -42,11 +42,7 @@ class SharedArrays:
     @classmethod
     def create(cls, name: str) -> SharedArrays:
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-        except OSError:
-            os.close(descriptor)
-            raise
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         return cls(descriptor)
 
     def write(self, arrays: Tensors) -> Layout:

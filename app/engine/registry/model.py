@@ -15,8 +15,7 @@ from app.contracts.ports import InferResult, Pipeline, Predictor, PredictorFacto
 from app.contracts.status import Choice, Effect, GroupStatus
 from app.contracts.tensors import Tensors, TensorSpec, shape_key
 from app.engine.pool.context import EngineContext
-from app.engine.pool.group import Group
-from app.engine.pool.statistics import Statistics
+from app.engine.pool.group import Group, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job, ShapeKey
 from app.models.repository.config import ModelConfig

@@ -61,8 +61,8 @@ class ModelFiles:
         found = self.manifest.find(group.program)
         return PredictorSpec(
             directory=self.directory,
-            program=found.program if found else self.manifest.program,
-            params=found.params if found else self.manifest.params,
+            program=(found or self.manifest).program,
+            params=(found or self.manifest).params,
             program_name=group.program,
             format=found.format if found else None,
             inputs=self.manifest.inputs,
@@ -105,17 +105,12 @@ class ModelRepository:
             # Take the type of an entry from its parent directory: a model must be listed even if
             # its own directory cannot be read at the moment.
             with os.scandir(self.root) as entries:
-                return tuple(
-                    sorted(
-                        entry.name
-                        for entry in entries
-                        if MODEL_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-                    )
-                )
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             raise ConfigError(
                 f"the model repository cannot be read: {self.root}: {error.strerror or error}"
             ) from error
+        return tuple(sorted(filter(MODEL_NAME.fullmatch, names)))
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Published versions, newest first. Raises ModelNotFound, and OSError if unreadable."""

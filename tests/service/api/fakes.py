@@ -19,7 +19,7 @@ from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from app.contracts.tensors import TensorSpec
 from app.doors.door import Door
 from app.engine.dataplane import DataPlane
-from app.engine.pool.statistics import Statistics
+from app.engine.pool.group import Statistics
 from app.engine.registry.registry import ModelRegistry, ThreadBudget
 from app.models.repository.config import InstanceGroup, ModelConfig
 from app.models.repository.manifest import FileEntry, Manifest

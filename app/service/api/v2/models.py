@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from app import __version__
 from app.contracts import errors
 from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
-from app.engine.pool.statistics import Duration, Stages
+from app.engine.pool.group import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
 from app.service.api.problems import PROTOCOL, documented
