@@ -119,48 +119,33 @@ def build_application(
         app.include_router(router, responses=documented(*ANY_STATUSES, *statuses, form=errors))
     exposed = [*EXPOSED, *(name for task in tasks for name in task.headers)]
     exposed += [name for door in doors for name in door.headers]
-    app.middleware_stack = _layers(app.router, services, routes, gates, exposed, doors)
-    error_models: list[type[BaseModel]] = [door.errors.model for door in doors]
-    # The documented way to replace FastAPI's OpenAPI document.
-    app.openapi = partial(  # type: ignore[method-assign]
-        pages.document, app, error_models, needs_key=bool(keys)
-    )
-    return app
 
-
-def _layers(
-    lifespan: ASGIApp,
-    services: Services,
-    routes: RouteTable,
-    gates: Gates,
-    exposed: Sequence[str],
-    doors: Sequence[Door],
-) -> ASGIApp:
-    """Wrap the routes in RequestLayer and in the layers that the settings enable.
-
-    All layers are plain ASGI, because a layer that buffers would hide a disconnect.
-    """
-    settings = services.settings
-
-    def wrap_admission(app: Any) -> ASGIApp:
+    def wrap_admission(layered: Any) -> ASGIApp:
         """Apply the proxy's headers about the client, and CORS for pages of other origins."""
         if settings.cors_origins:
-            app = CORSMiddleware(
-                app,
+            layered = CORSMiddleware(
+                layered,
                 allow_origins=settings.cors_origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=ACCEPTED,
                 expose_headers=exposed,
             )
         if settings.trusted_proxies:
-            app = ProxyHeadersMiddleware(app, trusted_hosts=settings.proxies())
-        return cast(ASGIApp, app)
+            layered = ProxyHeadersMiddleware(layered, trusted_hosts=settings.proxies())
+        return cast(ASGIApp, layered)
 
-    app: ASGIApp = RequestLayer(lifespan, services, routes, gates, wrap=wrap_admission)
+    # All layers are plain ASGI, because a layer that buffers would hide a disconnect.
+    stack: ASGIApp = RequestLayer(app.router, services, routes, gates, wrap=wrap_admission)
     if services.tracing is not None:
-        app = Traced(app, tracing=services.tracing)
+        stack = Traced(stack, tracing=services.tracing)
     redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
-    return by_agent(app, redirects) if redirects else app
+    app.middleware_stack = by_agent(stack, redirects) if redirects else stack
+    error_models: list[type[BaseModel]] = [door.errors.model for door in doors]
+    # The documented way to replace FastAPI's OpenAPI document.
+    app.openapi = partial(  # type: ignore[method-assign]
+        pages.document, app, error_models, needs_key=bool(keys)
+    )
+    return app
 
 
 def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:

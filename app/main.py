@@ -21,7 +21,6 @@ from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
 from app.engine.dataplane import DataPlane, StagesDone
 from app.engine.pool.context import EngineContext, OnDemand
-from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
 from app.evidence.live.background import Background, open_background, warn_of_unknown_groups
@@ -218,7 +217,16 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
     for served in registry.served():
         task = parts.tasks.get(served.config.pipeline or "")
         at = first_route(task, settings) if task else f"/v2/models/{served.name}"
-        _log_served(served, at)
+        [group] = [each for each in served.groups() if each.name == served.config.default_group]
+        weights = served.manifest.weights
+        preview = ", preview" if weights.get("preview") else ""
+        facts = {
+            "at": at,
+            "predictor": group.name,
+            "program": group.program or "reference",
+            "weights": f"{weights.get('origin', '-')}{preview}",
+        }
+        log.info("%s@%d answers", served.name, served.version, extra=facts)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     if parts.background is not None:  # last: comparing must not delay the start
@@ -227,20 +235,6 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
         source, directory = settings.model_source, settings.model_repository
         again = partial(refresh, source, directory, until=stopping) if source else None
         await watcher.run(every=poll, refresh=again)
-
-
-def _log_served(served: ServedModel, at: str) -> None:
-    """Log where the model answers, which program it runs and where its weights come from."""
-    [group] = [each for each in served.groups() if each.name == served.config.default_group]
-    weights = served.manifest.weights
-    preview = ", preview" if weights.get("preview") else ""
-    facts = {
-        "at": at,
-        "predictor": group.name,
-        "program": group.program or "reference",
-        "weights": f"{weights.get('origin', '-')}{preview}",
-    }
-    log.info("%s@%d answers", served.name, served.version, extra=facts)
 
 
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:

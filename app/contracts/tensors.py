@@ -66,7 +66,6 @@ def mean_difference(found: Tensors, expected: Tensors) -> float:
 def _worst(
     found: Tensors, expected: Tensors, measure: Callable[[NDArray[np.float64]], float]
 ) -> float:
-    """Return the largest `measure` of the absolute differences of any output."""
     worst = 0.0
     for name, reference in expected.items():
         array = found.get(name)

@@ -154,8 +154,7 @@ class History:
         with self._lock:
             now = self.interval()
             found = self._runs.get(series)
-            if found is None:
-                # Drop the series that have not run for an hour.
+            if found is None:  # drop the series that have not run for an hour
                 oldest = now - INTERVALS
                 self._runs = {key: each for key, each in self._runs.items() if each.last >= oldest}
                 found = self._runs[series] = WindowedHistogram(self.seconds)

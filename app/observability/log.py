@@ -69,12 +69,9 @@ class BackgroundHandler(logging.Handler):
             self._dropped += 1
             return
         if self._dropped:
-            self.lines.put_nowait(
-                logging.LogRecord(
-                    "paddlepool.log", logging.WARNING, "", 0,
-                    "%d log lines were dropped", (self._dropped,), None,
-                )
-            )  # fmt: skip
+            words, count = "%d log lines were dropped", (self._dropped,)
+            line = logging.LogRecord("paddlepool.log", logging.WARNING, "", 0, words, count, None)
+            self.lines.put_nowait(line)
             self._dropped = 0
         self.lines.put_nowait(record)
 

@@ -22,10 +22,8 @@ CONVERTER = Path(__file__).with_name("onnx_program.py")
 """The converter is run as a file, not as a module: a confined process cannot search for modules in
 the directory above `app`."""
 
-Run = Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]
 
-
-def serve(run: Run) -> Handler:
+def serve(run: Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]) -> Handler:
     """Return a child's handler for `run(inputs)`, which returns outputs in manifest order."""
     return lambda _meta, arrays, _descriptors: (
         {},

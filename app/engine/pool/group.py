@@ -166,6 +166,7 @@ class Group:
             return [refused]
         if not self._instances and not self._batcher.closed:
             self._gently = gently
+            yielding = self.context.yielding
             self._instances = [
                 Instance(
                     name=f"{self._name} {number}",
@@ -174,7 +175,7 @@ class Group:
                     lost=self._lost,
                     request_of=Batch.inputs,
                     deliver=partial(self._deliver, number),
-                    serving=self._serving,
+                    serving=lambda sign: yielding.serving(sign * self.config.threads),
                     clock=self.context.clock,
                     max_resident_bytes=self.context.max_resident_bytes,
                     ahead=True,
@@ -182,9 +183,6 @@ class Group:
                 for number in range(self.config.count)
             ]
         return [instance.opened for instance in self._instances]
-
-    def _serving(self, sign: int) -> None:
-        self.context.yielding.serving(sign * self.config.threads)
 
     def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
         """Record the run's times and give each job its rows.
@@ -290,6 +288,9 @@ class Group:
     def status(self) -> GroupStatus:
         started = bool(self._instances)
         ready = self.ready()
+        reason = self._unusable_reason() or ("restarting" if started else "not started")
+        if self._failure is not None:  # for operators; clients get less detail
+            reason = f"{CANNOT_START}{self._failure}"
         return GroupStatus(
             name=self.config.name,
             backend=self.config.backend,
@@ -302,19 +303,13 @@ class Group:
             resident_bytes=self.resident_bytes(),
             started=started,
             ready=ready,
-            reason="" if ready else self._reason(started),
+            reason="" if ready else reason,
             program=self.config.program,
             effect=self.effect,
         )
 
     def resident_bytes(self) -> int:
         return sum(instance.resident_bytes() for instance in self._instances)
-
-    def _reason(self, started: bool) -> str:
-        """The reason why the group is not ready, for operators; clients get less detail."""
-        if self._failure is not None:
-            return f"{CANNOT_START}{self._failure}"
-        return self._unusable_reason() or ("restarting" if started else "not started")
 
     async def close(self) -> None:
         """Fail queued jobs and end the processes. Safe to call twice and during the start."""

@@ -338,7 +338,6 @@ class Instance(Generic[Request, Answer]):
         self._schedule_check(worker, min(IDLE_CHECK_SECONDS, patience + GRACE_SECONDS))
 
     def _schedule_check(self, worker: Worker[Request, Answer], seconds: float) -> None:
-        """Schedule a check of the process within this many seconds."""
         if self._check_timer is not None:
             if self._check_timer.when() <= self._loop.time() + seconds:
                 return

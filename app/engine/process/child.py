@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -180,7 +180,9 @@ class Child:
                 stderr=subprocess.PIPE,
                 env=child_environment(limits.environment),
             )
-        opened.callback(self._close_output)
+        printed = cast(IO[bytes], self._process.stderr)
+        opened.callback(printed.close)
+        opened.callback(self._forward_output)
         self._suspension = limits.suspension
         opened.callback(self._process.wait)
         opened.callback(self.kill)
@@ -188,10 +190,9 @@ class Child:
         self._arrival = select.poll()
         self._arrival.register(self._socket, select.POLLIN)
         self._events.register(self._socket, select.EPOLLIN)
-        if self._process.stderr is not None:
-            self._printed = self._process.stderr
-            os.set_blocking(self._printed.fileno(), False)
-            self._events.register(self._printed, PRINTED)
+        self._printed = printed
+        os.set_blocking(printed.fileno(), False)
+        self._events.register(printed, PRINTED)
         if limits.idle:
             # Set before the child has a second thread, as threads inherit the policy. If a sandbox
             # forbids the policy, niceness alone must be enough.
@@ -378,12 +379,6 @@ class Child:
     def _watch_output(self) -> None:
         if self._printed is not None:
             self._events.modify(self._printed, PRINTED)
-
-    def _close_output(self) -> None:
-        """Copy the last printed text and close the pipe."""
-        self._forward_output()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
 
     def _died(self) -> ChildDied:
         try:

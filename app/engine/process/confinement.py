@@ -10,15 +10,15 @@ gets the list of the measures in force.
 
 import contextlib
 import ctypes
+import errno
 import os
+import platform
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-
-from app.engine.process import seccomp
 
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION = 0x20080522
@@ -66,13 +66,6 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
         _make_cache()
     held = restrict(reading=[*_code(), *reading], writing=[*devices, *writing])
     return ["no_new_privileges", *(["landlock"] if held else [])]
-
-
-def confine_calls(kind: Confinement) -> list[str]:
-    """Install the system-call filter for all threads; returns the measures in force."""
-    codec = kind is Confinement.CODEC
-    devices = not codec and Path("/dev/nvidiactl").exists()
-    return ["seccomp"] if seccomp.install(codec=codec, devices=devices) else []
 
 
 def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
@@ -146,3 +139,147 @@ def _code() -> Iterator[Path]:
     yield from (path for path in found if installed or path.resolve() != beside)
     yield _PACKAGE
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
+
+
+# System calls: number on x86_64 and on aarch64, from Linux's tables; _NONE if there is none.
+_NONE = 0xFFFFFFFF
+_REFUSED = {
+    "execve": (59, 221), "execveat": (322, 281), "fork": (57, _NONE), "vfork": (58, _NONE),
+    "socket": (41, 198), "socketpair": (53, 199),
+    "io_uring_setup": (425, 425),  # requests of io_uring bypass filters
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438),
+    "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30), "open_by_handle_at": (304, 265),
+    "unshare": (272, 97), "setns": (308, 268),  # would give all capabilities in a new namespace
+    # Shared memory, queues and keys of other processes are not files, so Landlock ignores them.
+    # Their numbers can be guessed without knowing a name.
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
+    "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
+    "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "inotify_init": (253, _NONE), "inotify_init1": (294, 26), "fanotify_init": (300, 262),
+    # Landlock does not cover modes, owners and times; a read-only descriptor is enough to set them.
+    "utime": (132, _NONE), "utimes": (235, _NONE), "futimesat": (261, _NONE),
+    "utimensat": (280, 88), "file_setattr": (469, 469),
+    "chmod": (90, _NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, _NONE), "fchown": (93, 55), "lchown": (94, _NONE), "fchownat": (260, 54),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+}  # fmt: skip
+_REFUSED_TO_CODECS = {
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "sched_setaffinity": (203, 122),
+}  # fmt: skip
+_CLONE3 = 435
+"""Its arguments are in memory, which a filter cannot read. It fails with ENOSYS, so that libraries
+fall back to clone()."""
+_KILL, _TGKILL, _PRLIMIT, _CLONE = (62, 129), (234, 131), (302, 261), (56, 220)
+_FCNTL, _IOCTL, _SET_AFFINITY, _CLOSE_RANGE = (72, 25), (16, 29), (203, 122), (436, 436)
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
+"""Column in the tables above, the kernel's AUDIT_ARCH value, number of seccomp()."""
+
+_THREAD = 0x10000 | 0x400
+"""CLONE_THREAD and CLONE_FILES, which every clone() must have. All threads thus share one file
+table, and the parent can see all open files in /proc/PID/fd."""
+_OWN_FILES = 2
+"""CLOSE_RANGE_UNSHARE, which gives a thread its own file table."""
+_REFUSED_TO_FILES = (8, 15, 1024)
+"""Commands of fcntl(): F_SETOWN and F_SETOWN_EX make the kernel send signals to another process;
+F_SETLEASE delays any process that opens the file for writing."""
+_IOCTLS = (0x6600, 0x7600, 0x5800, 0x9400, 0xF500, 0x8900)
+"""Types of ioctl() requests to file systems ("f", "v", "X", Btrfs and F2FS: flags, versions,
+encryption) and to sockets (which process gets their signals). Most need only a read-only
+descriptor."""
+_TYPE_OF_IOCTL = 0xFF00
+_X32 = 0x40000000
+
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_REFUSE, _ARGUMENTS = 0x00050000, 16
+
+Instruction = tuple[int, int, int, int]
+"""Operation, jump if true, jump if false, value."""
+
+_ALLOW: Instruction = (_RETURN, 0, 0, 0x7FFF0000)
+_EPERM: Instruction = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
+
+
+def confine_calls(kind: Confinement) -> list[str]:
+    """Install a system-call filter for this process and all its threads; it cannot be removed.
+
+    It rejects what Landlock does not cover, or covers only in newer kernels: starting programs and
+    processes, sockets, signals, and reading, changing or slowing down other processes. It is a
+    program in classic BPF, which the kernel runs before each call: see seccomp(2).
+
+    For a codec it also rejects memory files (memfd) and every change of processor affinity. It
+    rejects every ioctl; for a predictor on a machine with a GPU, only those of _IOCTLS, because a
+    GPU may need the others. Returns the measures in force: none if this processor or kernel does
+    not support it.
+    """
+    known = _ARCHITECTURES.get(platform.machine())
+    if known is None:
+        return []
+    column, architecture, call = known
+    codec = kind is Confinement.CODEC
+    devices = not codec and Path("/dev/nvidiactl").exists()
+    program = _program(column, architecture, codec=codec, devices=devices)
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    memory = ctypes.create_string_buffer(code, len(code))
+    described = struct.pack("@HP", len(program), ctypes.addressof(memory))
+    # SECCOMP_SET_MODE_FILTER for all threads (TSYNC), without speculation mitigations (SPEC_ALLOW),
+    # which would slow down computation.
+    failed = ctypes.CDLL(None, use_errno=True).syscall(call, 1, 1 | 4, described)
+    return [] if failed else ["seccomp"]
+
+
+def _program(column: int, architecture: int, *, codec: bool, devices: bool) -> list[Instruction]:
+    refused = _REFUSED | (_REFUSED_TO_CODECS if codec else {})
+    itself = os.getpid()
+    return [
+        (_LOAD, 0, 0, 4),
+        (_EQUAL, 1, 0, architecture),
+        _EPERM,
+        (_LOAD, 0, 0, 0),
+        (_AT_LEAST, 0, 1, _X32),
+        _EPERM,
+        *(
+            step
+            for numbers in refused.values()
+            for step in ((_EQUAL, 0, 1, numbers[column]), _EPERM)
+        ),
+        (_EQUAL, 0, 1, _CLONE3),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),
+        *_by_argument(_KILL[column], 0, (itself,), _ALLOW, _EPERM),
+        *_by_argument(_TGKILL[column], 0, (itself,), _ALLOW, _EPERM),
+        *_by_argument(_PRLIMIT[column], 0, (0, itself), _ALLOW, _EPERM),
+        *_by_argument(_SET_AFFINITY[column], 0, (0, itself), _ALLOW, _EPERM),
+        *_by_argument(_FCNTL[column], 1, _REFUSED_TO_FILES, _EPERM, _ALLOW),
+        *_by_argument(_CLOSE_RANGE[column], 2, (_OWN_FILES,), _EPERM, _ALLOW, mask=_OWN_FILES),
+        *_by_argument(
+            _IOCTL[column], 1, _IOCTLS, _EPERM, _ALLOW if devices else _EPERM, mask=_TYPE_OF_IOCTL
+        ),
+        *_by_argument(_CLONE[column], 0, (_THREAD,), _ALLOW, _EPERM, mask=_THREAD),
+        _ALLOW,
+    ]
+
+
+def _by_argument(
+    number: int,
+    argument: int,
+    values: Sequence[int],
+    found: Instruction,
+    otherwise: Instruction,
+    *,
+    mask: int = 0xFFFFFFFF,
+) -> list[Instruction]:
+    """Return the steps for one call: `found` if its masked argument is in `values`, or `otherwise`.
+
+    Only the lower half of the argument is loaded: in these calls the kernel ignores the rest.
+    """
+    tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    load = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask)]
+    block = [*load, *tests, otherwise, found]
+    return [(_EQUAL, 0, len(block), number), *block]

@@ -63,7 +63,7 @@ class LoadHistory:
         kept = frozenset(versions)
         self._kept[name] = kept
         for key in [key for key in self._failures if key[0] == name]:
-            if key[1] is not None and key[1] not in kept:
+            if key[1] not in (None, *kept):
                 del self._failures[key]
 
     def forget(self, name: str) -> None:

@@ -175,7 +175,6 @@ def read_selftest(
 
 
 def _array(archive: Mapping[str, Array], kind: str, spec: TensorSpec, label: str) -> Array:
-    """Return the array of this tensor. Raises ManifestError if there is none that fits."""
     name = f"{kind}.{spec.name}"
     found = archive.get(name)
     if found is None or not spec.admits(found) or (kind == "input" and found.size == 0):

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -360,11 +360,9 @@ def refresh(
         late = child.poll() is None
         if late:
             child.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 child.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+            child.kill()  # does nothing if it has ended
         child.communicate()  # closes its input
         printed.seek(0)
         lines = printed.read().splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.backends.process import ProcessBackend
-from app.engine.process import confinement, seccomp
+from app.engine.process import confinement
 from app.tasks.codecs.pool import CodecPool
 from tests.engine.backends.test_process import opened, spec
 from tests.engine.fakes import PATIENCE, row
@@ -115,6 +115,6 @@ def test_libraries_beside_the_package_are_readable_where_it_is_installed(
 def test_what_the_kernel_refuses_is_not_said_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others hold, and nothing fails."""
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    assert not seccomp.install(codec=True, devices=False)
+    assert not confinement.confine_calls(confinement.Confinement.CODEC)
     monkeypatch.setattr(confinement, "_CREATE", 10_000)  # no such system call
     assert confinement.restrict(reading=(), writing=()) == 0
