@@ -247,9 +247,9 @@ class Instance(Generic[Request, Answer]):
         try:
             return await self._loss
         finally:
+            self._worker = None
             if self._copying is not None:
                 await asyncio.wait([self._copying])
-            self._worker = None
             await in_some_thread(f"{self.name} end", worker.close)
 
     def _lose(self, reason: Restart | None) -> None:
