@@ -23,7 +23,7 @@ from app.service.api.routes import ROUTING
 from app.service.api.uploads import FILE_FIELDS
 from app.service.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.tasks import PIPELINES
-from app.tasks.segment.options import OPTIONS
+from app.tasks.segment.request import OPTIONS
 from app.tasks.sentiment.router import SentimentParameters, SentimentRequest
 from app.tasks.task import load_tasks, settings_class
 from tests.observability.test_metrics import with_every_family

@@ -22,8 +22,13 @@ from app.service.api.routes import RoutingDep
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, json_object, media_type, read_form
 from app.settings.server import Settings
-from app.tasks.segment.options import MEDIA_TYPES, read_colour
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from app.tasks.segment.request import (
+    MEDIA_TYPES,
+    SegmentRequest,
+    SegmentResult,
+    read_colour,
+    read_options,
+)
 from app.tasks.segment.router import read_accept, result_headers
 
 URLENCODED = "application/x-www-form-urlencoded"

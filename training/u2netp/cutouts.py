@@ -28,7 +28,7 @@ from app.tasks.segment import matte
 from app.tasks.segment.backdrop import flat, stacked
 from app.tasks.segment.foreground import foreground_colours
 from app.tasks.segment.guided import guided_alpha
-from app.tasks.segment.parameters import read_parameters
+from app.tasks.segment.pipeline import read_parameters
 from training.u2netp.cells import cell, write_sheet
 
 MODEL = "u2netp"

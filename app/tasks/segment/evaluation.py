@@ -16,7 +16,7 @@ from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment import matte
-from app.tasks.segment.parameters import Parameters, mask_agreement, mask_output, read_parameters
+from app.tasks.segment.pipeline import Parameters, mask_agreement, mask_output, read_parameters
 
 BETA_SQUARED = 0.3
 """Weight of recall in F, the field's convention since Achanta et al. 2009."""

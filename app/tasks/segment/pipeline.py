@@ -1,31 +1,99 @@
 """Pipeline of one matting model: open the picture, run one engine job, render the result.
 
-The first and the last step run in codec processes.
+The first and the last step run in codec processes. This module loads no picture library.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.contracts.caller import CALLER
-from app.contracts.errors import ImageUnreadable, InputError
-from app.contracts.ports import Finished, Prepared, ServedModelInfo
-from app.contracts.tensors import Tensors
+from app.contracts.errors import ConfigError, ImageUnreadable, InputError
+from app.contracts.ports import Agreement, Finished, Prepared, ServedModelInfo
+from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.process.answers import Reply
+from app.models.repository.config import parse_parameters
 from app.tasks.codecs.picture import Picture
 from app.tasks.codecs.pool import Codecs
-from app.tasks.segment.parameters import mask_output, read_parameters
-from app.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
+from app.tasks.segment.masks import normalise
+from app.tasks.segment.request import SIZE_PIXELS, ForegroundBox, SegmentRequest, SegmentResult
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Parameters(BaseModel):
+    """How a picture becomes the network's input: side in pixels, then mean and std per channel.
+
+    `output` names the output that is the mask; the default is the first output. The other defaults
+    are U2-Net's
+    (https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(default=320, ge=16, le=4096)
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    output: str | None = None
+
+
+def read_parameters(info: ServedModelInfo) -> Parameters:
+    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
+    parameters = parse_parameters(info, Parameters)
+    size = parameters.size
+    fits = [
+        spec.dtype == "float32" and spec.admits_shape((*spec.shape[:1], 3, size, size))
+        for spec in info.inputs
+    ]
+    if fits != [True]:
+        raise ConfigError(
+            f"{info.name} takes {', '.join(f'{s.name} {s.dtype}{s.shape}' for s in info.inputs)}; "
+            f"the segment task feeds one float32 tensor (pictures, 3, {size}, {size})"
+        )
+    mask = mask_output(info, parameters)
+    if len(mask.shape) != 4 or mask.shape[1] not in (-1, 1):
+        raise ConfigError(
+            f"{info.name} returns {mask.name} {mask.dtype}{mask.shape} as its mask; the segment "
+            "task expects (pictures, 1, height, width)"
+        )
+    return parameters
+
+
+def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
+    """The output that is the mask. Raises ConfigError if no output has the configured name."""
+    names = [spec.name for spec in info.outputs]
+    if parameters.output is None:
+        return info.outputs[0]
+    if parameters.output not in names:
+        raise ConfigError(
+            f"{info.name}: parameters.output is {parameters.output!r}, the model returns "
+            f"{', '.join(names)}"
+        )
+    return info.outputs[names.index(parameters.output)]
+
+
+def mask_agreement(info: ServedModelInfo) -> Agreement:
+    """The intersection over union of two outputs' masks; 1 also if both masks are empty."""
+    output = mask_output(info, read_parameters(info)).name
+
+    def agreement(found: Tensors, expected: Tensors) -> float:
+        ours, theirs = (
+            normalise(np.asarray(each[output], np.float32)) >= 0.5 for each in (found, expected)
+        )
+        union = int((ours | theirs).sum())
+        return float((ours & theirs).sum() / union) if union else 1.0
+
+    return agreement
+
 
 RGBA = 4
 """Maximum bytes of a pixel."""
 STAGES = "app.tasks.segment.stages"
-
-
 FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
 """An encoded file has at most FILE_BYTES, and FILE_BYTES_A_PIXEL for each pixel: no format takes
 more, even for pixels that cannot be compressed."""
@@ -50,11 +118,11 @@ def check_rendered(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Te
     expected = {
         "width": int,
         "height": int,
-        "box": [int] * 4,
+        "box": dict.fromkeys(("top", "left", "height", "width"), int),
         "confidence": float,
         "seconds": {"postprocess": float, "encode": float},
     }
-    _check_types("values", meta, expected)
+    _check_types(meta, expected)
     pixels = _checked_pixels(asked, meta["width"] * meta["height"])
     length = arrays["image"].size if "image" in arrays else 0
     if not 0 < length <= FILE_BYTES + FILE_BYTES_A_PIXEL * pixels:
@@ -64,7 +132,7 @@ def check_rendered(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Te
 
 
 def _check_picture(asked: Mapping[str, Any], meta: Mapping[str, Any], seconds: object) -> None:
-    _check_types("values", meta, {"shape": [int] * 3, "pixels": int, "seconds": seconds})
+    _check_types(meta, {"shape": [int] * 3, "pixels": int, "seconds": seconds})
     _checked_pixels(asked, meta["pixels"])
 
 
@@ -75,19 +143,15 @@ def _checked_pixels(asked: Mapping[str, Any], pixels: int) -> int:
     return pixels
 
 
-def _check_types(name: str, value: Any, expected: Any) -> None:
+def _check_types(value: Any, expected: Any) -> None:
     """Check a value against a type, or against a list or dict of types."""
-    if not isinstance(expected, list | dict):
-        if type(value) is not expected or not 0 <= value < math.inf:
-            raise ValueError(f"{name} is no {expected.__name__} from 0")
-        return
-    keys = expected.keys() if isinstance(expected, dict) else range(len(expected))
-    if type(value) is not type(expected) or len(value) != len(keys):
-        raise ValueError(f"{name} has other parts than {expected}")
-    for key in keys:
-        if isinstance(value, dict) and key not in value:
-            raise ValueError(f"{name} has no {key}")
-        _check_types(str(key), value[key], expected[key])
+    if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
+        value, expected = [value[key] for key in expected], list(expected.values())
+    if isinstance(expected, list) and type(value) is list and len(value) == len(expected):
+        for each, kind in zip(value, expected, strict=True):
+            _check_types(each, kind)
+    elif type(value) is not expected or not 0 <= value < math.inf:
+        raise ValueError(f"a value is no {expected}, finite and from 0")
 
 
 def _check_arrays(arrays: Tensors, **expected: tuple[str, tuple[int, ...]]) -> None:
@@ -123,54 +187,63 @@ class SegmentPipeline:
 
         Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
         """
-        limits, options = self._limits, asdict(payload)
-        del options["body"], options["background"]
+        meta = asdict(payload) | {"limits": self._limits, "background": None}
+        del meta["body"]
+        about = "" if payload.background is None else "file"
+        asked = meta | {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
         with ExitStack() as held:
-            picture = self._opened(held)
-            first = "file" if payload.background is not None else ""
-            meta = options | {"limits": limits, "network": self._network}
-            with _about(first):
-                reply = await self._decode("open_picture", meta, payload.body, picture, deadline)
-            stages = dict(reply.meta["seconds"])
-            meta = {"limits": limits, "shape": reply.meta["shape"]}
-            render = options | meta | {"background": None}
-            pictures = [picture]
+            picture, reply = await self._decode(
+                "open_picture", asked, payload.body, about=about, held=held, deadline=deadline
+            )
+            stages, pictures = dict(reply.meta["seconds"]), [picture]
+            meta["shape"] = reply.meta["shape"]
             if payload.background is not None:
-                background = self._opened(held)
-                with _about("bg_image"):
-                    second = await self._decode(
-                        "open_background", meta, payload.background, background, deadline
-                    )
+                picture, second = await self._decode(
+                    "open_background",
+                    meta,
+                    payload.background,
+                    about="bg_image",
+                    held=held,
+                    deadline=deadline,
+                )
                 stages["decode"] += second.meta["seconds"]
-                render["background"] = second.meta["shape"]
-                pictures.append(background)
+                meta["background"] = second.meta["shape"]
+                pictures.append(picture)
             release = held.pop_all().close
         return Prepared(
             jobs=({self._input_name: reply.arrays["input"]},),
-            state=(payload, render, pictures),
+            state=(payload, meta, pictures),
             stages=stages,
             release=release,
         )
 
-    def _opened(self, held: ExitStack) -> Picture:
+    async def _decode(
+        self,
+        stage: str,
+        meta: Mapping[str, Any],
+        body: bytes,
+        *,
+        about: str,
+        held: ExitStack,
+        deadline: float,
+    ) -> tuple[Picture, Reply]:
+        """Decode `body` into a picture that `held` releases; an error begins with `about`."""
         picture = self._codecs.pictures.open(RGBA * self._codecs.limits.pixels)
         held.callback(picture.release)
-        return picture
-
-    async def _decode(
-        self, stage: str, meta: Mapping[str, Any], body: bytes, picture: Picture, deadline: float
-    ) -> Reply:
-        reply = await self._codecs.pool.submit(
-            f"{STAGES}:{stage}",
-            meta,
-            {"body": np.frombuffer(body, np.uint8)},
-            descriptors=(picture.descriptor,),
-            deadline=deadline,
-            blame=ImageUnreadable,
-        )
-        picture.charge()
-        CALLER.get().spend("pixels", reply.meta["pixels"])
-        return reply
+        try:
+            reply = await self._codecs.pool.submit(
+                f"{STAGES}:{stage}",
+                meta,
+                {"body": np.frombuffer(body, np.uint8)},
+                descriptors=(picture.descriptor,),
+                deadline=deadline,
+                blame=ImageUnreadable,
+            )
+            picture.charge()
+            CALLER.get().spend("pixels", reply.meta["pixels"])
+        except InputError as error:
+            raise error.about(about) if about else error from None
+        return picture, reply
 
     async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
@@ -186,14 +259,13 @@ class SegmentPipeline:
             urgent=True,
         )
         found = reply.meta
-        top, left, width, height = found["box"]
         result = SegmentResult(
             image=reply.arrays["image"].tobytes(),
             format=request.format,
             output=request.output,
             width=found["width"],
             height=found["height"],
-            box=ForegroundBox(top=top, left=left, width=width, height=height),
+            box=ForegroundBox(**found["box"]),
             confidence=found["confidence"],
             labels=reply.arrays["labels"].tobytes() if request.labels else None,
         )
@@ -201,13 +273,3 @@ class SegmentPipeline:
 
     def close(self) -> None:
         """Do nothing: the codecs are shared and belong to `app.main`."""
-
-
-@contextmanager
-def _about(part: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        if part:
-            raise error.about(part) from None
-        raise

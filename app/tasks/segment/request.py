@@ -1,4 +1,9 @@
-"""A request to `/segment` with its options checked and defaults applied, and its result."""
+"""A request to `/segment`: its options, declared and read; and its result.
+
+`SegmentOptions` of the Python client repeats the options; a test compares the two. An option that
+is valid only together with another one has no `default` here: pages generated from the OpenAPI
+document would send the default without the other option.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,28 +11,142 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from PIL.ImageColor import colormap, getrgb  # only the names of CSS colours; loads no decoder
 from pydantic import BaseModel, Field
 
 from app.contracts.errors import FileMissing, InvalidParameter
 from app.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from app.settings.server import MIB, Bytes, Settings
-from app.tasks.segment.options import (
-    BLUR_PERCENT,
-    DEFAULT_REFINE,
-    DEFAULT_SHADOW_OPACITY,
-    MARGIN_PERCENT,
-    MARGIN_PIXELS,
-    MEDIA_TYPES,
-    OPTIONS,
-    SCALE_PERCENT,
-    SHADOW_OPACITY,
-    Colour,
-    read_colour,
-    read_word,
-)
+
+SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
+"""Maximum pixels of the result, by `size`; `full` is not limited here."""
+MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
+BLUR_PERCENT = (0.5, 10.0)
+SCALE_PERCENT = (10.0, 100.0)
+MARGINS = {"px": 500, "%": 50}
+
+
+def _words(*accepted: str, **default: str) -> dict[str, Any]:
+    return {"type": "string", "enum": list(accepted), **default}
+
+
+TEXT = {"type": "string"}
+
+OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "output": (
+        _words("cutout", "mask", "composite", default="cutout"),
+        "What to make of the picture.",
+    ),
+    "format": (
+        _words(*MEDIA_TYPES),
+        "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
+    ),
+    "size": (
+        _words("full", *SIZE_PIXELS, default="full"),
+        "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
+    ),
+    "bg_color": (
+        TEXT,
+        "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out.",
+    ),
+    "crop": ({"type": "boolean", "default": False}, "Crop to the foreground box."),
+    "refine": (
+        _words("none", "guided", "matting"),
+        "`guided` makes the mask follow the picture's edges; `matting` also looks "
+        "for hair and fur beside them and takes up to a second more. Left out: guided for "
+        "cutout, none for mask, guided for composite.",
+    ),
+    "threshold": (
+        {"type": "number", "minimum": 0, "maximum": 1},
+        "Makes the mask binary: opaque from this value on.",
+    ),
+    "colours": (
+        _words("estimated", "original", default="estimated"),
+        "`estimated` takes the old background's colour out of partial edges.",
+    ),
+    "bg_fit": (
+        _words("cover", "contain"),
+        "How `bg_image` fills the canvas: `cover` crops it, `contain` shows all of it "
+        "on `bg_color`. Left out: cover.",
+    ),
+    "bg_blur": (
+        TEXT,
+        "For composite: the picture's own background, blurred; the blur's standard deviation "
+        f"in percent of the longer side, {BLUR_PERCENT[0]:g}% to {BLUR_PERCENT[1]:g}%, as `2%`.",
+    ),
+    "crop_margin": (
+        TEXT,
+        "With crop: room around the subject. One, two or four values (top, right, bottom, left), "
+        f"each up to {MARGINS['px']}px or {MARGINS['%']}% of the subject's side, as `10%`. "
+        "Left out: 0px.",
+    ),
+    "scale": (
+        TEXT | {"default": "original"},
+        "How much of the canvas the subject fills: `original`, or "
+        f"{SCALE_PERCENT[0]:g}% to {SCALE_PERCENT[1]:g}%.",
+    ),
+    "position": (
+        TEXT,
+        "Where the subject stands: `original`, `center`, or how much of the free room is left of "
+        "it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, else original.",
+    ),
+    "shadow": (
+        _words("none", "drop", default="none"),
+        "`drop`: a soft shadow behind the subject. Not for mask.",
+    ),
+    "shadow_opacity": (
+        {"type": "integer", "minimum": 1, "maximum": 100},
+        "With shadow=drop: how dark it is, in percent. Left out: 50.",
+    ),
+}
+"""The options by name: JSON schema and description."""
+
+FILES = {
+    "file": ("image_file", "The picture."),
+    "bg_image": ("bg_image_file", "For composite: a second picture, the background."),
+}
+"""File fields of the form: an alternative name for each, and its description."""
+
+
+def read_word(
+    options: Mapping[str, str],
+    name: str,
+    default: str | None = None,
+    accepted: tuple[str, ...] = (),
+    *,
+    when: str = "",
+) -> str:
+    """Read an option whose value is one of several words. Raises InvalidParameter.
+
+    A missing option is `default`, else the first word of OPTIONS. `accepted` restricts the words
+    for this request.
+    """
+    words = accepted or tuple(OPTIONS[name][0]["enum"])
+    value = options.get(name, default or words[0])
+    if value not in words:
+        listed = ", ".join(words)
+        raise InvalidParameter(f"{name} must be one of {listed}{when}", limit=listed)
+    return value
+
+
+Colour = tuple[int, int, int, int]
+"""Red, green, blue and alpha, 0 to 255."""
+
+_HEX = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})")
+
+
+def read_colour(text: str) -> Colour | None:
+    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`."""
+    name = text.strip().lower()
+    if name == "transparent":
+        return (0, 0, 0, 0)
+    if name not in colormap and not _HEX.fullmatch(name):
+        return None
+    red, green, blue, alpha = (*getrgb(name), 255)[:4]
+    return (red, green, blue, alpha)
+
 
 _NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,3})?", re.ASCII)
-_ORIGINAL = "original"
 
 Length = tuple[float, str]
 """A number and its unit, `px` or `%` of the subject's own side."""
@@ -66,48 +185,42 @@ def read_scene(
             raise InvalidParameter(f"{name} needs {wanted}", limit=wanted)
     if "bg_blur" in options and has_background:
         raise InvalidParameter("bg_blur blurs the picture's own background; leave out bg_image")
-    shadow = read_word(options, "shadow")
-    if shadow == "drop" and output == "mask":
+    shadow = read_word(options, "shadow") == "drop"
+    if shadow and output == "mask":
         raise InvalidParameter(
             "shadow=drop needs output=cutout or output=composite", limit="cutout, composite"
         )
-    scale = None
-    if (text := options.get("scale", _ORIGINAL)) != _ORIGINAL:
-        scale = _percent("scale", text, *SCALE_PERCENT, also=_ORIGINAL)
+    scale = options.get("scale", "original")
+    position = options.get("position", "original" if scale == "original" else "center")
     blur = options.get("bg_blur")
-    opacity = options.get("shadow_opacity", str(DEFAULT_SHADOW_OPACITY))
     return Scene(
+        scale=None if scale == "original" else _percent("scale", scale, *SCALE_PERCENT),
         bg_fit=read_word(options, "bg_fit"),
         bg_blur=None if blur is None else _percent("bg_blur", blur, *BLUR_PERCENT),
         margins=_margins(options.get("crop_margin", "0px")),
-        scale=scale,
-        position=_position(options.get("position", _ORIGINAL if scale is None else "center")),
-        shadow=_opacity(opacity) if shadow == "drop" else None,
+        position=None if position == "original" else _position(position),
+        shadow=_opacity(options.get("shadow_opacity", "50")) if shadow else None,
     )
 
 
-def _percent(name: str, text: str, low: float, high: float, *, also: str = "") -> float:
-    limit = f"{low:g}% to {high:g}%"
-    accepted = f"{also} or {limit}" if also else limit
-    value = _amount(text, "%")
+def _percent(name: str, text: str, low: float, high: float) -> float:
+    value, limit = _amount(text, "%"), f"{low:g}% to {high:g}%"
+    if value is not None and low <= value <= high:
+        return value
+    accepted = {"scale": "original or ", "position": "original, center or "}.get(name, "") + limit
     if value is None:
         raise InvalidParameter(
             f"{name} must be {accepted} (in a query, % is written %25)", limit=limit
         )
-    if not low <= value <= high:
-        received = f"{value:g}%"
-        raise InvalidParameter(
-            f"{name} must be {accepted}, received {received}", limit=limit, received=received
-        )
-    return value
+    raise InvalidParameter(
+        f"{name} must be {accepted}, received {value:g}%", limit=limit, received=f"{value:g}%"
+    )
 
 
 def _amount(text: str, unit: str) -> float | None:
     """Return the number before the unit, or None if the text is anything else."""
-    number = text.strip().removesuffix(unit)
-    if number == text.strip() or not _NUMBER.fullmatch(number):
-        return None
-    return float(number)
+    number, found, rest = text.strip().partition(unit)
+    return float(number) if found and not rest and _NUMBER.fullmatch(number) else None
 
 
 def _parts(text: str) -> list[str]:
@@ -128,31 +241,26 @@ def _margins(text: str) -> tuple[Length, Length, Length, Length]:
 
 
 def _margin(text: str) -> Length:
-    limit = f"0px to {MARGIN_PIXELS}px, 0% to {MARGIN_PERCENT}%"
-    for unit, most in (("px", MARGIN_PIXELS), ("%", MARGIN_PERCENT)):
-        value = _amount(text, unit)
-        if value is None or (unit == "px" and value != int(value)):
-            continue
-        if value > most:
-            received = f"{value:g}{unit}"
-            raise InvalidParameter(
-                f"crop_margin is at most {MARGIN_PIXELS}px or {MARGIN_PERCENT}% of the subject "
-                f"a side, received {received}",
-                limit=limit,
-                received=received,
-            )
-        return value, unit
-    raise InvalidParameter(
-        f"crop_margin must be whole pixels or percent of the subject: {limit} "
-        "(in a query, % is written %25)",
-        limit=limit,
-    )
+    limit = f"0px to {MARGINS['px']}px, 0% to {MARGINS['%']}%"
+    unit = "px" if text.endswith("px") else "%"
+    value = _amount(text, unit)
+    if value is None or (unit == "px" and not value.is_integer()):
+        raise InvalidParameter(
+            f"crop_margin must be whole pixels or percent of the subject: {limit} "
+            "(in a query, % is written %25)",
+            limit=limit,
+        )
+    if value > MARGINS[unit]:
+        raise InvalidParameter(
+            f"crop_margin is at most {MARGINS['px']}px or {MARGINS['%']}% of the subject "
+            f"a side, received {value:g}{unit}",
+            limit=limit,
+            received=f"{value:g}{unit}",
+        )
+    return value, unit
 
 
-def _position(text: str) -> tuple[float, float] | None:
-    """Read the position; returns None if the subject stays in place."""
-    if text == _ORIGINAL:
-        return None
+def _position(text: str) -> tuple[float, float]:
     parts = ["50%"] if text == "center" else _parts(text)
     if len(parts) not in (1, 2):
         raise InvalidParameter(
@@ -160,23 +268,19 @@ def _position(text: str) -> tuple[float, float] | None:
             "(from the left, from the top), 0% to 100% each",
             limit="1 or 2 values",
         )
-    values = [_percent("position", part, 0, 100, also="original, center") for part in parts]
+    values = [_percent("position", part, 0, 100) for part in parts]
     return values[0], values[-1]
 
 
 def _opacity(text: str) -> float:
-    low, high = SHADOW_OPACITY
+    limit = "1 to 100"
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise InvalidParameter(
-            f"shadow_opacity must be a whole number from {low} to {high}", limit=f"{low} to {high}"
-        )
-    if not low <= int(text) <= high:
-        raise InvalidParameter(
-            f"shadow_opacity must be from {low} to {high}, received {int(text)}",
-            limit=f"{low} to {high}",
-            received=int(text),
-        )
-    return int(text) / 100
+        raise InvalidParameter(f"shadow_opacity must be a whole number from {limit}", limit=limit)
+    percent = int(text)
+    if not 1 <= percent <= 100:
+        message = f"shadow_opacity must be from {limit}, received {percent}"
+        raise InvalidParameter(message, limit=limit, received=percent)
+    return percent / 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,19 +347,24 @@ def read_options(
     output = read_word(options, "output")
     # JPEG has no alpha and blurs a mask's edge, so only a composite may be a JPEG.
     formats = tuple(MEDIA_TYPES) if output == "composite" else ("png", "webp")
-    preferred = preferred_format or "png"
-    if preferred not in formats:
-        preferred = "png"
-    file_format = read_word(
-        options, "format", default=preferred, accepted=formats, when=f"for output={output}"
-    )
-    colour = _colour(options.get("bg_color"), output)
+    preferred = preferred_format if preferred_format in formats else "png"
+    file_format = read_word(options, "format", preferred, formats, when=f" for output={output}")
+    if "bg_color" in options and output != "composite":
+        raise InvalidParameter("bg_color needs output=composite", limit="composite")
+    colour = read_colour(options.get("bg_color", "white"))
+    if colour is None:
+        raise InvalidParameter(
+            "bg_color must be #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS colour name "
+            "(in a query, # is written %23)",
+            limit="#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name",
+        )
     if file_format == "jpg" and colour[3] < 255:
         raise InvalidParameter(
             "bg_color is translucent, which format=jpg cannot hold; use format=png or format=webp",
             limit="png, webp",
         )
-    crop = read_word(options, "crop", default="false", accepted=("true", "false")) == "true"
+    crop = read_word(options, "crop", "false", ("true", "false")) == "true"
+    threshold = options.get("threshold")
     return SegmentRequest(
         body=body,
         background=background,
@@ -264,17 +373,15 @@ def read_options(
         size=read_word(options, "size"),
         bg_color=colour,
         crop=crop,
-        refine=read_word(options, "refine", default=DEFAULT_REFINE[output]),
-        threshold=_threshold(options.get("threshold")),
+        refine=read_word(options, "refine", "none" if output == "mask" else "guided"),
+        threshold=None if threshold is None else _threshold(threshold),
         colours=read_word(options, "colours"),
         scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
         labels=labels,
     )
 
 
-def _threshold(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _threshold(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -286,21 +393,6 @@ def _threshold(text: str | None) -> float | None:
     return value
 
 
-def _colour(text: str | None, output: str) -> Colour:
-    if text is None:
-        return (255, 255, 255, 255)
-    if output != "composite":
-        raise InvalidParameter("bg_color needs output=composite", limit="composite")
-    colour = read_colour(text)
-    if colour is None:
-        raise InvalidParameter(
-            "bg_color must be #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS colour name "
-            "(in a query, # is written %23)",
-            limit="#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name",
-        )
-    return colour
-
-
 class SegmentSettings(BaseModel):
     """Settings of the task; each variable is PADDLEPOOL_ and the field's name in capitals."""
 
@@ -309,21 +401,19 @@ class SegmentSettings(BaseModel):
     )
 
 
-INPUTS = (TensorSpec("image", STRINGS, (1,)), TensorSpec("bg_image", STRINGS, (1,)))
-OUTPUTS = (
-    TensorSpec("image", STRINGS, (1,)),
-    TensorSpec("size", "int32", (2,)),
-    TensorSpec("foreground_box", "int32", (4,)),
-    TensorSpec("confidence", "float32", (1,)),
-)
 MAX_CHARACTERS = 1_024
 """Maximum characters of a parameter, the same as for a form."""
 
 
 def tensors(settings: Settings) -> TaskTensors:
     return TaskTensors(
-        inputs=INPUTS,
-        outputs=OUTPUTS,
+        inputs=(TensorSpec("image", STRINGS, (1,)), TensorSpec("bg_image", STRINGS, (1,))),
+        outputs=(
+            TensorSpec("image", STRINGS, (1,)),
+            TensorSpec("size", "int32", (2,)),
+            TensorSpec("foreground_box", "int32", (4,)),
+            TensorSpec("confidence", "float32", (1,)),
+        ),
         parameters=(*OPTIONS, "model"),
         read=_read,
         write=_write,
@@ -338,20 +428,19 @@ def _read(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
     for name, file in files.items():
         if not file:
             raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
-    options = {name: _text(name, parameters[name]) for name in OPTIONS if name in parameters}
+    options = {}  # the texts that a query would contain
+    for name in OPTIONS:
+        if (value := parameters.get(name)) is None:
+            continue
+        options[name] = text = str(value).lower() if isinstance(value, bool) else str(value)
+        if len(text) > MAX_CHARACTERS:
+            raise InvalidParameter(
+                f"{name} has {len(text)} characters, the limit is {MAX_CHARACTERS}"
+            )
     return read_options(files["image"], options, background=files.get("bg_image"))
 
 
-def _text(name: str, value: str | int | float | bool) -> str:
-    """Convert a parameter to the text that a query would contain."""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    if len(text) > MAX_CHARACTERS:
-        raise InvalidParameter(f"{name} has {len(text)} characters, the limit is {MAX_CHARACTERS}")
-    return text
-
-
-def _write(result: SegmentResult, parameters: Mapping[str, Any]) -> Tensors:
-    del parameters
+def _write(result: SegmentResult, _: Mapping[str, Any]) -> Tensors:
     box = result.box
     return {
         "image": strings_of([result.image], (1,)),

@@ -16,8 +16,15 @@ from app.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, read_upload
 from app.settings.server import Settings
-from app.tasks.segment.options import FILES, MEDIA_TYPES, OPTIONS
-from app.tasks.segment.request import ForegroundBox, SegmentResult, SegmentSettings, read_options
+from app.tasks.segment.request import (
+    FILES,
+    MEDIA_TYPES,
+    OPTIONS,
+    ForegroundBox,
+    SegmentResult,
+    SegmentSettings,
+    read_options,
+)
 
 EXAMPLE = {
     "width": 512,

@@ -6,6 +6,7 @@ seconds that each stage took.
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import cv2
@@ -30,7 +31,6 @@ from app.tasks.segment.framing import (
 )
 from app.tasks.segment.guided import guided_alpha
 from app.tasks.segment.matting import matted_alpha
-from app.tasks.segment.options import SIZE_PIXELS
 
 Result = tuple[Mapping[str, Any], Tensors]
 
@@ -38,7 +38,7 @@ Result = tuple[Mapping[str, Any], Tensors]
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Decode `body` into the picture's memory and make the network's input from it.
 
-    meta: limits, network {size, mean, std} and the options.
+    meta: limits, network {size, mean, std}, most_pixels of the result or None, and the options.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -46,8 +46,8 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     # The network sees the whole picture, and its transparency as white.
     whole = pixels = decode(arrays["body"].tobytes(), limits)
     decoded = time.perf_counter()
-    if (most := SIZE_PIXELS.get(meta["size"])) is not None:
-        pixels = _shrink(pixels, most)
+    if meta["most_pixels"] is not None:
+        pixels = _shrink(pixels, meta["most_pixels"])
     height, width, channels = pixels.shape
     # Reject now, before the network runs.
     if meta["labels"] and height * width > limits.png_pixels:
@@ -102,7 +102,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     return {
         "width": result.shape[1],
         "height": result.shape[0],
-        "box": [subject.top, subject.left, subject.width, subject.height],
+        "box": asdict(subject),
         "confidence": matte.confidence(mask),
         "seconds": {"postprocess": composed - started, "encode": done - composed},
     }, arrays

@@ -1,7 +1,6 @@
 """The declaration of this task."""
 
-from app.tasks.segment.parameters import mask_agreement
-from app.tasks.segment.pipeline import SegmentPipeline
+from app.tasks.segment.pipeline import SegmentPipeline, mask_agreement
 from app.tasks.segment.request import SegmentSettings, tensors
 from app.tasks.segment.router import build_router
 from app.tasks.task import Task, offline

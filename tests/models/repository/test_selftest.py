@@ -14,7 +14,7 @@ from app.contracts.resources import processor
 from app.contracts.tensors import Array, TensorSpec
 from app.models.repository.config import Budget, InstanceGroup
 from app.models.repository.selftest import SelfTest, read_selftest
-from app.tasks.segment.parameters import mask_agreement
+from app.tasks.segment.pipeline import mask_agreement
 
 INPUTS = (TensorSpec("x", "float32", (-1, 2)),)
 BOXES = TensorSpec("boxes", "int64", (-1, 4))

@@ -54,10 +54,10 @@ ASKED = {"limits": {"pixels": 100}, "network": {"size": 4}, "labels": True}
 INPUT = np.zeros((1, 3, 4, 4), np.float32)
 FILE, LABELS = np.zeros(9, np.uint8), np.zeros(30, np.uint8)
 OPENED = {"shape": [5, 6, 3], "pixels": 30, "seconds": {"decode": 0.1, "preprocess": 0.1}}
-RENDERED = {
+RENDERED: dict[str, Any] = {
     "width": 6,
     "height": 5,
-    "box": [0, 0, 6, 5],
+    "box": {"top": 0, "left": 0, "height": 5, "width": 6},
     "confidence": 0.5,
     "seconds": {"postprocess": 0.1, "encode": 0.1},
 }
@@ -85,8 +85,8 @@ GOOD: dict[Check, tuple[dict[str, object], dict[str, Array]]] = {
         (check_background, {"pixels": 101}, {}),
         (check_rendered, {"width": True}, {}),
         (check_rendered, {"width": 10**6}, {}),
-        (check_rendered, {"box": ["x"] * 4}, {}),
-        (check_rendered, {"box": [0]}, {}),
+        (check_rendered, {"box": dict.fromkeys(RENDERED["box"], "x")}, {}),
+        (check_rendered, {"box": {"top": 0}}, {}),
         (check_rendered, {"confidence": "x"}, {}),
         (check_rendered, {"seconds": {"zzlabel": 1.0, "encode": 1.0}}, {}),
         (check_rendered, {}, {"image": FILE[:0]}),

@@ -21,9 +21,8 @@ from app.contracts.errors import (
 )
 from app.contracts.tensors import Array, TensorSpec
 from app.tasks.segment import matte
-from app.tasks.segment.options import SIZE_PIXELS
 from app.tasks.segment.pipeline import SegmentPipeline
-from app.tasks.segment.request import read_options
+from app.tasks.segment.request import SIZE_PIXELS, read_options
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures

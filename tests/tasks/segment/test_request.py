@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from app.contracts.errors import InvalidParameter
-from app.tasks.segment.options import read_colour
-from app.tasks.segment.request import Scene, SegmentRequest, read_options
+from app.tasks.segment.request import Scene, SegmentRequest, read_colour, read_options
 from app.tasks.segment.router import read_accept
 
 COMPOSITE = {"output": "composite"}

@@ -12,8 +12,7 @@ import pytest
 
 from app.service.api.pages import STATIC
 from app.service.api.services import LARGE_BYTES
-from app.tasks.segment.options import FILES, OPTIONS
-from app.tasks.segment.request import Scene, SegmentRequest
+from app.tasks.segment.request import FILES, OPTIONS, Scene, SegmentRequest
 from paddlepool_client import SegmentOptions, Source
 from tests.doors.fakes import PICTURE, Doors, shared_doors
 from tests.service.api.fakes import RecordingExecutor, assert_problem
