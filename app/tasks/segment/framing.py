@@ -5,6 +5,7 @@ The canvas may extend beyond the picture on any side. All lengths are in whole p
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import cv2
@@ -124,16 +125,15 @@ def sampled(
     width: int,
     *,
     scale: tuple[float, float],
-    left: float = 0.0,
-    top: float = 0.0,
+    corner: tuple[float, float] = (0.0, 0.0),
 ) -> NDArray[Any]:
     """Enlarge a reduced plane to full size, and return the given `rows`, `width` pixels wide.
 
-    `scale` is the width and height of a full-size pixel, in pixels of the reduced plane. `left` and
-    `top` are the position of column 0 and row 0 on the full-size plane. The result equals a part of
-    the whole enlarged plane; beyond the plane, its edges repeat.
+    `scale` is the width and height of a full-size pixel, in pixels of the reduced plane. `corner`
+    is the position of column 0 and row 0 on the full-size plane. The result equals a part of the
+    whole enlarged plane; beyond the plane, its edges repeat.
     """
-    across, down = scale
+    (across, down), (left, top) = scale, corner
     shift_x, shift_y = (left + 0.5) * across - 0.5, (top + rows.start + 0.5) * down - 0.5
     return cv2.warpAffine(
         plane,
@@ -153,15 +153,17 @@ def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Ti
     Yields each tile twice: as slices of blocks, and as slices of pixels. Pixels at the right and
     bottom that fill no block belong to the last one.
     """
-    rows, columns = height // step, width // step
 
-    def pixels(blocks: slice, count: int, length: int) -> slice:
-        return slice(blocks.start * step, length if blocks.stop == count else blocks.stop * step)
+    def cut(length: int) -> list[tuple[slice, slice]]:
+        count = length // step
+        stops = [(at, min(count, at + side)) for at in range(0, count, side)]
+        return [
+            (slice(at, stop), slice(at * step, length if stop == count else stop * step))
+            for at, stop in stops
+        ]
 
-    for top in range(0, rows, side):
-        for left in range(0, columns, side):
-            tall, wide = slice(top, min(rows, top + side)), slice(left, min(columns, left + side))
-            yield (tall, wide), (pixels(tall, rows, height), pixels(wide, columns, width))
+    for (tall, high), (wide, across) in product(cut(height), cut(width)):
+        yield (tall, wide), (high, across)
 
 
 def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:

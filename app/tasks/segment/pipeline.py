@@ -176,7 +176,7 @@ class SegmentPipeline:
         parameters = read_parameters(info)
         for stage, check in CHECKS.items():
             codecs.pool.expect(f"{STAGES}:{stage}", check)
-        self._network = parameters.model_dump()
+        self._network = parameters.model_dump(exclude={"output"})
         self._codecs = codecs
         self._limits = asdict(codecs.limits)
         self._input_name = info.inputs[0].name

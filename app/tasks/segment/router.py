@@ -14,7 +14,7 @@ from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
 from app.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
-from app.service.api.uploads import RAW_CONTENT, read_upload
+from app.service.api.uploads import FORM, RAW_CONTENT, read_upload
 from app.settings.server import Settings
 from app.tasks.segment.request import (
     FILES,
@@ -37,7 +37,8 @@ EXAMPLE = {
     "model": "u2netp@2",
     "predictor": "onednn",
 }
-_FORMATS = {"image/png": "png", "image/webp": "webp", "image/jpeg": "jpg"}
+_FORMATS = {kind: name for name, kind in MEDIA_TYPES.items()}
+_BINARY = {"type": "string", "format": "binary"}
 _JSON = "application/json"
 MAX_RANGES = 32
 
@@ -59,6 +60,10 @@ class SegmentReply(BaseModel):
 
 
 def build_router(settings: Settings) -> APIRouter:
+    parameters = [
+        {"name": name, "in": "query", "required": False, "schema": kind, "description": text}
+        for name, (kind, text) in {**OPTIONS, **_ROUTING_SCHEMAS}.items()
+    ]
     router = APIRouter(tags=["segment"], route_class=TaskRoute)
     router.add_api_route(
         "/segment",
@@ -72,18 +77,12 @@ def build_router(settings: Settings) -> APIRouter:
             200: {
                 "description": "The picture, or JSON when `Accept` asks for it.",
                 "content": {
-                    **{
-                        kind: {"schema": {"type": "string", "format": "binary"}}
-                        for kind in MEDIA_TYPES.values()
-                    },
-                    "application/json": {
-                        "schema": SegmentReply.model_json_schema(),
-                        "example": EXAMPLE,
-                    },
+                    **{kind: {"schema": _BINARY} for kind in MEDIA_TYPES.values()},
+                    _JSON: {"schema": SegmentReply.model_json_schema(), "example": EXAMPLE},
                 },
             }
         },
-        openapi_extra={"parameters": _parameters(), "requestBody": _request_body()},
+        openapi_extra={"parameters": parameters, "requestBody": _request_body()},
     )
     return router
 
@@ -103,10 +102,13 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     )
     as_json, preferred = read_accept(request.headers.get("accept", ""))
     payload = read_options(body, given, background=background, preferred_format=preferred)
+    timeout = given.get("timeout_ms", "0")
+    if not (timeout.isascii() and timeout.isdecimal() and len(timeout) <= 9):
+        raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
     routing = Routing.model_construct(
         model=given.get("model"),
         predictor=given.get("predictor"),
-        timeout_ms=_integer(given.get("timeout_ms")),
+        timeout_ms=int(timeout) if "timeout_ms" in given else None,
     )
     answer = await services.dataplane.run("segment", payload, **routing.options(settings))
     result: SegmentResult = answer.value
@@ -136,23 +138,9 @@ def _document(answer: Answer) -> bytes:
 
 
 def result_headers(result: SegmentResult) -> dict[str, str]:
-    return {
-        "X-Width": str(result.width),
-        "X-Height": str(result.height),
-        "X-Foreground-Top": str(result.box.top),
-        "X-Foreground-Left": str(result.box.left),
-        "X-Foreground-Width": str(result.box.width),
-        "X-Foreground-Height": str(result.box.height),
-        "Vary": "Accept",
-    }
-
-
-def _integer(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
-    return int(text)
+    box = {f"X-Foreground-{side.title()}": str(at) for side, at in asdict(result.box).items()}
+    size = {"X-Width": str(result.width), "X-Height": str(result.height)}
+    return size | box | {"Vary": "Accept"}
 
 
 _ROUTING_SCHEMAS: dict[str, tuple[Mapping[str, Any], str]] = {
@@ -162,14 +150,6 @@ _ROUTING_SCHEMAS: dict[str, tuple[Mapping[str, Any], str]] = {
 }
 
 
-def _parameters() -> list[dict[str, Any]]:
-    declared = {**OPTIONS, **_ROUTING_SCHEMAS}
-    return [
-        {"name": name, "in": "query", "required": False, "schema": schema, "description": text}
-        for name, (schema, text) in declared.items()
-    ]
-
-
 def _request_body() -> dict[str, Any]:
     """Describe only the files, not the parameters, which may also be fields of the form.
 
@@ -177,11 +157,7 @@ def _request_body() -> dict[str, Any]:
     offer each of them twice.
     """
     pictures = {
-        name: {
-            "type": "string",
-            "format": "binary",
-            "description": f"{text.removesuffix('.')}; or `{other}`.",
-        }
+        name: {**_BINARY, "description": f"{text.removesuffix('.')}; or `{other}`."}
         for name, (other, text) in FILES.items()
     }
     form = {
@@ -195,10 +171,7 @@ def _request_body() -> dict[str, Any]:
         "required": True,
         "description": "The picture, in a form or as the body, also with a type of `image/*`. Each "
         "parameter may be a field of the form instead.",
-        "content": {
-            "multipart/form-data": {"schema": form},
-            **RAW_CONTENT,
-        },
+        "content": {FORM: {"schema": form}, **RAW_CONTENT},
     }
 
 
@@ -208,23 +181,19 @@ def read_accept(header: str) -> tuple[bool, str | None]:
     Types with equal q-values are preferred in their order. A header with other types only is
     ignored.
     """
-    best_format: tuple[float, str] | None = None
-    json_quality = open_quality = 0.0
+    preferred = None
+    json_quality = format_quality = open_quality = 0.0
     for part in header.lower().split(",")[:MAX_RANGES]:
         kind, _, parameters = part.partition(";")
         kind, quality = kind.strip(), _quality(parameters)
-        if kind in _FORMATS:
-            if quality > (best_format[0] if best_format else 0.0):
-                best_format = (quality, _FORMATS[kind])
+        if kind in _FORMATS and quality > format_quality:
+            preferred, format_quality = _FORMATS[kind], quality
         elif kind == _JSON:
             json_quality = max(json_quality, quality)
         elif kind in ("*/*", "image/*"):
             open_quality = max(open_quality, quality)
-    picture_quality = max(best_format[0] if best_format else 0.0, open_quality)
-    return (
-        json_quality > 0.0 and json_quality >= picture_quality,
-        best_format[1] if best_format and best_format[0] >= open_quality else None,
-    )
+    as_json = json_quality > 0.0 and json_quality >= max(format_quality, open_quality)
+    return as_json, preferred if format_quality >= open_quality else None
 
 
 def _quality(parameters: str) -> float:

@@ -4,6 +4,7 @@ Each function is a Handler (`app.engine.process.worker`). Those that serve a req
 seconds that each stage took.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +20,6 @@ from app.tasks.codecs.encode import check_output, encode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Floats, Pixels, read_pixels, write_pixels
 from app.tasks.segment import matte
-from app.tasks.segment.backdrop import Bands, blurred, drop_shadow, fitted, flat, reduced, stacked
 from app.tasks.segment.foreground import foreground_colours
 from app.tasks.segment.framing import (
     Area,
@@ -42,12 +42,10 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
-    network = meta["network"]
     # The network sees the whole picture, and its transparency as white.
-    whole = pixels = decode(arrays["body"].tobytes(), limits)
+    whole = decode(arrays["body"].tobytes(), limits)
     decoded = time.perf_counter()
-    if meta["most_pixels"] is not None:
-        pixels = _shrink(pixels, meta["most_pixels"])
+    pixels = _shrink(whole, meta["most_pixels"] or math.inf)
     height, width, channels = pixels.shape
     # Reject now, before the network runs.
     if meta["labels"] and height * width > limits.png_pixels:
@@ -58,9 +56,7 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
             received=height * width,
         )
     check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
-    tensor = matte.network_input(
-        matte.over_white(whole), network["size"], network["mean"], network["std"]
-    )
+    tensor = matte.network_input(matte.over_white(whole), **meta["network"])
     if _needs_pixels(meta, channels):
         write_pixels(descriptors[0], pixels)
     done = time.perf_counter()
@@ -80,7 +76,7 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
     picture = decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"]))
     height, width = meta["shape"][:2]
     pixels = picture.shape[0] * picture.shape[1]
-    picture = reduced(picture, height=height, width=width)
+    picture = matte.reduced(picture, height=height, width=width)
     write_pixels(descriptors[0], picture)
     seconds = time.perf_counter() - started
     return {"shape": list(picture.shape), "pixels": pixels, "seconds": seconds}, {}
@@ -120,8 +116,8 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
     alpha = matted_alpha(pixels, mask)
     matte.box_of(alpha)
     encode(matte.cutout(foreground_colours(pixels, alpha), alpha), format="png")
-    ground = flat(matte.WHITE, 64)
-    encode(stacked(pixels, matte.plain_alpha(mask, 64, 64), ground=ground), format="jpg")
+    ground = matte.flat(matte.WHITE, 64)
+    encode(matte.stacked(pixels, matte.plain_alpha(mask, 64, 64), ground=ground), format="jpg")
     encode(alpha, format="png")
     return {}, {}
 
@@ -141,7 +137,7 @@ def _pixels(meta: Mapping[str, Any], descriptor: int) -> Pixels:
     return np.broadcast_to(np.uint8(0), (height, width, channels))
 
 
-def _shrink(pixels: Pixels, most: int) -> Pixels:
+def _shrink(pixels: Pixels, most: float) -> Pixels:
     height, width = pixels.shape[:2]
     scale = (most / (height * width)) ** 0.5
     if scale >= 1.0:
@@ -177,70 +173,48 @@ def _compose(
     scene = meta["scene"]
     alpha = _alpha(pixels, matte.normalise(mask), meta)
     subject = matte.box_of(alpha)
-    canvas, place, around = Area(0, 0, *alpha.shape), None, None
+    canvas, place, moved = Area(0, 0, *alpha.shape), subject, False
     if subject.width:
         if meta["crop"]:
             canvas = canvas_of(subject, scene["margins"])
             _check(canvas, meta)
         place = place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
-        if scene["scale"] is not None or scene["position"] is not None:
-            around = Area(-place.top, -place.left, canvas.height, canvas.width)
-    if place is not None and around is not None:
-        own = alpha[subject.slices]
-        cover = on_canvas(resized_alpha(own, place.height, place.width), around)
-    else:
-        cover = on_canvas(alpha, canvas)
+        moved = scene["scale"] is not None or scene["position"] is not None
+    shown = Area(-place.top, -place.left, canvas.height, canvas.width) if moved else canvas
+    own = alpha[subject.slices]
+    cover = on_canvas(resized_alpha(own, place.height, place.width) if moved else alpha, shown)
     if meta["output"] == "mask":
         return cover, subject
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
-    if place is not None and around is not None:
-        shown = resized_colours(colours[subject.slices], own, place.height, place.width)
-        front = on_canvas(shown, around)
-    else:
-        front = on_canvas(colours, canvas)
+    if moved:
+        colours = resized_colours(colours[subject.slices], own, place.height, place.width)
+    front = on_canvas(colours, shown)
     shade = None
-    if scene["shadow"] is not None and place is not None:
-        shade = drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
+    if scene["shadow"] is not None and subject.width:
+        shade = matte.drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
     if meta["output"] == "cutout" and shade is None:
         return matte.cutout(front, cover), subject
-    ground = _ground(meta, pixels, alpha, canvas, background)
-    return stacked(front, cover, ground=ground, shade=shade), subject
-
-
-def _ground(
-    meta: Mapping[str, Any],
-    picture: Pixels,
-    alpha: Pixels,
-    canvas: Area,
-    background: Pixels | None,
-) -> Bands:
-    """The background: a second picture, the blurred picture, or one colour."""
-    scene = meta["scene"]
-    if background is not None:
-        behind = fitted(
-            background,
-            height=canvas.height,
-            width=canvas.width,
-            fit=scene["bg_fit"],
-            colour=meta["bg_color"],
-        )
-        return behind.__getitem__
-    if scene["bg_blur"] is not None:
-        whole = matte.over_white(picture)
-        return blurred(whole, alpha, percent=scene["bg_blur"], canvas=canvas)
     paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
-    return flat(paint, canvas.width)
+    ground = matte.flat(paint, canvas.width)
+    if background is not None:
+        ground = matte.fitted(
+            background, canvas.height, canvas.width, fit=scene["bg_fit"], colour=paint
+        ).__getitem__
+    elif scene["bg_blur"] is not None:
+        whole = matte.over_white(pixels)
+        ground = matte.blurred(whole, alpha, percent=scene["bg_blur"], canvas=canvas)
+    return matte.stacked(front, cover, ground=ground, shade=shade), subject
 
 
 def _check(canvas: Area, meta: Mapping[str, Any]) -> None:
     limits = PictureLimits(**meta["limits"])
-    pixels, longer = canvas.height * canvas.width, max(canvas.height, canvas.width)
+    width, height = canvas.width, canvas.height
+    pixels, longer = height * width, max(height, width)
     if pixels > limits.pixels or longer > limits.side:
         raise OutputTooLarge(
-            f"the subject with its crop_margin is {canvas.width} x {canvas.height} = {pixels:,} "
+            f"the subject with its crop_margin is {width} x {height} = {pixels:,} "
             f"pixels; the limit is {limits.pixels:,} pixels and {limits.side:,} a side",
             limit=limits.pixels if pixels > limits.pixels else limits.side,
             received=pixels if pixels > limits.pixels else longer,
         )
-    grey = meta["output"] == "mask"
-    check_output(canvas.width, canvas.height, format=meta["format"], grey=grey, limits=limits)
+    check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.tasks.segment.backdrop import blurred, drop_shadow, fitted, flat, over, stacked
 from app.tasks.segment.framing import Area, place_of, resized_alpha, resized_colours
+from app.tasks.segment.matte import blurred, drop_shadow, fitted, flat, over, stacked
 
 SUBJECT = Area(10, 20, 40, 20)  # 20 wide, 40 high, in a picture of 100 x 100
 CANVAS = Area(0, 0, 100, 100)
