@@ -4,11 +4,13 @@ A function that crashes, hangs or runs out of memory costs its own call and its 
 """
 
 import asyncio
+import contextlib
 import logging
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,24 +21,27 @@ from app.contracts.errors import (
     PaddlepoolError,
     WorkerCrashed,
 )
+from app.contracts.ports import Interrupted
 from app.contracts.reasons import OPENING_FAILURES, Restart
 from app.contracts.tensors import Tensors
 from app.engine.awaiting import in_thread
 from app.engine.pool.context import RestartBackoff
 from app.engine.pool.instance import Instance, Run, close_all
 from app.engine.process.answers import Check, Reply
-from app.engine.process.child import Child, ChildDied
+from app.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.process.environment import Limits, malloc_settings
 from app.engine.queue.batcher import Batcher
+from app.engine.queue.job import Job
 from app.engine.queue.shape_queues import NORMAL, URGENT
-from app.tasks.codecs.call import Call, CodecProcess
 from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.picture import PictureStore
+from app.tasks.codecs.picture import PICTURE_LINK, PictureStore
 
 TARGET = "app.tasks.codecs.sandbox:open_sandbox"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
+KILLED_RETRY_SECONDS = 5.0
+"""Seconds after which a client should retry if the machine lacks memory for a picture."""
 
 # By default glibc returns a picture's memory to the system after each step, and gets zeroed pages
 # for the next step. These settings make it keep blocks of up to 32 MiB.
@@ -45,6 +50,125 @@ ENVIRONMENT = malloc_settings(
 )
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call(Job):
+    """A job of one row: a function by name and its arguments.
+
+    `descriptors` are duplicates of the caller's. They are kept until the call is settled, because
+    it may be retried. `blame` is the error to raise if the process dies. `wall_seconds` limits the
+    run itself; time spent waiting for a processor does not count.
+    """
+
+    function: str
+    meta: Mapping[str, Any]
+    wall_seconds: float
+    blame: type[PaddlepoolError]
+    descriptors: list[int] = field(default_factory=list)
+    interrupted: bool = False
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+class CodecProcess(ChildWorker):
+    """A child process that runs calls: an `app.contracts.ports.Worker`."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self._call: Call | None = None
+        self._wall = 0.0
+
+    def put(self, call: Call, /) -> None:
+        self._child.put(call.inputs)
+
+    def send(self, call: Call, /) -> None:
+        """Send the call. Raises WorkerCrashed, or DeadlineExceeded if the call is settled."""
+        if call.future.done():  # the call's descriptors are closed, or will be at once
+            raise DeadlineExceeded("the deadline passed before a codec process was free")
+        request = {"function": call.function, "meta": call.meta}
+        try:
+            self._child.send(request, descriptors=call.descriptors)
+        except ChildDied as died:
+            raise self._blamed(died) from None
+        self._call = call
+
+    def expect(self, *, timeout: float) -> None:
+        if self._call is not None:
+            self._wall = min(self._call.wall_seconds, timeout)
+        self._child.expect(timeout=self._wall, patience=timeout - self._wall)
+
+    def poll_reply(self) -> int | None:
+        """Read the reply; return the size of request and reply in bytes, or None until it arrives.
+
+        If the function raised an error, this method raises the same error, and the process
+        continues. After any other failure, it raises
+        - the call's `blame` if the process died, ran out of memory or exceeded a time limit;
+        - DeadlineExceeded if the deadline passed before the wall limit, or if other processes used
+          the processors meanwhile;
+        - Interrupted if the system or another program killed or stopped the process, for example
+          when the machine lacked memory: the call is not at fault, and may be retried;
+        - Overloaded if that happens to the same call again;
+        - WorkerCrashed for a corrupt answer.
+        """
+        try:
+            size = self._child.poll_reply()
+        except ChildDied as died:
+            raise self._blamed(died) from None
+        except WorkerCrashed:  # the sandbox raises it when memory runs out
+            raise self._blamed(ChildDied(Restart.MEMORY, None)) from None
+        except PaddlepoolError:
+            self._end_call()
+            raise
+        if size is not None:
+            self._end_call()
+        return size
+
+    def fetch(self) -> Reply:
+        return self._child.fetch()
+
+    def _blamed(self, died: ChildDied) -> Exception:
+        self._failure = died.reason
+        call, self._call = self._call, None
+        if call is None:
+            return WorkerCrashed(f"the codec process ended ({died.reason})")
+        if isinstance(died, ChildTimeout):
+            if self._wall < call.wall_seconds or died.starved:
+                return DeadlineExceeded("the deadline passed while a picture was open")
+            limit = call.wall_seconds
+            return call.blame(f"the picture took longer than the limit of {limit:g} s", limit=limit)
+        if died.reason in (Restart.KILLED, Restart.STOPPED):
+            if not call.interrupted:
+                call.interrupted = True
+                return Interrupted()
+            message = "the system killed two processes that worked on the picture"
+            return Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
+        if died.reason is Restart.MEMORY:
+            return call.blame("the picture needs more memory than the limit for one picture")
+        if died.reason is Restart.TIMEOUT:
+            return call.blame("the picture took longer than the limit for its size")
+        blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
+        return blame("the process that worked on the picture died")
+
+    def _end_call(self) -> None:
+        """Kill a process that keeps a picture open, because it would hold the picture's memory.
+
+        Raises WorkerCrashed.
+        """
+        self._call = None
+        if any(link == PICTURE_LINK for link in self._open_files()):
+            self._failure = Restart.CORRUPT
+            self._child.kill()
+            raise WorkerCrashed("the process that worked on the picture died")
+
+    def _open_files(self) -> Iterator[str]:
+        directory = f"/proc/{self.pid}/fd"
+        with contextlib.suppress(OSError):
+            for descriptor in os.listdir(directory):  # noqa: PTH208  pathlib takes 3 times as long
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    yield os.readlink(f"{directory}/{descriptor}")  # noqa: PTH115
 
 
 @dataclass(eq=False, kw_only=True)
@@ -63,13 +187,13 @@ class CodecPool:
     memory_bytes: int = MEMORY_LIMIT
     on_restart: Callable[[Restart], None] = lambda _: None
 
+    checks: dict[str, Check] = field(default_factory=dict, init=False)
+    """Checks of the answers, by function. A process with a rejected answer is killed."""
+    held: tuple[str, ...] = field(default=(), init=False)
+    """Names of those MEASURES of confinement that are in force in the processes."""
+
     def __post_init__(self) -> None:
-        self._limits = Limits(
-            address_space=self.memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
-        )
-        self._held: tuple[str, ...] | None = None
         self._backoff = RestartBackoff(time.monotonic)
-        self._checks: dict[str, Check] = {}
         self._batcher = Batcher(
             max_rows=1,
             max_delay=0.0,
@@ -83,7 +207,7 @@ class CodecPool:
         self._instances = [
             Instance(
                 name=f"codec {number}",
-                open_worker=self._open,
+                open_worker=lambda _: in_thread("codec opening", self._open),
                 batcher=self._batcher,
                 lost=self._lost,
                 request_of=lambda batch: cast(Call, batch.jobs[0]),
@@ -141,7 +265,8 @@ class CodecPool:
         )
         call.future.add_done_callback(lambda _: call.close())
         try:
-            call.hold(descriptors)
+            for original in descriptors:
+                call.descriptors.append(os.dup(original))
             self._batcher.submit(call)
         except DeadlineExceeded as late:
             call.fail(late)
@@ -150,50 +275,42 @@ class CodecPool:
             raise
         return call.future
 
-    def expect(self, function: str, check: Check) -> None:
-        """Check each answer of `function` with `check`; kill the process if one is rejected."""
-        self._checks[function] = check
-
     def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-        if (check := self._checks.get(asked["function"])) is not None:
+        if (check := self.checks.get(asked["function"])) is not None:
             check(asked["meta"], meta, arrays)
 
     @property
     def live(self) -> int:
         return self._batcher.live
 
-    @property
-    def held(self) -> tuple[str, ...]:
-        """Names of those MEASURES of confinement that are in force in the processes."""
-        return self._held or ()
-
     async def close(self) -> None:
         """Fail the queued calls, and return when every process has ended."""
         self._batcher.close(Overloaded("the server is stopping"))
         await close_all(self._instances)
 
-    async def _open(self, _: bool) -> CodecProcess:
-        return await in_thread("codec opening", self._opened)
-
-    def _opened(self) -> CodecProcess:
-        try:
-            child = Child(
-                TARGET, {}, limits=self._limits, start_timeout=START_SECONDS, check=self._check
-            )
-        except (ChildDied, PaddlepoolError) as error:
-            raise WorkerCrashed(f"a codec process did not start: {error}") from error
-        process = CodecProcess(child)
-        if self._held is None and (missing := [m for m in MEASURES if m not in child.held]):
-            log.warning("codec processes are not confined by %s", " nor by ".join(missing))
-        self._held = child.held
-        try:
-            for failure in process.warm_up(self.warm_ups, timeout=START_SECONDS):
-                # Not fatal: the first real call reports the same error to its caller.
-                log.error("a warm-up failed in a codec process", exc_info=failure)
-        except BaseException:
-            process.close()
-            raise
-        return process
+    def _open(self) -> CodecProcess:
+        limits = Limits(
+            address_space=self.memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
+        )
+        with contextlib.ExitStack() as opening:
+            try:
+                child = Child(
+                    TARGET, {}, limits=limits, start_timeout=START_SECONDS, check=self._check
+                )
+                opening.callback(child.close)
+                for function in self.warm_ups:
+                    try:
+                        child.call({"function": function, "meta": {}}, timeout=START_SECONDS)
+                    except PaddlepoolError:
+                        # Not fatal: the first real call reports the same error to its caller.
+                        log.exception("a warm-up failed in a codec process")
+            except (ChildDied, PaddlepoolError) as error:
+                raise WorkerCrashed(f"a codec process did not start: {error}") from error
+            if not self.held and (missing := [m for m in MEASURES if m not in child.held]):
+                log.warning("codec processes are not confined by %s", " nor by ".join(missing))
+            self.held = child.held
+            opening.pop_all()
+        return CodecProcess(child)
 
     def _lost(self, reason: Restart) -> float:
         """Seconds to wait before a lost process is replaced.

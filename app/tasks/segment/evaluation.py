@@ -1,9 +1,10 @@
 """Supports offline commands: sample pictures, and a model's quality on known masks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -16,7 +17,7 @@ from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment import matte
-from app.tasks.segment.pipeline import Parameters, mask_agreement, mask_output, read_parameters
+from app.tasks.segment.pipeline import mask_agreement, mask_output, read_parameters
 
 BETA_SQUARED = 0.3
 """Weight of recall in F, the field's convention since Achanta et al. 2009."""
@@ -66,10 +67,6 @@ def measure(predictions: Iterable[Floats], truths: Iterable[Pixels]) -> MaskScor
     )
 
 
-def nothing(picture: Pixels) -> Floats:
-    return np.zeros(picture.shape[:2], np.float32)
-
-
 def centred_ellipse(picture: Pixels) -> Floats:
     """An ellipse whose axes are 0.6 of the picture's sides; foreground is 1."""
     height, width = picture.shape[:2]
@@ -83,23 +80,17 @@ def grabcut(picture: Pixels) -> Floats:
     """Run five rounds of OpenCV's GrabCut from a centred box with a margin of 15 % on each side."""
     height, width = picture.shape[:2]
     left, top = round(0.15 * width), round(0.15 * height)
+    box = (left, top, width - 2 * left, height - 2 * top)
+    colours = np.ascontiguousarray(picture[..., ::-1])
     labels = np.zeros((height, width), np.uint8)
-    background, foreground = np.zeros((1, 65)), np.zeros((1, 65))
     cv2.setRNGSeed(0)
-    cv2.grabCut(
-        np.ascontiguousarray(picture[..., ::-1]),
-        labels,
-        (left, top, width - 2 * left, height - 2 * top),
-        background,
-        foreground,
-        5,
-        cv2.GC_INIT_WITH_RECT,
-    )
+    models = np.zeros((1, 65)), np.zeros((1, 65))
+    cv2.grabCut(colours, labels, box, *models, 5, cv2.GC_INIT_WITH_RECT)
     return np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).astype(np.float32)
 
 
 BASELINES: dict[str, Callable[[Pixels], Floats]] = {
-    "all-zero mask": nothing,
+    "all-zero mask": lambda picture: np.zeros(picture.shape[:2], np.float32),
     "centred ellipse": centred_ellipse,
     "GrabCut from a centred box": grabcut,
 }
@@ -115,8 +106,7 @@ PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
 Array = TypeVar("Array", Pixels, Floats)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """A picture (H, W, 3) and its expected mask (H, W), both uint8."""
 
     name: str
@@ -128,21 +118,28 @@ class SegmentQuality:
     """Measures a model on pictures with known masks. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
-        self._parameters = read_parameters(info)
-        self._input = info.inputs[0].name
-        self._output = mask_output(info, self._parameters).name
-        self._pairs = _validation_pairs(source.data / "sod_train", source.limit)
+        self._info = info
+        self._output = mask_output(info, read_parameters(info)).name
+        root = source.data / "sod_train"
+        files = sorted((folder(root / "images")).glob("*.jpg"), key=attrgetter("stem"))
+        if not files:
+            raise ConfigError(f"{root / 'images'} contains no .jpg")
+        self._pairs = [
+            Pair(pair.name, _sized(pair.picture), _sized(pair.mask))
+            for pair in _pairs(files[::VALIDATION_EVERY][: source.limit], root / "masks")
+        ]
         golden = source.data / "u2net_golden"
-        self._golden = _golden_pairs(golden, source.limit) if golden.is_dir() else []
+        self._golden: list[Pair] = []
+        if golden.is_dir():
+            files = sorted(file for file in folder(golden / "images").iterdir() if file.is_file())
+            self._golden = list(_pairs(files[: source.limit], golden / "masks"))
 
     def measure(self, bench: Bench) -> Findings:
-        tables = [self._validation(bench)]
-        if not self._golden:
-            return Findings(
-                tables=tuple(tables),
-                notes=("NOT MEASURED: the official masks (u2net_golden) are not among the data",),
-            )
-        return Findings(tables=(*tables, self._official(bench)))
+        validation = self._validation(bench)
+        if self._golden:
+            return Findings(tables=(validation, self._official(bench)))
+        note = "NOT MEASURED: the official masks (u2net_golden) are not among the data"
+        return Findings(tables=(validation,), notes=(note,))
 
     def _validation(self, bench: Bench) -> Table:
         raw = [_sized(mask) for mask in self._masks(self._pairs, bench, "validation pairs")]
@@ -180,10 +177,7 @@ class SegmentQuality:
         )
 
     def _masks(self, pairs: Sequence[Pair], bench: Bench, what: str) -> list[Floats]:
-        jobs: list[Tensors] = [
-            {self._input: _network_input(pair.picture, self._parameters)} for pair in pairs
-        ]
-        outputs = bench.run(jobs, what=what)
+        outputs = bench.run([_tensors(self._info, pair.picture) for pair in pairs], what=what)
         return [np.asarray(output[self._output], np.float32)[0, 0] for output in outputs]
 
 
@@ -194,26 +188,9 @@ def _row(
     return name, (quality.pictures, quality.mae, quality.max_f, quality.iou)
 
 
-def _validation_pairs(root: Path, limit: int | None) -> list[Pair]:
-    names = sorted(path.stem for path in folder(root / "images").glob("*.jpg"))
-    if not names:
-        raise ConfigError(f"{root / 'images'} contains no .jpg")
-    return [
-        Pair(
-            name,
-            _sized(_picture(root / "images" / f"{name}.jpg")),
-            _sized(_picture(root / "masks" / f"{name}.png")[..., 0]),
-        )
-        for name in names[::VALIDATION_EVERY][:limit]
-    ]
-
-
-def _golden_pairs(root: Path, limit: int | None) -> list[Pair]:
-    files = sorted(path for path in folder(root / "images").iterdir() if path.is_file())
-    return [
-        Pair(path.name, _picture(path), _picture(root / "masks" / f"{path.stem}.png")[..., 0])
-        for path in files[:limit]
-    ]
+def _pairs(pictures: Sequence[Path], masks: Path) -> Iterator[Pair]:
+    for file in pictures:
+        yield Pair(file.name, _picture(file), _picture(masks / f"{file.stem}.png")[..., 0])
 
 
 def _picture(path: Path) -> Pixels:
@@ -228,8 +205,11 @@ def _picture(path: Path) -> Pixels:
         raise error.about(str(path)) from None
 
 
-def _network_input(picture: Pixels, wanted: Parameters) -> Floats:
-    return matte.network_input(picture, wanted.size, wanted.mean, wanted.std)
+def _tensors(info: ServedModelInfo, picture: Pixels) -> Tensors:
+    """The network's input for a picture, as in serving."""
+    wanted = read_parameters(info)
+    tensor = matte.network_input(picture, wanted.size, wanted.mean, wanted.std)
+    return {info.inputs[0].name: tensor}
 
 
 def _sized(array: Array) -> Array:
@@ -245,16 +225,12 @@ class MaskComparison:
     least_agreement = 0.9  # masks of a picture without an object may differ much
 
     def __init__(self, info: ServedModelInfo) -> None:
-        self._parameters = read_parameters(info)
-        self._input = info.inputs[0].name
+        self._info = info
         self.agreement = mask_agreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
         """One sample per picture. Raises ConfigError, and InputError for a wrong picture."""
-        return [
-            (file.name, {self._input: _network_input(_picture(file), self._parameters)})
-            for file in files
-        ]
+        return [(file.name, _tensors(self._info, _picture(file))) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
         """No samples: every picture takes the same time, so the self-test's input is enough."""

@@ -174,8 +174,7 @@ class SegmentPipeline:
     def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
         """Raises ConfigError if the tensors or parameters do not fit the task."""
         parameters = read_parameters(info)
-        for stage, check in CHECKS.items():
-            codecs.pool.expect(f"{STAGES}:{stage}", check)
+        codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
         self._network = parameters.model_dump(exclude={"output"})
         self._codecs = codecs
         self._limits = asdict(codecs.limits)

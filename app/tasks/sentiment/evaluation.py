@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,14 +78,13 @@ BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。�
 """From the benchmark published with Paddle's BERT deployment; its label is sad."""
 
 
-@dataclass(frozen=True, slots=True)
-class Posts:
-    """Texts, the class number of each, and which of them also occur among the training posts."""
+class Posts(NamedTuple):
+    """Texts, the class number of each, and which of them do not occur among the training posts."""
 
     name: str
-    texts: tuple[str, ...]
-    truth: np.ndarray[tuple[int], np.dtype[np.int64]]
-    seen: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    texts: Sequence[str]
+    truth: Ints
+    fresh: NDArray[np.bool_]
 
 
 class SentimentQuality:
@@ -94,13 +94,40 @@ class SentimentQuality:
         self._parameters = read_parameters(info)
         self._output = info.outputs[0].name
         self._tokenizer = open_tokenizer(info, self._parameters)
-        root = source.data / "smp2020_ewect"
-        self._splits = [self._split(root, split, source.limit) for split in SPLITS]
-        self._smoke = [self._sentences(path, source.limit) for path in source.smoke]
+        root, limit = source.data / "smp2020_ewect", source.limit
+        self._splits = []
+        for split in SPLITS:
+            rows = read_jsonl(root / f"{split}_eval.jsonl", keys=("content", "label"))[:limit]
+            training = read_jsonl(root / f"{split}_train.jsonl", keys=("content",))
+            known = {text_key(row["content"]) for row in training}
+            self._splits.append(self._posts(f"{split}_eval", rows, "content", known))
+        self._smoke = []
+        for path in source.smoke:
+            rows = read_jsonl(path, keys=("text", "label"))[:limit]
+            self._smoke.append(self._posts(f"{path.stem} sentences", rows, "text", set()))
+
+    def _posts(
+        self, name: str, rows: Sequence[Mapping[str, str]], key: str, known: set[str]
+    ) -> Posts:
+        labels = self._parameters.labels
+        if unknown := sorted({row["label"] for row in rows} - set(labels)):
+            raise ConfigError(f"{name} has the label {unknown[0]!r}, the model {', '.join(labels)}")
+        return Posts(
+            name,
+            [row[key] for row in rows],
+            np.array([labels.index(row["label"]) for row in rows], np.int64),
+            np.array([text_key(row[key]) not in known for row in rows], np.bool_),
+        )
 
     def measure(self, bench: Bench) -> Findings:
         labels = self._parameters.labels
-        judged = [row for posts in self._splits for row in self._judge(posts, bench)]
+        judged: list[tuple[str, Quality]] = []
+        for name, texts, truth, fresh in self._splits:
+            found = self._scores(texts, bench, name)
+            judged.append((name, measure(found, truth, labels=labels)))
+            if fresh.any():
+                without = f"{name} without posts of {name.replace('eval', 'train')}"
+                judged.append((without, measure(found[fresh], truth[fresh], labels=labels)))
         tables = [
             Table(
                 key="eval",
@@ -115,51 +142,40 @@ class SentimentQuality:
                 rows=tuple((n, tuple(q.f1[label] for label in labels)) for n, q in judged),
             ),
         ]
-        notes = ["NOT MEASURED: the smoke sentences are not here (--smoke names their file)"]
-        if self._smoke:
-            smoke, notes = self._smoke_right(bench)
-            tables.append(smoke)
+        rows, notes = [], []
+        for name, texts, truth, _ in self._smoke:
+            found = self._scores(texts, bench, name)
+            guesses = found.argmax(axis=1)
+            wrong = np.flatnonzero(guesses != truth).tolist()
+            rows.append((name, (len(guesses), len(guesses) - len(wrong))))
+            notes += [
+                f"{labels[truth[n]]} taken for {labels[guesses[n]]} ({found[n].max():.2f}): "
+                f"{texts[n]}"
+                for n in wrong
+            ]
+        if rows:
+            tables.append(
+                Table(
+                    key="smoke",
+                    title="Everyday sentences of our own (training/emotion)",
+                    columns=("sentences", "right"),
+                    rows=tuple(rows),
+                )
+            )
+        else:
+            notes.append(
+                "NOT MEASURED: the smoke sentences are not here (--smoke names their file)"
+            )
         scores = self._scores([BENCHMARK], bench, "benchmark sentence")[0]
         tables.append(
             Table(
                 key="benchmark_sentence",
                 title=f"The published benchmark's sentence, which is sad: 「{BENCHMARK}」",
                 columns=labels,
-                rows=(("scores", tuple(float(score) for score in scores)),),
+                rows=(("scores", tuple(scores.tolist())),),
             )
         )
         return Findings(tables=tuple(tables), notes=tuple(notes))
-
-    def _judge(self, posts: Posts, bench: Bench) -> list[tuple[str, Quality]]:
-        labels = self._parameters.labels
-        found = self._scores(posts.texts, bench, posts.name)
-        judged = [(posts.name, measure(found, posts.truth, labels=labels))]
-        fresh = ~posts.seen
-        if fresh.any():
-            name = f"{posts.name} without posts of {posts.name.replace('eval', 'train')}"
-            judged.append((name, measure(found[fresh], posts.truth[fresh], labels=labels)))
-        return judged
-
-    def _smoke_right(self, bench: Bench) -> tuple[Table, list[str]]:
-        labels = self._parameters.labels
-        rows, notes = [], []
-        for posts in self._smoke:
-            found = self._scores(posts.texts, bench, posts.name)
-            guesses = found.argmax(axis=1)
-            wrong = np.flatnonzero(guesses != posts.truth)
-            rows.append((posts.name, (len(guesses), len(guesses) - len(wrong))))
-            notes += [
-                f"{labels[posts.truth[n]]} taken for {labels[guesses[n]]} ({found[n].max():.2f}): "
-                f"{posts.texts[n]}"
-                for n in wrong
-            ]
-        table = Table(
-            key="smoke",
-            title="Everyday sentences of our own (training/emotion)",
-            columns=("sentences", "right"),
-            rows=tuple(rows),
-        )
-        return table, notes
 
     def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
         """Scores [texts, labels], computed as in serving."""
@@ -169,30 +185,6 @@ class SentimentQuality:
         outputs = bench.run(jobs, what=what)
         logits = np.concatenate([output[self._output] for output in outputs])
         return np.array([softmax(row) for row in logits.tolist()])
-
-    def _split(self, root: Path, split: str, limit: int | None) -> Posts:
-        rows = read_jsonl(root / f"{split}_eval.jsonl", keys=("content", "label"))[:limit]
-        training = read_jsonl(root / f"{split}_train.jsonl", keys=("content",))
-        known = {text_key(row["content"]) for row in training}
-        return self._posts(f"{split}_eval", rows, "content", known)
-
-    def _sentences(self, path: Path, limit: int | None) -> Posts:
-        rows = read_jsonl(path, keys=("text", "label"))[:limit]
-        return self._posts(f"{path.stem} sentences", rows, "text", set())
-
-    def _posts(
-        self, name: str, rows: Sequence[Mapping[str, str]], key: str, known: set[str]
-    ) -> Posts:
-        labels = self._parameters.labels
-        unknown = sorted({row["label"] for row in rows} - set(labels))
-        if unknown:
-            raise ConfigError(f"{name} has the label {unknown[0]!r}, the model {', '.join(labels)}")
-        return Posts(
-            name,
-            tuple(row[key] for row in rows),
-            np.array([labels.index(row["label"]) for row in rows], np.int64),
-            np.array([text_key(row[key]) in known for row in rows], np.bool_),
-        )
 
 
 SENTENCE = "今天加班到很晚才回家，楼下的小店居然还亮着灯，老板笑着问我要不要来一碗热汤面。"

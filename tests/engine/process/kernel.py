@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.process.confinement import MEASURES
-from app.tasks.codecs.call import CodecProcess
-from app.tasks.codecs.pool import CodecPool
+from app.tasks.codecs.pool import CodecPool, CodecProcess
 
 LANDLOCK_CREATE_RULESET, ASK_VERSION = 444, 1
 

@@ -40,7 +40,7 @@ def test_an_answer_that_is_refused_costs_the_process(loop: Loop) -> None:
         SegmentPipeline(INFO, codecs=Codecs(pool=pool, pictures=PictureStore(budget=1 << 30)))
         expected: list[str] = []
         for stage in CHECKS:
-            pool.expect(f"{__name__}:lie", pool.it._checks[f"{STAGES}:{stage}"])
+            pool.it.checks[f"{__name__}:lie"] = pool.it.checks[f"{STAGES}:{stage}"]
             call = pool.submit(f"{__name__}:lie", {"answer": {}}, deadline=time.monotonic() + 60)
             with pytest.raises(WorkerCrashed):
                 call.result(timeout=60)
