@@ -82,23 +82,14 @@ def _png(pixels: Pixels) -> Pixels:
     deflated by ISA-L, in bands that stay in the processor's cache.
     """
     height, width = pixels.shape[:2]
-    channels = pixels.shape[2] if pixels.ndim == 3 else 1
-    header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
+    rows = pixels.reshape(height, -1)
+    length = rows.shape[1]
+    header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[length // width], 0, 0, 0)
     chunks = [SIGNATURE, *_chunk(b"IHDR", header)]
-    for data in _deflated(pixels.reshape(height, width * channels)):
-        chunks += _chunk(b"IDAT", data)
-    chunks += _chunk(b"IEND", b"")
-    return np.frombuffer(b"".join(chunks), np.uint8)
-
-
-def _deflated(rows: Pixels) -> list[bytes]:
-    """The zlib stream of the filtered rows (H, bytes of a row), in pieces."""
-    height, length = rows.shape
     step = max(1, BAND_BYTES // length)
     band = np.empty((min(step, height), 1 + length), np.uint8)
     band[:, 0] = ABOVE
     deflater = isal_zlib.compressobj(LEVEL)
-    pieces = []
     for top in range(0, height, step):
         bottom = min(height, top + step)
         filtered = band[: bottom - top]
@@ -107,9 +98,11 @@ def _deflated(rows: Pixels) -> list[bytes]:
         else:  # the format defines the row above the first as zeros
             filtered[0, 1:] = rows[0]
             np.subtract(rows[1:bottom], rows[: bottom - 1], out=filtered[1:, 1:])
-        pieces.append(deflater.compress(filtered))
-    pieces.append(deflater.flush())
-    return [piece for piece in pieces if piece]
+        if data := deflater.compress(filtered):
+            chunks += _chunk(b"IDAT", data)
+    chunks += _chunk(b"IDAT", deflater.flush())
+    chunks += _chunk(b"IEND", b"")
+    return np.frombuffer(b"".join(chunks), np.uint8)
 
 
 def _chunk(kind: bytes, data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -1,5 +1,6 @@
 """Limits on uploaded and encoded pictures."""
 
+import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,15 +32,15 @@ class PictureLimits:
     """Limits on uploaded pictures, and on the pixels of a colour PNG in a reply.
 
     A PNG of more than 25 MP could exceed 100 MB. `seconds` is the processor time allowed for a
-    picture of the maximum size; a smaller picture gets less. If `formats` is empty, every format
-    that can be decoded is accepted.
+    picture of the maximum size, 0 for any time; a smaller picture gets less. If `formats` is empty,
+    every format that can be decoded is accepted.
     """
 
     pixels: int = 50_000_000
     side: int = 16_384
     scans: int = 100
     png_pixels: int = 25_000_000
-    seconds: float | None = None
+    seconds: float = 0.0
     formats: tuple[str, ...] = ()
 
 
@@ -68,9 +69,6 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
     A native decoder cannot be interrupted in any other way.
     """
-    if limits.seconds is None:
-        yield
-        return
     signal.setitimer(signal.ITIMER_PROF, LEAST_SHARE * limits.seconds)
     try:
         yield
@@ -80,8 +78,6 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
     """Extend the time limit to the time that a picture of `pixels` pixels may take."""
-    if limits.seconds is None:
-        return
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds
     left, _ = signal.getitimer(signal.ITIMER_PROF)
     signal.setitimer(signal.ITIMER_PROF, left + more)
@@ -154,17 +150,11 @@ def _name(body: bytes) -> str:
     if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
         return "WebP"
     if body[4:8] == b"ftyp":
-        return _box_brand(body)
+        brands = body[8 : min(64, max(16, int.from_bytes(body[:4], "big")))]
+        if re.search(rb"avi[fs]", brands):
+            return "AVIF"
+        return "HEIC" if re.search(rb"hei[cxm]|hevc|mif1|msf1", brands) else "ISO media"
     head = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if head.startswith((b"<svg", b"<?xml", b"<!--", b"<!doctype svg")) and b"<svg" in body[:4096]:
         return "SVG"
     return ""
-
-
-def _box_brand(body: bytes) -> str:
-    brands = body[8 : min(64, max(16, int.from_bytes(body[:4], "big")))]
-    if b"avif" in brands or b"avis" in brands:
-        return "AVIF"
-    if any(brand in brands for brand in (b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1")):
-        return "HEIC"
-    return "ISO media"
