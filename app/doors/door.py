@@ -19,7 +19,7 @@ from app.service.api.services import Services, ServicesDep, run_off_loop
 from app.service.api.v2.models import check_server
 from app.settings.server import Settings
 from app.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings
-from app.tasks.sentiment.texts import SentimentSettings
+from app.tasks.sentiment.pipeline import SentimentSettings
 
 JSON = "application/json"
 T = TypeVar("T")

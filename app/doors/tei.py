@@ -16,8 +16,8 @@ from app.doors.door import JSON, Door, add_health, refused, text_bytes
 from app.service.api.problems import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import Services, ServicesDep
+from app.tasks.sentiment.pipeline import SentimentSettings, WholeTexts
 from app.tasks.sentiment.router import classify
-from app.tasks.sentiment.texts import SentimentSettings, WholeTexts
 
 _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
 _TEXT = {"type": "string", "minLength": 1}

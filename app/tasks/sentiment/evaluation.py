@@ -15,6 +15,8 @@ from app.contracts.ports import ServedModelInfo
 from app.contracts.tensors import Tensors
 from app.evidence.quality.ports import Bench, Findings, Source, Table, read_jsonl
 from app.tasks.sentiment.pipeline import (
+    SentimentSettings,
+    check_texts,
     label_agreement,
     open_tokenizer,
     read_parameters,
@@ -22,7 +24,6 @@ from app.tasks.sentiment.pipeline import (
     tensors_of,
     tokenise,
 )
-from app.tasks.sentiment.texts import SentimentSettings, check_texts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -3,6 +3,9 @@
 Each text is padded to the smallest length bucket that holds it; texts of one bucket share jobs.
 Padding every text to the maximum would cost up to 20 times the work, and arbitrary lengths would
 make oneDNN's memory grow without end.
+
+Texts are checked before the tokenizer sees a character: it would read a long text whole before
+truncating it, and 3.4 million characters take 23 s. No message repeats any part of a text.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -32,12 +36,75 @@ from app.contracts.errors import (
     Overloaded,
     TextEmpty,
     TextTooLong,
+    TooManyInputs,
 )
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
-from app.contracts.tensors import STRINGS, Array, TaskTensors, Tensors, TensorSpec, strings_of
+from app.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from app.models.repository.config import parse_parameters
-from app.settings.server import Settings
-from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, WholeTexts, check_texts
+from app.settings.server import KIB, Bytes, Settings
+
+# White space, control characters, and what Unicode calls default-ignorable (zero-width spaces and
+# joiners, BOM, bidi marks, fillers, variation selectors, tags), plus the blank braille pattern.
+_INVISIBLE = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
+)
+
+# Half of a surrogate pair: JSON can represent it, UTF-8 and the tokenizer cannot.
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+MAX_TOP_K = 1_000
+"""Largest `top_k` in every request format; a model with fewer labels returns all of them."""
+
+
+class SentimentSettings(BaseModel):
+    """Settings of the task; each variable is PADDLEPOOL_ and the field's name in capitals."""
+
+    sentiment_max_bytes: Bytes = Field(
+        256 * KIB, description="Maximum request body of /sentiment, in bytes."
+    )
+    text_max_characters: int = Field(
+        2_000, ge=1, le=1_000_000, description="Maximum characters of one text, before tokenising."
+    )
+    text_max_inputs: int = Field(
+        32, ge=1, le=1_024, description="Maximum texts in one request to /sentiment."
+    )
+
+
+class WholeTexts(tuple[str, ...]):
+    """Texts that must be read whole: a text that the model would truncate is rejected."""
+
+
+def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
+    """Raises TooManyInputs, TextTooLong, TextEmpty, and InvalidParameter for a lone surrogate."""
+    if len(texts) > limits.text_max_inputs:
+        raise TooManyInputs(
+            f"{len(texts)} texts in one request; the limit is {limits.text_max_inputs}",
+            limit=limits.text_max_inputs,
+            received=len(texts),
+        )
+    if not texts:
+        raise TextEmpty("the request holds no text; at least 1 is expected", limit=1, received=0)
+    most = limits.text_max_characters
+    for position, text in enumerate(texts, 1):
+        name = f"text {position} of {len(texts)}"
+        if len(text) > most:
+            raise TextTooLong(
+                f"{name} has {len(text)} characters; the limit is {most}",
+                limit=most,
+                received=len(text),
+            )
+        if _SURROGATE.search(text):
+            raise InvalidParameter(
+                f"{name} contains a lone surrogate, which is not a character; expected Unicode text"
+            )
+        if _INVISIBLE.fullmatch(text):
+            raise TextEmpty(
+                f"{name} has {len(text)} characters and none of them is visible", received=len(text)
+            )
+
 
 MODEL_INPUTS = ("attention_mask", "input_ids")
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -135,33 +202,39 @@ def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
 def tokenise(
     texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
 ) -> tuple[Tokenised, ...]:
-    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens."""
+    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
+
+    Raises TextEmpty, and TextTooLong if one of WholeTexts would be truncated.
+    """
     markers = tokenizer.num_special_tokens_to_add(False)
     # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
-    encodings = tokenizer.encode_batch_fast(list(texts))
     tokenised = []
-    for position, encoding in enumerate(encodings, 1):
-        ids = encoding.ids
+    for position, encoding in enumerate(tokenizer.encode_batch_fast(list(texts)), 1):
+        ids, name = encoding.ids, f"text {position} of {len(texts)}"
         tokens = len(ids)
         if tokens <= markers:
             received = len(texts[position - 1])
             raise TextEmpty(
-                f"text {position} of {len(texts)} has {received} characters, and the model can "
-                "read none of them",
+                f"{name} has {received} characters, and the model can read none of them",
                 received=received,
             )
+        truncated = bool(encoding.overflowing)
+        if truncated and isinstance(texts, WholeTexts):
+            raise TextTooLong(
+                f"{name} has more than {lengths[-1]} tokens, which is all the model reads, "
+                "and truncation is not allowed",
+                limit=lengths[-1],
+            )
         bucket = lengths[bisect_left(lengths, tokens)]
-        tokenised.append(Tokenised(ids, tokens, bucket, bool(encoding.overflowing)))
+        tokenised.append(Tokenised(ids, tokens, bucket, truncated))
     return tuple(tokenised)
 
 
 def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
     """Texts of one bucket as int64 [texts, bucket] tensors."""
     input_ids = np.array([[*text.ids, *[pad_id] * text.padding] for text in texts], np.int64)
-    attention_mask = np.zeros(input_ids.shape, np.int64)
-    for row, text in enumerate(texts):
-        attention_mask[row, : text.tokens] = 1
-    return {"input_ids": input_ids, "attention_mask": attention_mask}
+    read = np.arange(input_ids.shape[1]) < [[text.tokens] for text in texts]
+    return {"input_ids": input_ids, "attention_mask": read.astype(np.int64)}
 
 
 class Score(NamedTuple):
@@ -286,17 +359,12 @@ class SentimentPipeline:
             raise DeadlineExceeded("the deadline passed before the text was tokenised")
         begin = time.perf_counter()
         tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)
-        if isinstance(texts, WholeTexts):
-            for position, text in enumerate(tokenised, 1):
-                if text.truncated:
-                    raise TextTooLong(
-                        f"text {position} of {len(texts)} has more than {self._lengths[-1]} "
-                        "tokens, which is all the model reads, and truncation is not allowed",
-                        limit=self._lengths[-1],
-                    )
-        members = _members(tokenised, max_rows=self._max_rows)
-        jobs = [tensors_of([tokenised[n] for n in each], pad_id=self._pad_id) for each in members]
-        order = [position for each in members for position in each]  # of the texts, row by row
+        order = sorted(range(len(texts)), key=lambda position: tokenised[position].bucket)
+        jobs, most = [], self._max_rows
+        for _, alike in groupby([tokenised[n] for n in order], key=attrgetter("bucket")):
+            rows = list(alike)
+            for start in range(0, len(rows), most):
+                jobs.append(tensors_of(rows[start : start + most], pad_id=self._pad_id))
         return Prepared(
             jobs=tuple(jobs),
             state=(tokenised, order),
@@ -304,33 +372,17 @@ class SentimentPipeline:
         )
 
 
-def _members(texts: Sequence[Tokenised], *, max_rows: int) -> list[list[int]]:
-    """Positions of the texts in each job: at most `max_rows` texts, all of one bucket."""
-    buckets: dict[int, list[int]] = {}
-    for position, text in enumerate(texts):
-        buckets.setdefault(text.bucket, []).append(position)
-    return [
-        positions[start : start + max_rows]
-        for _, positions in sorted(buckets.items())
-        for start in range(0, len(positions), max_rows)
-    ]
-
-
-INPUTS = (TensorSpec("text", STRINGS, (-1,)),)
-OUTPUTS = (
-    TensorSpec("labels", STRINGS, (-1, -1)),
-    TensorSpec("labels_zh", STRINGS, (-1, -1)),
-    TensorSpec("scores", "float32", (-1, -1)),
-    TensorSpec("tokens", "int32", (-1,)),
-    TensorSpec("truncated", "bool", (-1,)),
-)
-
-
 def tensors(settings: Settings) -> TaskTensors:
     own = settings.of(SentimentSettings)
     return TaskTensors(
-        inputs=INPUTS,
-        outputs=OUTPUTS,
+        inputs=(TensorSpec("text", STRINGS, (-1,)),),
+        outputs=(
+            TensorSpec("labels", STRINGS, (-1, -1)),
+            TensorSpec("labels_zh", STRINGS, (-1, -1)),
+            TensorSpec("scores", "float32", (-1, -1)),
+            TensorSpec("tokens", "int32", (-1,)),
+            TensorSpec("truncated", "bool", (-1,)),
+        ),
         parameters=("top_k", "model"),
         read=partial(_read, limits=own),
         write=_write,
@@ -345,30 +397,25 @@ def _read(
     top_k = parameters.get("top_k", 1)
     if type(top_k) is not int or not 1 <= top_k <= MAX_TOP_K:
         raise InvalidParameter(f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K)
-    found: list[bytes] = inputs["text"].tolist()
-    texts = [_decoded(text, position) for position, text in enumerate(found, 1)]
+    texts = []
+    for position, text in enumerate(inputs["text"].tolist(), 1):
+        try:
+            texts.append(text.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidParameter(f"text {position} is not UTF-8 at byte {error.start}") from None
     check_texts(texts, limits=limits)
     return texts
-
-
-def _decoded(text: bytes, position: int) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidParameter(f"text {position} is not UTF-8 at byte {error.start}") from None
 
 
 def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensors:
     """All texts have the same number of labels. Chinese names are empty if the model has none."""
     ranked = [result.scores[: parameters.get("top_k")] for result in value]
+    shape = (len(ranked), len(ranked[0]))
+    scores = [score for each in ranked for score in each]
     return {
-        "labels": _strings([[score.label for score in scores] for scores in ranked]),
-        "labels_zh": _strings([[score.label_zh or "" for score in scores] for scores in ranked]),
-        "scores": np.array([[score.score for score in scores] for scores in ranked], np.float32),
+        "labels": strings_of([score.label.encode() for score in scores], shape),
+        "labels_zh": strings_of([(score.label_zh or "").encode() for score in scores], shape),
+        "scores": np.array([score.score for score in scores], np.float32).reshape(shape),
         "tokens": np.array([result.tokens for result in value], np.int32),
         "truncated": np.array([result.truncated for result in value], np.bool_),
     }
-
-
-def _strings(rows: Sequence[Sequence[str]]) -> Array:
-    return strings_of([text.encode() for row in rows for text in row], (len(rows), len(rows[0])))

@@ -13,8 +13,7 @@ from app.engine.dataplane import Answer
 from app.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, answer_headers
 from app.service.api.services import Services, ServicesDep
 from app.settings.server import Settings
-from app.tasks.sentiment.pipeline import TextScores
-from app.tasks.sentiment.texts import MAX_TOP_K, SentimentSettings, check_texts
+from app.tasks.sentiment.pipeline import MAX_TOP_K, SentimentSettings, TextScores, check_texts
 
 
 class _Strict(BaseModel):
@@ -72,16 +71,10 @@ class TextResult(BaseModel):
 
 
 EXAMPLES: dict[str, Example] = {
-    "one": {
-        "summary": "One text",
-        "value": {"text": "今天收到了大学的录取通知书，太开心了！"},
-    },
+    "one": {"summary": "One text", "value": {"text": "今天收到了大学的录取通知书，太开心了！"}},
     "several": {
         "summary": "Several texts, the two best labels of each",
-        "value": {
-            "inputs": ["好难过，想哭", "什么？这也太突然了！"],
-            "parameters": {"top_k": 2},
-        },
+        "value": {"inputs": ["好难过，想哭", "什么？这也太突然了！"], "parameters": {"top_k": 2}},
     },
     "read": {
         "summary": "How much of a text the model read",
@@ -104,8 +97,6 @@ REPLIES = {
     },
 }
 
-Reply = list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult]
-
 
 def build_router(settings: Settings) -> APIRouter:
     router = APIRouter(tags=["sentiment"], route_class=TaskRoute)
@@ -119,7 +110,7 @@ def build_router(settings: Settings) -> APIRouter:
         response_class=Response,
         responses={
             200: {
-                "model": Reply,
+                "model": list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult],
                 "description": "Best label first: a list for a string, a list of them for a list.",
                 "content": {"application/json": {"examples": REPLIES}},
             }
@@ -139,11 +130,11 @@ async def classify_sentiment(
     answer = await classify(services, texts, _in_one_place(routing, asked))
     results: tuple[TextScores, ...] = answer.value
     replies = [_render(result, asked) for result in results]
+    truncated = "true" if any(result.truncated for result in results) else "false"
     return Response(
         orjson.dumps(replies[0] if single else replies),
         media_type="application/json",
-        headers=answer_headers(answer)
-        | {"X-Truncated": "true" if any(result.truncated for result in results) else "false"},
+        headers=answer_headers(answer) | {"X-Truncated": truncated},
     )
 
 
@@ -190,10 +181,9 @@ def _render(result: TextScores, asked: SentimentParameters) -> Any:
         else {"label": label, "label_zh": label_zh, "score": round(score, 7)}
         for label, label_zh, score in result.scores[: asked.top_k]
     ]
-    if not (asked.tokens or asked.truncated):
-        return scores
-    return (
-        {"scores": scores}
-        | ({"tokens": result.tokens} if asked.tokens else {})
-        | ({"truncated": result.truncated} if asked.truncated else {})
-    )
+    reply: dict[str, Any] = {"scores": scores}
+    if asked.tokens:
+        reply["tokens"] = result.tokens
+    if asked.truncated:
+        reply["truncated"] = result.truncated
+    return reply if len(reply) > 1 else scores

@@ -1,8 +1,12 @@
 """The declaration of the task for the server and the offline commands."""
 
-from app.tasks.sentiment.pipeline import SentimentPipeline, label_agreement, tensors
+from app.tasks.sentiment.pipeline import (
+    SentimentPipeline,
+    SentimentSettings,
+    label_agreement,
+    tensors,
+)
 from app.tasks.sentiment.router import build_router
-from app.tasks.sentiment.texts import SentimentSettings
 from app.tasks.task import Task, offline
 
 TASK = Task(

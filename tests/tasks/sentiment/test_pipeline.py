@@ -32,14 +32,16 @@ from app.tasks.sentiment.pipeline import (
     SHORT_CHARACTERS,
     Parameters,
     SentimentPipeline,
+    SentimentSettings,
     TextScores,
+    WholeTexts,
+    check_texts,
     open_tokenizer,
     rank,
     softmax,
     tensors_of,
     tokenise,
 )
-from app.tasks.sentiment.texts import SentimentSettings, WholeTexts, check_texts
 from tests.engine.fakes import calling
 from tests.ran import ROOT
 

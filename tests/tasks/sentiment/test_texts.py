@@ -3,7 +3,7 @@
 import pytest
 
 from app.contracts.errors import TextEmpty, TextTooLong
-from app.tasks.sentiment.texts import SentimentSettings, check_texts
+from app.tasks.sentiment.pipeline import SentimentSettings, check_texts
 
 LIMITS = SentimentSettings()
 
