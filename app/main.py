@@ -41,7 +41,6 @@ from app.tasks.task import (
     Task,
     Workers,
     agreement_of,
-    build_pipeline,
     first_route,
     load_tasks,
     task_of,
@@ -279,7 +278,8 @@ async def _build(
     def build() -> Pipeline | None:
         config = repository.config(info.name)
         metrics.expect_model(info.name, [group.name for group in config.instance_group])
-        return build_pipeline(info, tasks=tasks, workers=workers)
+        task = task_of(info, tasks)
+        return None if task is None else task.build(info, workers)
 
     pipeline = await in_thread(f"{info.name} pipeline", build)
     task = task_of(info, tasks)

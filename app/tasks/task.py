@@ -78,11 +78,7 @@ def offline(name: str) -> Callable[..., Any]:
     Only commands call the returned function: it may load picture decoders, and the server process
     must not.
     """
-
-    def call(*arguments: Any) -> Any:
-        return pkgutil.resolve_name(name)(*arguments)
-
-    return call
+    return lambda *arguments: pkgutil.resolve_name(name)(*arguments)
 
 
 def load_tasks(pipelines: Mapping[str, str] = PIPELINES) -> dict[str, Task]:
@@ -104,14 +100,6 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
             f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}"
         )
     return tasks[info.pipeline]
-
-
-def build_pipeline(
-    info: ServedModelInfo, *, tasks: Mapping[str, Task], workers: Workers
-) -> Pipeline | None:
-    """Build the pipeline that config.toml names, if any. Raises ConfigError if that fails."""
-    task = task_of(info, tasks)
-    return None if task is None else task.build(info, workers)
 
 
 def agreement_of(

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from app.tasks.codecs.picture import Floats, Pixels
-from app.tasks.segment.framing import Tile, tiles
+from app.tasks.segment.matte import Tile, tiles
 
 Plane = TypeVar("Plane", Pixels, Floats)
 

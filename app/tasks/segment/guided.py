@@ -5,13 +5,14 @@ to the full one (He, Sun and Tang, "Guided Image Filtering", 2013; He and Sun, "
 2015, https://arxiv.org/abs/1505.00996).
 """
 
+from itertools import combinations_with_replacement
 from typing import Any
 
 import cv2
 import numpy as np
 
 from app.tasks.codecs.picture import Floats, Pixels
-from app.tasks.segment.framing import Tile, tiles
+from app.tasks.segment.matte import Tile, tiles
 
 WORKING_PIXELS = 120_000
 RADIUS = 0.01
@@ -50,7 +51,8 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     if share is not None:
         unsettled |= share > 0
     alpha = np.zeros((height, width), np.uint8)
-    # In settled areas, the model is the mask's own 0 or 1.
+    # The smoothed linear model: slopes and offset, all in units of 1/255. In settled areas, it is
+    # the mask's own 0 or 1.
     model = np.zeros((rows, columns, 4), np.float32)
     model[..., 3] = full * np.float32(1 / 255)
     area = _around(unsettled, 2 * radius + 2)
@@ -60,10 +62,14 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
             tall.start * step : tall.stop * step, wide.start * step : wide.stop * step, :3
         ]
         size = (wide.stop - wide.start, tall.stop - tall.start)
-        small = cv2.resize(part, size, interpolation=cv2.INTER_AREA)
-        model[area] = _fit(small, stretched[area], radius)
+        small = cv2.resize(part, size, interpolation=cv2.INTER_AREA).astype(np.float32)
+        colours = ColourModel(small / np.float32(255), radius=radius, epsilon=EPSILON)
+        slopes, offset = colours.fit(stretched[area])
+        model[area] = cv2.merge((*slopes, offset)) * np.float32(1 / 255)
     if share is not None:
-        _keep(model, share, target)
+        model *= (np.float32(1) - share)[..., None]
+        # The last stretch turns this into the mask's value again.
+        model[..., 3] += share * (target * np.float32(1 - 2 * LEVELS) + np.float32(LEVELS)) / 255
     # Stretch and scale to 0…255 here: _apply() then only sums over the channels.
     scale = np.float32(255.0 / (1.0 - 2 * LEVELS))
     model *= scale
@@ -134,23 +140,6 @@ def opened(marked: Pixels, side: int) -> Pixels:
     return cv2.morphologyEx(marked, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
 
 
-def _keep(model: Floats, share: Floats, target: Floats) -> None:
-    model *= (np.float32(1) - share)[..., None]
-    # The last stretch turns this into the mask's value again.
-    model[..., 3] += share * (target * np.float32(1 - 2 * LEVELS) + np.float32(LEVELS)) / 255
-
-
-def _fit(small: Pixels, target: Floats, radius: int) -> Floats:
-    """The smoothed linear model (h, w, 4): slopes and offset, all in units of 1/255."""
-    colours = ColourModel(
-        small.astype(np.float32) / np.float32(255.0), radius=radius, epsilon=EPSILON
-    )
-    slopes, offset = colours.fit(target)
-    model: Floats = cv2.merge((*slopes, offset))
-    model *= np.float32(1 / 255.0)
-    return model
-
-
 class ColourModel:
     """Local linear model of a plane by the colours of a picture (h, w, 3) from 0 to 1.
 
@@ -162,15 +151,16 @@ class ColourModel:
         self, picture: Floats, *, radius: int, epsilon: float, digits: type = np.float32
     ) -> None:
         self._window = (2 * radius + 1, 2 * radius + 1)
-        self.colours = red, green, blue = cv2.split(picture)
-        self._means = m_red, m_green, m_blue = [self._mean(plane) for plane in self.colours]
+        self.colours = cv2.split(picture)
+        self._means = [self._mean(plane) for plane in self.colours]
         # Covariance of the colours: symmetric 3 x 3 at each pixel, epsilon on the diagonal.
-        rr = np.maximum(self._mean(red * red) - m_red * m_red, 0) + np.float32(epsilon)
-        gg = np.maximum(self._mean(green * green) - m_green * m_green, 0) + np.float32(epsilon)
-        bb = np.maximum(self._mean(blue * blue) - m_blue * m_blue, 0) + np.float32(epsilon)
-        rg = self._mean(red * green) - m_red * m_green
-        rb = self._mean(red * blue) - m_red * m_blue
-        gb = self._mean(green * blue) - m_green * m_blue
+        rr, rg, rb, gg, gb, bb = (
+            self._mean(one * two) - mean_one * mean_two
+            for (one, mean_one), (two, mean_two) in combinations_with_replacement(
+                zip(self.colours, self._means, strict=True), 2
+            )
+        )
+        rr, gg, bb = (np.maximum(plane, 0) + np.float32(epsilon) for plane in (rr, gg, bb))
         self._inverse = _inverse(*(plane.astype(digits) for plane in (rr, gg, bb, rg, rb, gb)))
 
     def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
@@ -198,10 +188,8 @@ def _inverse(
     i_gg, i_gb, i_bb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg
     # The determinant is not 0: epsilon makes the matrices positive definite.
     share = 1 / (i_rr * rr + i_rg * rg + i_rb * rb)
-
-    def scaled(cofactor: Any) -> Floats:
-        return (cofactor * share).astype(np.float32, copy=False)
-
-    rr_, rg_, rb_ = scaled(i_rr), scaled(i_rg), scaled(i_rb)
-    gg_, gb_, bb_ = scaled(i_gg), scaled(i_gb), scaled(i_bb)
-    return (rr_, rg_, rb_), (rg_, gg_, gb_), (rb_, gb_, bb_)
+    rr, rg, rb, gg, gb, bb = (
+        (cofactor * share).astype(np.float32, copy=False)
+        for cofactor in (i_rr, i_rg, i_rb, i_gg, i_gb, i_bb)
+    )
+    return (rr, rg, rb), (rg, gg, gb), (rb, gb, bb)

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from app.tasks.codecs.picture import Floats, Pixels, bands
-from app.tasks.segment.framing import sampled
+from app.tasks.segment import matte
 from app.tasks.segment.guided import ColourModel, guided_alpha, opened, undecided
 
 SOLVED_PIXELS = 250_000
@@ -55,7 +55,10 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     region = undecided(mask, rows, columns)
     if region is not None:
         change *= np.float32(1) - region
-    _add(alpha, change)
+    change *= np.float32(255)
+    for part in bands(height, width):
+        more = matte.sampled(change, part, width, scale=(columns / width, rows / height))
+        alpha[part] = np.clip(np.rint(alpha[part] + more), 0, 255)
     return alpha
 
 
@@ -126,12 +129,3 @@ def solved(model: ColourModel, start: Floats, band: Pixels, target: Floats) -> F
         before, size = size, float((rest * rest).sum())
         step = rest + np.float32(size / before) * step
     return np.clip(alpha, 0, 1)
-
-
-def _add(alpha: Pixels, change: Floats) -> None:
-    height, width = alpha.shape
-    scale = change.shape[1] / width, change.shape[0] / height
-    levels = change * np.float32(255)
-    for rows in bands(height, width):
-        more = sampled(levels, rows, width, scale=scale)
-        alpha[rows] = np.clip(np.rint(alpha[rows] + more), 0, 255)

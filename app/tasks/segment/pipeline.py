@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -191,19 +192,13 @@ class SegmentPipeline:
         about = "" if payload.background is None else "file"
         asked = meta | {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
         with ExitStack() as held:
-            picture, reply = await self._decode(
-                "open_picture", asked, payload.body, about=about, held=held, deadline=deadline
-            )
+            decode = partial(self._decode, held=held, deadline=deadline)
+            picture, reply = await decode("open_picture", asked, payload.body, about=about)
             stages, pictures = dict(reply.meta["seconds"]), [picture]
             meta["shape"] = reply.meta["shape"]
             if payload.background is not None:
-                picture, second = await self._decode(
-                    "open_background",
-                    meta,
-                    payload.background,
-                    about="bg_image",
-                    held=held,
-                    deadline=deadline,
+                picture, second = await decode(
+                    "open_background", meta, payload.background, about="bg_image"
                 )
                 stages["decode"] += second.meta["seconds"]
                 meta["background"] = second.meta["shape"]

@@ -21,14 +21,6 @@ from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Floats, Pixels, read_pixels, write_pixels
 from app.tasks.segment import matte
 from app.tasks.segment.foreground import foreground_colours
-from app.tasks.segment.framing import (
-    Area,
-    canvas_of,
-    on_canvas,
-    place_of,
-    resized_alpha,
-    resized_colours,
-)
 from app.tasks.segment.guided import guided_alpha
 from app.tasks.segment.matting import matted_alpha
 
@@ -163,7 +155,7 @@ def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
 
 def _compose(
     pixels: Pixels, mask: Floats, meta: Mapping[str, Any], background: Pixels | None
-) -> tuple[Pixels, Area]:
+) -> tuple[Pixels, matte.Area]:
     """Return the result's pixels, and the foreground's place in the picture.
 
     render() keeps no reference to `pixels`, so the picture is freed before the result is encoded.
@@ -173,22 +165,22 @@ def _compose(
     scene = meta["scene"]
     alpha = _alpha(pixels, matte.normalise(mask), meta)
     subject = matte.box_of(alpha)
-    canvas, place, moved = Area(0, 0, *alpha.shape), subject, False
+    part = canvas = matte.Area(0, 0, *alpha.shape)
+    if subject.width and meta["crop"]:
+        canvas = matte.canvas_of(subject, scene["margins"])
+        _check(canvas, meta)
+    size, shown, place = alpha.shape, canvas, subject
     if subject.width:
-        if meta["crop"]:
-            canvas = canvas_of(subject, scene["margins"])
-            _check(canvas, meta)
-        place = place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
-        moved = scene["scale"] is not None or scene["position"] is not None
-    shown = Area(-place.top, -place.left, canvas.height, canvas.width) if moved else canvas
-    own = alpha[subject.slices]
-    cover = on_canvas(resized_alpha(own, place.height, place.width) if moved else alpha, shown)
+        place = matte.place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
+        if scene["scale"] is not None or scene["position"] is not None:
+            part, size = subject, (place.height, place.width)
+            shown = matte.Area(-place.top, -place.left, canvas.height, canvas.width)
+    own = alpha[part.slices]
+    cover = matte.on_canvas(matte.resized_alpha(own, *size), shown)
     if meta["output"] == "mask":
         return cover, subject
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
-    if moved:
-        colours = resized_colours(colours[subject.slices], own, place.height, place.width)
-    front = on_canvas(colours, shown)
+    front = matte.on_canvas(matte.resized_colours(colours[part.slices], own, *size), shown)
     shade = None
     if scene["shadow"] is not None and subject.width:
         shade = matte.drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
@@ -206,7 +198,7 @@ def _compose(
     return matte.stacked(front, cover, ground=ground, shade=shade), subject
 
 
-def _check(canvas: Area, meta: Mapping[str, Any]) -> None:
+def _check(canvas: matte.Area, meta: Mapping[str, Any]) -> None:
     limits = PictureLimits(**meta["limits"])
     width, height = canvas.width, canvas.height
     pixels, longer = height * width, max(height, width)
