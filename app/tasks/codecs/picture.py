@@ -7,6 +7,8 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,41 +38,40 @@ class PictureStore:
         self.budget = budget
         self.held = 0
 
-    def open(self, size: int) -> Picture:
-        """Open a picture of up to `size` bytes; only written pages take memory. Raises OSError.
+    @contextmanager
+    def open(self, size: int) -> Iterator[Picture]:
+        """Hold a picture of up to `size` bytes; only written pages take memory. Raises OSError.
 
         The file is sealed: a compromised process can neither truncate it while others read it nor
         make it grow.
         """
-        descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        picture = Picture(self, os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         try:
             most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-            os.ftruncate(descriptor, size if most == resource.RLIM_INFINITY else min(size, most))
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return Picture(self, descriptor)
+            size = size if most == resource.RLIM_INFINITY else min(size, most)
+            os.ftruncate(picture.descriptor, size)
+            fcntl.fcntl(picture.descriptor, fcntl.F_ADD_SEALS, SEALS)
+            yield picture
+        finally:
+            os.close(picture.descriptor)
+            self.held -= picture.charged
 
 
+@dataclass(slots=True, eq=False)
 class Picture:
-    """The memory of one picture; release() may be called at any time."""
+    """The memory of one picture, and its bytes that count against the budget of `store`."""
 
-    def __init__(self, store: PictureStore, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._store = store
-        self._charged = 0
-        self._open = True
+    store: PictureStore
+    descriptor: int
+    charged: int = 0
 
     def charge(self) -> None:
         """Count the written memory against the store's budget.
 
         Raises Overloaded if it does not fit now, and ResolutionTooHigh if it never fits.
         """
-        if not self._open:
-            return
         size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
-        held, budget = self._store.held, self._store.budget
+        held, budget = self.store.held, self.store.budget
         if size > budget:  # does not fit even into an empty store
             raise ResolutionTooHigh(
                 f"the decoded picture needs {-(-size >> 20)} MiB of memory; the limit, for all "
@@ -85,15 +86,8 @@ class Picture:
                 limit=budget,
                 received=held + size,
             )
-        self._store.held += size
-        self._charged = size
-
-    def release(self) -> None:
-        if not self._open:
-            return
-        self._open = False
-        os.close(self.descriptor)
-        self._store.held -= self._charged
+        self.store.held += size
+        self.charged = size
 
 
 def write_pixels(descriptor: int, pixels: Pixels) -> None:

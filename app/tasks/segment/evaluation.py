@@ -17,7 +17,7 @@ from app.tasks.codecs.decode import decode
 from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Floats, Pixels
 from app.tasks.segment import matte
-from app.tasks.segment.pipeline import mask_agreement, mask_output, read_parameters
+from app.tasks.segment.pipeline import mask_agreement, read_parameters
 
 BETA_SQUARED = 0.3
 """Weight of recall in F, the field's convention since Achanta et al. 2009."""
@@ -119,9 +119,9 @@ class SegmentQuality:
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         self._info = info
-        self._output = mask_output(info, read_parameters(info)).name
+        self._output = read_parameters(info).output
         root = source.data / "sod_train"
-        files = sorted((folder(root / "images")).glob("*.jpg"), key=attrgetter("stem"))
+        files = sorted(folder(root / "images").glob("*.jpg"), key=attrgetter("stem"))
         if not files:
             raise ConfigError(f"{root / 'images'} contains no .jpg")
         self._pairs = [

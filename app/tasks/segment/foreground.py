@@ -174,12 +174,7 @@ def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[
 
 
 def _finished(
-    picture: Pixels,
-    alpha: Pixels,
-    coarse: Sequence[Floats],
-    blocks: Tile,
-    place: Tile,
-    step: int,
+    picture: Pixels, alpha: Pixels, coarse: Sequence[Floats], blocks: Tile, place: Tile, step: int
 ) -> Pixels:
     """The final colours of `place`; the last level is computed for its `blocks` and a margin."""
     rows, columns = coarse[0].shape[:2]

@@ -29,16 +29,8 @@ class Area:
     width: int
 
     @property
-    def bottom(self) -> int:
-        return self.top + self.height
-
-    @property
-    def right(self) -> int:
-        return self.left + self.width
-
-    @property
     def slices(self) -> tuple[slice, slice]:
-        return slice(self.top, self.bottom), slice(self.left, self.right)
+        return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
 
 
 def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
@@ -86,9 +78,9 @@ def place_of(
 
 def on_canvas(plane: Pixels, canvas: Area) -> Pixels:
     """The part of a plane (H, W) or (H, W, C) that the canvas shows; 0 outside the plane."""
-    height, width = plane.shape[:2]
-    top, left = max(0, canvas.top), max(0, canvas.left)
-    inside = plane[top : min(height, canvas.bottom), left : min(width, canvas.right)]
+    rows, columns = canvas.slices
+    top, left = max(0, rows.start), max(0, columns.start)
+    inside = plane[top : rows.stop, left : columns.stop]
     if inside.shape[:2] == (canvas.height, canvas.width):
         return inside
     result = np.zeros((canvas.height, canvas.width, *plane.shape[2:]), np.uint8)

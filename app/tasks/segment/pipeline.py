@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.contracts.caller import CALLER
 from app.contracts.errors import ConfigError, ImageUnreadable, InputError
 from app.contracts.ports import Agreement, Finished, Prepared, ServedModelInfo
-from app.contracts.tensors import Tensors, TensorSpec
+from app.contracts.tensors import Tensors
 from app.engine.process.answers import Reply
 from app.models.repository.config import parse_parameters
 from app.tasks.codecs.picture import Picture
@@ -40,11 +40,14 @@ class Parameters(BaseModel):
     size: int = Field(default=320, ge=16, le=4096)
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
-    output: str | None = None
+    output: str = ""
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
-    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
+    """Read the parameters, with the name of the output that is the mask.
+
+    Raises ConfigError if they are wrong or do not fit the tensors.
+    """
     parameters = parse_parameters(info, Parameters)
     size = parameters.size
     fits = [
@@ -56,31 +59,24 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
             f"{info.name} takes {', '.join(f'{s.name} {s.dtype}{s.shape}' for s in info.inputs)}; "
             f"the segment task feeds one float32 tensor (pictures, 3, {size}, {size})"
         )
-    mask = mask_output(info, parameters)
+    name = parameters.output or info.outputs[0].name
+    mask = next((spec for spec in info.outputs if spec.name == name), None)
+    if mask is None:
+        raise ConfigError(
+            f"{info.name}: parameters.output is {name!r}, the model returns "
+            f"{', '.join(spec.name for spec in info.outputs)}"
+        )
     if len(mask.shape) != 4 or mask.shape[1] not in (-1, 1):
         raise ConfigError(
             f"{info.name} returns {mask.name} {mask.dtype}{mask.shape} as its mask; the segment "
             "task expects (pictures, 1, height, width)"
         )
-    return parameters
-
-
-def mask_output(info: ServedModelInfo, parameters: Parameters) -> TensorSpec:
-    """The output that is the mask. Raises ConfigError if no output has the configured name."""
-    names = [spec.name for spec in info.outputs]
-    if parameters.output is None:
-        return info.outputs[0]
-    if parameters.output not in names:
-        raise ConfigError(
-            f"{info.name}: parameters.output is {parameters.output!r}, the model returns "
-            f"{', '.join(names)}"
-        )
-    return info.outputs[names.index(parameters.output)]
+    return parameters.model_copy(update={"output": name})
 
 
 def mask_agreement(info: ServedModelInfo) -> Agreement:
     """The intersection over union of two outputs' masks; 1 also if both masks are empty."""
-    output = mask_output(info, read_parameters(info)).name
+    output = read_parameters(info).output
 
     def agreement(found: Tensors, expected: Tensors) -> float:
         ours, theirs = (
@@ -180,7 +176,7 @@ class SegmentPipeline:
         self._codecs = codecs
         self._limits = asdict(codecs.limits)
         self._input_name = info.inputs[0].name
-        self._output_name = mask_output(info, parameters).name
+        self._output_name = parameters.output
 
     async def prepare(self, payload: SegmentRequest, *, deadline: float) -> Prepared:
         """Decode the pictures and make the network's input.
@@ -222,8 +218,8 @@ class SegmentPipeline:
         deadline: float,
     ) -> tuple[Picture, Reply]:
         """Decode `body` into a picture that `held` releases; an error begins with `about`."""
-        picture = self._codecs.pictures.open(RGBA * self._codecs.limits.pixels)
-        held.callback(picture.release)
+        size = RGBA * self._codecs.limits.pixels
+        picture = held.enter_context(self._codecs.pictures.open(size))
         try:
             reply = await self._codecs.pool.submit(
                 f"{STAGES}:{stage}",

@@ -3,6 +3,7 @@
 import mmap
 import os
 import resource
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -17,66 +18,54 @@ PAGE = mmap.PAGESIZE
 def test_what_was_written_is_read_through_the_same_descriptor() -> None:
     """Pixels survive the way through the memory, also from a view with gaps; a shape that does not
     fit raises instead of reading beyond the memory's end."""
-    picture = PictureStore(budget=1000).open(60)
-    write_pixels(picture.descriptor, PIXELS[:, ::2])
-    assert np.array_equal(PIXELS[:, ::2], read_pixels(picture.descriptor, (4, 3, 3)))
-    with pytest.raises(ValueError, match="this is a bug"):
-        read_pixels(picture.descriptor, (4, 6, 3))
-    picture.release()
+    with PictureStore(budget=1000).open(60) as picture:
+        write_pixels(picture.descriptor, PIXELS[:, ::2])
+        assert np.array_equal(PIXELS[:, ::2], read_pixels(picture.descriptor, (4, 3, 3)))
+        with pytest.raises(ValueError, match="this is a bug"):
+            read_pixels(picture.descriptor, (4, 6, 3))
 
 
 def test_the_budget_is_a_sum_and_holds_at_the_very_page() -> None:
     """Two pictures of a page fit two pages, the third is refused until one is released."""
     store = PictureStore(budget=2 * PAGE)
-    pictures = [store.open(PAGE) for _ in range(3)]
-    for picture in pictures:
-        write_pixels(picture.descriptor, PIXELS)
-    pictures[0].charge()
-    pictures[1].charge()
-    assert store.held == 2 * PAGE
-    with pytest.raises(Overloaded):
+    with ExitStack() as first, ExitStack() as others:
+        pictures = [stack.enter_context(store.open(PAGE)) for stack in (first, others, others)]
+        for picture in pictures:
+            write_pixels(picture.descriptor, PIXELS)
+        pictures[0].charge()
+        pictures[1].charge()
+        assert store.held == 2 * PAGE
+        with pytest.raises(Overloaded):
+            pictures[2].charge()
+        first.close()
         pictures[2].charge()
-    pictures[0].release()
-    pictures[2].charge()
-    assert store.held == 2 * PAGE
-    for picture in pictures:
-        picture.release()
+        assert store.held == 2 * PAGE
     assert store.held == 0
 
 
 def test_a_picture_above_the_budget_is_the_pictures_fault() -> None:
     """It would be refused for ever: nobody is told to come back."""
     store = PictureStore(budget=PAGE - 1)
-    picture = store.open(PAGE)
-    write_pixels(picture.descriptor, PIXELS)
-    with pytest.raises(ResolutionTooHigh) as refused:
-        picture.charge()
+    with store.open(PAGE) as picture:
+        write_pixels(picture.descriptor, PIXELS)
+        with pytest.raises(ResolutionTooHigh) as refused:
+            picture.charge()
     assert (refused.value.limit, refused.value.received) == (PAGE - 1, PAGE)
-    picture.release()
     assert store.held == 0
 
 
 def test_releasing_twice_closes_once() -> None:
     """A second release must not close a descriptor that somebody else has got meanwhile."""
-    picture = PictureStore(budget=PAGE).open(60)
-    number = picture.descriptor
-    picture.release()
+    held = ExitStack()
+    number = held.enter_context(PictureStore(budget=PAGE).open(60)).descriptor
+    held.close()
     other = os.open("/dev/null", os.O_RDONLY)
     try:
         assert other == number
-        picture.release()
+        held.close()
         os.fstat(other)
     finally:
         os.close(other)
-
-
-def test_a_released_picture_is_not_charged() -> None:
-    """The reply that comes after the client has gone counts for nothing."""
-    store = PictureStore(budget=PAGE)
-    picture = store.open(60)
-    picture.release()
-    picture.charge()
-    assert store.held == 0
 
 
 def test_a_limit_of_file_sizes_is_kept() -> None:
@@ -84,8 +73,7 @@ def test_a_limit_of_file_sizes_is_kept() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4 * PAGE, hard))
     try:
-        picture = PictureStore(budget=PAGE).open(5 * PAGE)
-        assert os.fstat(picture.descriptor).st_size == 4 * PAGE
-        picture.release()
+        with PictureStore(budget=PAGE).open(5 * PAGE) as picture:
+            assert os.fstat(picture.descriptor).st_size == 4 * PAGE
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

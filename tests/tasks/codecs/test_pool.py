@@ -297,26 +297,20 @@ def test_an_answer_that_is_none_is_not_the_pictures_fault(one: Pool, attack: str
 
 def test_a_pictures_memory_cannot_be_spoiled(one: Pool) -> None:
     """Neither its size nor what may be done with it changes, whatever holds it has run."""
-    picture = PictureStore(budget=1 << 20).open(1 << 16)
-    try:
+    with PictureStore(budget=1 << 20).open(1 << 16) as picture:
         reply = one.call("spoil", descriptors=(picture.descriptor,)).result(timeout=60)
         assert reply.meta["done"] == []
         assert os.fstat(picture.descriptor).st_size == 1 << 16
         assert os.pread(picture.descriptor, 6, 0) == b"pixels"
-    finally:
-        picture.release()
 
 
 @pytest.mark.parametrize("refuse", [False, True])
 def test_a_process_that_keeps_pictures_is_ended(one: Pool, refuse: bool) -> None:
     """Their memory would live for as long as it does: one error, and the next call is answered."""
-    picture = PictureStore(budget=1 << 20).open(1 << 16)
-    try:
+    with PictureStore(budget=1 << 20).open(1 << 16) as picture:
         kept = one.call("keep", {"copies": 1, "refuse": refuse}, descriptors=(picture.descriptor,))
         with pytest.raises(WorkerCrashed):
             kept.result(timeout=60)
-    finally:
-        picture.release()
     one.echo()
     assert one.reasons == ["corrupt"]
 
