@@ -200,11 +200,10 @@ pixels, not on the bytes of the scan."""
 BUDGET_PIXELS = 12_000_000
 """A smaller picture gets the budget of a picture of this size."""
 
-_SCAN_END = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 """Inside entropy-coded data 0xFF is followed by 0x00 (stuffing) or a restart marker; anything else
 ends the scan."""
-_STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
-_START_OF_SCAN, _END_OF_IMAGE, _FILL = 0xDA, 0xD9, 0xFF
+_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 
 
 def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> None:
@@ -212,19 +211,15 @@ def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> 
     budget = SCAN_BUDGET * max(width * height, BUDGET_PIXELS)
     scans = passes = 0
     at = 2
-    while (at := body.find(b"\xff", at)) != -1 and at + 4 < len(body):
-        marker = body[at + 1]
+    while (found := _SEGMENT.search(body, at)) and found.start() + 4 < len(body):
+        marker, length = struct.unpack_from(">xBH", body, found.start())
+        at = found.end() + max(length, 2)
         if marker == _END_OF_IMAGE:
             break
-        if marker == _FILL or marker in _STANDALONE:
-            at += 1 if marker == _FILL else 2
-            continue
-        (length,) = struct.unpack_from(">H", body, at + 2)
         if marker != _START_OF_SCAN:
-            at += 2 + max(length, 2)
             continue
         scans += 1
-        passes += body[at + 4]
+        passes += body[found.end() + 2]
         if scans > limits.scans:
             raise TooManyScans(
                 f"the JPEG has more than {limits.scans} scans, which is the limit",
@@ -238,8 +233,6 @@ def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> 
                 limit=budget,
                 received=cost,
             )
-        end = _SCAN_END.search(body, at + 2 + max(length, 2))
-        at = end.start() if end else len(body)
 
 
 BITS, COMPRESSION, COLOURS, SAMPLES, SAMPLE_FORMAT = 258, 259, 262, 277, 339

@@ -86,27 +86,22 @@ def allow_pixels(pixels: int, limits: PictureLimits) -> None:
 ACCEPTED = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF")
 HEIC_DECODER = "pi_heif"
 
-_PREFIXES = (
-    (b"\xff\xd8", "JPEG"),
-    (b"\x89PNG", "PNG"),
-    (b"GIF8", "GIF"),
-    (b"BM", "BMP"),
-    (b"II*\x00", "TIFF"),
-    (b"MM\x00*", "TIFF"),
-    (b"II+\x00", "BigTIFF"),
-    (b"MM\x00+", "BigTIFF"),
-    (b"\x00\x00\x00\x0cjP  ", "JPEG 2000"),
-    (b"\xff\x4f\xff\x51", "JPEG 2000"),
-    (b"\x00\x00\x00\x0cJXL ", "JPEG XL"),
-    (b"\xff\x0a", "JPEG XL"),
-    (b"%PDF", "PDF"),
-    (b"%!PS", "EPS"),
-    (b"\xc5\xd0\xd3\xc6", "EPS"),
-    (b"8BPS", "PSD"),
-    (b"\x00\x00\x01\x00", "ICO"),
-    (b"DDS ", "DDS"),
-    (b"PK\x03\x04", "ZIP"),
-)
+_PREFIXES: dict[str, bytes | tuple[bytes, ...]] = {
+    "JPEG": b"\xff\xd8",
+    "PNG": b"\x89PNG",
+    "GIF": b"GIF8",
+    "BMP": b"BM",
+    "TIFF": (b"II*\x00", b"MM\x00*"),
+    "BigTIFF": (b"II+\x00", b"MM\x00+"),
+    "JPEG 2000": (b"\x00\x00\x00\x0cjP  ", b"\xff\x4f\xff\x51"),
+    "JPEG XL": (b"\x00\x00\x00\x0cJXL ", b"\xff\x0a"),
+    "PDF": b"%PDF",
+    "EPS": (b"%!PS", b"\xc5\xd0\xd3\xc6"),
+    "PSD": b"8BPS",
+    "ICO": b"\x00\x00\x01\x00",
+    "DDS": b"DDS ",
+    "ZIP": b"PK\x03\x04",
+}
 
 
 @cache
@@ -144,8 +139,8 @@ def sniff(body: bytes, only: Sequence[str] = ()) -> str:
 
 
 def _name(body: bytes) -> str:
-    for prefix, name in _PREFIXES:
-        if body.startswith(prefix):
+    for name, prefixes in _PREFIXES.items():
+        if body.startswith(prefixes):
             return name
     if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
         return "WebP"

@@ -103,15 +103,10 @@ class CodecProcess(ChildWorker):
     def poll_reply(self) -> int | None:
         """Read the reply; return the size of request and reply in bytes, or None until it arrives.
 
-        If the function raised an error, this method raises the same error, and the process
-        continues. After any other failure, it raises
-        - the call's `blame` if the process died, ran out of memory or exceeded a time limit;
-        - DeadlineExceeded if the deadline passed before the wall limit, or if other processes used
-          the processors meanwhile;
-        - Interrupted if the system or another program killed or stopped the process, for example
-          when the machine lacked memory: the call is not at fault, and may be retried;
-        - Overloaded if that happens to the same call again;
-        - WorkerCrashed for a corrupt answer.
+        Raises the function's own error, and the process continues. After any other failure, raises
+        the errors of CodecPool.submit(), or Interrupted if the system or another program killed or
+        stopped the process, for example when the machine lacked memory: the call is not at fault,
+        and may be retried once.
         """
         try:
             size = self._child.poll_reply()
@@ -243,7 +238,8 @@ class CodecPool:
         own arrays and the last steps of a request, such as encoding: an urgent call is scheduled
         before the others, does not count against the queue's limit, and may run until its deadline.
 
-        The future raises the function's error, or DeadlineExceeded. It raises `blame` if the
+        The future raises the function's error, or DeadlineExceeded if the deadline passed before
+        the wall limit, or while other processes used the processors. It raises `blame` if the
         process crashed, ran out of memory or exceeded the wall limit, because a picture that kills
         its decoder is at fault. It raises Overloaded if two processes in turn were killed from
         outside during the call, and WorkerCrashed if the answer was invalid.

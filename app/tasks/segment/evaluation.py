@@ -213,8 +213,6 @@ def _tensors(info: ServedModelInfo, picture: Pixels) -> Tensors:
 
 
 def _sized(array: Array) -> Array:
-    if array.shape[:2] == (SIDE, SIDE):
-        return array
     return cv2.resize(array, (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
 
 

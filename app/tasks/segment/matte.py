@@ -261,14 +261,9 @@ def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequen
     The result is RGB, or RGBA if the colour is translucent.
     """
     tall, wide = picture.shape[:2]
-    if fit == "cover":
-        factor = max(height / tall, width / wide)
-        shown = _centred(tall, wide, height / factor, width / factor)
-        there = Area(0, 0, height, width)
-    else:
-        factor = min(height / tall, width / wide)
-        shown = Area(0, 0, tall, wide)
-        there = _centred(height, width, tall * factor, wide * factor)
+    factor = (max if fit == "cover" else min)(height / tall, width / wide)
+    shown = _centred(tall, wide, height / factor, width / factor)
+    there = _centred(height, width, tall * factor, wide * factor)
     front = _resized(picture[shown.slices], there.height, there.width)
     if front.shape == (height, width, 3):
         return front
@@ -337,7 +332,7 @@ def _resized(picture: Pixels, height: int, width: int) -> Pixels:
 
 
 def _centred(height: int, width: int, inner_height: float, inner_width: float) -> Area:
-    """The middle of height x width, at least a pixel."""
+    """The middle of height x width, at least a pixel and at most the whole."""
     rows = max(1, min(height, round(inner_height)))
     columns = max(1, min(width, round(inner_width)))
     return Area((height - rows) // 2, (width - columns) // 2, rows, columns)

@@ -100,27 +100,33 @@ more, even for pixels that cannot be compressed."""
 # and sizes, because the values become headers, metric labels and charges to a quota.
 
 
+DECODED: dict[str, Any] = {"shape": [int] * 3, "pixels": int}
+RENDERED: dict[str, Any] = {
+    "width": int,
+    "height": int,
+    "confidence": float,
+    "box": dict.fromkeys(("top", "left", "height", "width"), int),
+    "seconds": {"postprocess": float, "encode": float},
+}
+
+
 def check_opened(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    _check_picture(asked, meta, {"decode": float, "preprocess": float})
+    _check_types(meta, DECODED | {"seconds": {"decode": float, "preprocess": float}})
+    _check_pixels(asked, meta["pixels"])
     side = asked["network"]["size"]
     _check_arrays(arrays, input=("float32", (1, 3, side, side)))
 
 
 def check_background(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    _check_picture(asked, meta, float)
+    _check_types(meta, DECODED | {"seconds": float})
+    _check_pixels(asked, meta["pixels"])
     _check_arrays(arrays)
 
 
 def check_rendered(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    expected = {
-        "width": int,
-        "height": int,
-        "box": dict.fromkeys(("top", "left", "height", "width"), int),
-        "confidence": float,
-        "seconds": {"postprocess": float, "encode": float},
-    }
-    _check_types(meta, expected)
-    pixels = _checked_pixels(asked, meta["width"] * meta["height"])
+    _check_types(meta, RENDERED)
+    pixels = meta["width"] * meta["height"]
+    _check_pixels(asked, pixels)
     length = arrays["image"].size if "image" in arrays else 0
     if not 0 < length <= FILE_BYTES + FILE_BYTES_A_PIXEL * pixels:
         raise ValueError(f"a file of {length} bytes for {pixels} pixels")
@@ -128,16 +134,10 @@ def check_rendered(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Te
     _check_arrays(arrays, image=("uint8", (length,)), **labels)
 
 
-def _check_picture(asked: Mapping[str, Any], meta: Mapping[str, Any], seconds: object) -> None:
-    _check_types(meta, {"shape": [int] * 3, "pixels": int, "seconds": seconds})
-    _checked_pixels(asked, meta["pixels"])
-
-
-def _checked_pixels(asked: Mapping[str, Any], pixels: int) -> int:
-    most: int = asked["limits"]["pixels"]
+def _check_pixels(asked: Mapping[str, Any], pixels: int) -> None:
+    most = asked["limits"]["pixels"]
     if not 0 < pixels <= most:
         raise ValueError(f"a picture of {pixels} pixels, limit {most}")
-    return pixels
 
 
 def _check_types(value: Any, expected: Any) -> None:

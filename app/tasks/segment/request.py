@@ -6,7 +6,7 @@ document would send the default without the other option.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ def _words(*accepted: str, **default: str) -> dict[str, Any]:
 
 
 TEXT = {"type": "string"}
+
+Options = Mapping[str, str]
+"""The options of a request, as text by name."""
 
 OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "output": (
@@ -109,19 +112,14 @@ FILES = {
 
 
 def read_word(
-    options: Mapping[str, str],
-    name: str,
-    default: str | None = None,
-    accepted: tuple[str, ...] = (),
-    *,
-    when: str = "",
+    options: Options, name: str, default: str = "", accepted: Sequence[str] = (), when: str = ""
 ) -> str:
     """Read an option whose value is one of several words. Raises InvalidParameter.
 
     A missing option is `default`, else the first word of OPTIONS. `accepted` restricts the words
     for this request.
     """
-    words = accepted or tuple(OPTIONS[name][0]["enum"])
+    words = accepted or OPTIONS[name][0]["enum"]
     value = options.get(name, default or words[0])
     if value not in words:
         listed = ", ".join(words)
@@ -170,9 +168,7 @@ class Scene:
     shadow: float | None = None
 
 
-def read_scene(
-    options: Mapping[str, str], *, output: str, crop: bool, has_background: bool
-) -> Scene:
+def read_scene(options: Options, *, output: str, crop: bool, has_background: bool) -> Scene:
     if has_background and output != "composite":
         raise InvalidParameter("bg_image needs output=composite", limit="composite")
     for name, wanted, there in (
@@ -334,7 +330,7 @@ class SegmentResult:
 
 def read_options(
     body: bytes,
-    options: Mapping[str, str],
+    options: Options,
     *,
     background: bytes | None = None,
     preferred_format: str | None = None,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -197,12 +198,9 @@ def read_accept(header: str) -> tuple[bool, str | None]:
 
 
 def _quality(parameters: str) -> float:
-    for parameter in parameters.split(";"):
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                quality = float(value)
-            except ValueError:
-                return 0.0
-            return quality if math.isfinite(quality) else 0.0
-    return 1.0
+    found = re.search(r"(?:^|;)\s*q\s*=([^;]*)", parameters)
+    try:
+        quality = float(found[1]) if found else 1.0
+    except ValueError:
+        return 0.0
+    return quality if math.isfinite(quality) else 0.0

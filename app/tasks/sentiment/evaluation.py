@@ -88,13 +88,26 @@ class Posts(NamedTuple):
     fresh: NDArray[np.bool_]
 
 
-class SentimentQuality:
+class _Texts:
+    """The texts of one model version, tokenised as in serving."""
+
+    def __init__(self, info: ServedModelInfo) -> None:
+        self._parameters = read_parameters(info)
+        self._tokenizer = open_tokenizer(info, self._parameters)
+
+    def _jobs(self, texts: Sequence[str]) -> list[tuple[int, Tensors]]:
+        """The number of tokens of each text, and its job."""
+        wanted = self._parameters
+        tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
+        return [(text.tokens, tensors_of([text], pad_id=wanted.pad_id)) for text in tokenised]
+
+
+class SentimentQuality(_Texts):
     """Measures a model on labelled posts. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
-        self._parameters = read_parameters(info)
+        super().__init__(info)
         self._output = info.outputs[0].name
-        self._tokenizer = open_tokenizer(info, self._parameters)
         root, limit = source.data / "smp2020_ewect", source.limit
         self._splits = []
         for split in SPLITS:
@@ -180,10 +193,7 @@ class SentimentQuality:
 
     def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
         """Scores [texts, labels], computed as in serving."""
-        wanted = self._parameters
-        tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
-        jobs = [tensors_of([text], pad_id=wanted.pad_id) for text in tokenised]
-        outputs = bench.run(jobs, what=what)
+        outputs = bench.run([job for _, job in self._jobs(texts)], what=what)
         logits = np.concatenate([output[self._output] for output in outputs])
         return np.array([softmax(row) for row in logits.tolist()])
 
@@ -193,16 +203,12 @@ CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120, 160)
 """Lengths of the texts that are compared by default. Most are short, as posts are."""
 
 
-class LabelComparison:
+class LabelComparison(_Texts):
     """Samples are (name, tensors); agreement is the share of texts that get the same label."""
 
     agreement_name = "label agreement"
     least_agreement = 0.99
     agreement = staticmethod(label_agreement)
-
-    def __init__(self, info: ServedModelInfo) -> None:
-        self._parameters = read_parameters(info)
-        self._tokenizer = open_tokenizer(info, self._parameters)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
         """One sample for each line of the files; of a line in a .jsonl file, its member `text`.
@@ -219,19 +225,15 @@ class LabelComparison:
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"{file} cannot be read as UTF-8 text") from error
             texts += [line for line in lines if line.strip()]
-        return self._tokenised(texts)
+        return self._named(texts)
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
         longest = SENTENCE * (max(CHARACTERS) // len(SENTENCE) + 1)
-        return self._tokenised([longest[:length] for length in CHARACTERS])
+        return self._named([longest[:length] for length in CHARACTERS])
 
-    def _tokenised(self, texts: Sequence[str]) -> list[tuple[str, Tensors]]:
+    def _named(self, texts: Sequence[str]) -> list[tuple[str, Tensors]]:
         check_texts(texts, limits=SentimentSettings.model_construct(text_max_inputs=len(texts)))
-        tokenised = tokenise(texts, self._tokenizer, lengths=self._parameters.lengths())
         return [
-            (
-                f"text {number} ({text.tokens} tokens)",
-                tensors_of([text], pad_id=self._parameters.pad_id),
-            )
-            for number, text in enumerate(tokenised, 1)
+            (f"text {number} ({tokens} tokens)", job)
+            for number, (tokens, job) in enumerate(self._jobs(texts), 1)
         ]

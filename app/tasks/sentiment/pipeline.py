@@ -207,8 +207,8 @@ def tokenise(
     Raises TextEmpty, and TextTooLong if one of WholeTexts would be truncated.
     """
     markers = tokenizer.num_special_tokens_to_add(False)
-    # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
     tokenised = []
+    # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
     for position, encoding in enumerate(tokenizer.encode_batch_fast(list(texts)), 1):
         ids, name = encoding.ids, f"text {position} of {len(texts)}"
         tokens = len(ids)
@@ -320,16 +320,13 @@ class SentimentPipeline:
             self._pending -= 1
 
     async def finish(
-        self,
-        prepared: Prepared,
-        outputs: Sequence[Tensors],
-        *,
-        deadline: float,  # noqa: ARG002 - the port requires it; finish() is too fast to need it
+        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
     ) -> Finished:
         """A tuple of TextScores, one per text.
 
         Raises ModelOutputInvalid if the model's scores have a wrong shape.
         """
+        del deadline  # this is too fast to need it
         texts, order = prepared.state
         begin = time.perf_counter()
         logits = np.concatenate([array for output in outputs for array in output.values()])
