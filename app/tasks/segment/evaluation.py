@@ -144,17 +144,20 @@ class SegmentQuality:
     def _validation(self, bench: Bench) -> Table:
         raw = [_sized(mask) for mask in self._masks(self._pairs, bench, "validation pairs")]
         served = [matte.normalise(mask) for mask in raw]
-        rows = [_row("served mask", self._pairs, served)]
+        maps = {"served mask": (self._pairs, served)}
         for prefix, name in PARTS.items():
             part = [n for n, pair in enumerate(self._pairs) if pair.name.startswith(prefix)]
             if part:
-                pairs, found = [self._pairs[n] for n in part], [served[n] for n in part]
-                rows.append(_row(f"served mask, {name} pairs", pairs, found))
-        rows.append(_row("the network's own map, not stretched", self._pairs, raw))
-        baseline: Callable[[Pixels], Floats]
+                pairs = [self._pairs[n] for n in part]
+                maps[f"served mask, {name} pairs"] = pairs, [served[n] for n in part]
+        maps["the network's own map, not stretched"] = self._pairs, raw
         for name, baseline in BASELINES.items():
-            found = [baseline(pair.picture) for pair in bench.each(self._pairs, what=name)]
-            rows.append(_row(name, self._pairs, found))
+            pictures = bench.each([pair.picture for pair in self._pairs], what=name)
+            maps[name] = self._pairs, [baseline(picture) for picture in pictures]
+        rows = []
+        for name, (pairs, found) in maps.items():
+            quality = measure(found, [pair.mask for pair in pairs])
+            rows.append((name, (quality.pictures, quality.mae, quality.max_f, quality.iou)))
         return Table(
             key="validation",
             title=f"Every tenth pair of sod_train, masks at {SIDE} × {SIDE}",
@@ -179,13 +182,6 @@ class SegmentQuality:
     def _masks(self, pairs: Sequence[Pair], bench: Bench, what: str) -> list[Floats]:
         outputs = bench.run([_tensors(self._info, pair.picture) for pair in pairs], what=what)
         return [np.asarray(output[self._output], np.float32)[0, 0] for output in outputs]
-
-
-def _row(
-    name: str, pairs: Sequence[Pair], found: Sequence[Floats]
-) -> tuple[str, tuple[int, float, float, float]]:
-    quality = measure(found, [pair.mask for pair in pairs])
-    return name, (quality.pictures, quality.mae, quality.max_f, quality.iou)
 
 
 def _pairs(pictures: Sequence[Path], masks: Path) -> Iterator[Pair]:

@@ -177,10 +177,9 @@ def _finished(
     picture: Pixels, alpha: Pixels, coarse: Sequence[Floats], blocks: Tile, place: Tile, step: int
 ) -> Pixels:
     """The final colours of `place`; the last level is computed for its `blocks` and a margin."""
-    rows, columns = coarse[0].shape[:2]
     margin = RADIUS + 1  # for the window, and for a neighbour to interpolate with
     top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
-    bottom, right = min(rows, blocks[0].stop + margin), min(columns, blocks[1].stop + margin)
+    bottom, right = blocks[0].stop + margin, blocks[1].stop + margin
     near = (slice(top, bottom), slice(left, right))
     area = (slice(top * step, bottom * step), slice(left * step, right * step))
     small, share = _level(np.ascontiguousarray(picture[area][..., :3]), alpha[area], step)

@@ -35,17 +35,13 @@ class Area:
 
 def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
     """Add margins (top, right, bottom, left) to the subject, in pixels or percent of its side."""
-    sides = (subject.height, subject.width, subject.height, subject.width)
+    sides = (subject.height, subject.width) * 2
     top, right, bottom, left = (
         round(value / 100 * side) if unit == "%" else int(value)
         for (value, unit), side in zip(margins, sides, strict=True)
     )
-    return Area(
-        subject.top - top,
-        subject.left - left,
-        top + subject.height + bottom,
-        left + subject.width + right,
-    )
+    height, width = top + subject.height + bottom, left + subject.width + right
+    return Area(subject.top - top, subject.left - left, height, width)
 
 
 def place_of(

@@ -104,12 +104,6 @@ OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 }
 """The options by name: JSON schema and description."""
 
-FILES = {
-    "file": ("image_file", "The picture."),
-    "bg_image": ("bg_image_file", "For composite: a second picture, the background."),
-}
-"""File fields of the form: an alternative name for each, and its description."""
-
 
 def read_word(
     options: Options, name: str, default: str = "", accepted: Sequence[str] = (), when: str = ""

@@ -18,7 +18,6 @@ from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, RAW_CONTENT, read_upload
 from app.settings.server import Settings
 from app.tasks.segment.request import (
-    FILES,
     MEDIA_TYPES,
     OPTIONS,
     ForegroundBox,
@@ -99,7 +98,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         request,
         known=(*OPTIONS, *ROUTING),
         max_fields=settings.form_max_fields,
-        second=("bg_image", FILES["bg_image"][0]),
+        second=("bg_image", "bg_image_file"),
     )
     as_json, preferred = read_accept(request.headers.get("accept", ""))
     payload = read_options(body, given, background=background, preferred_format=preferred)
@@ -158,13 +157,13 @@ def _request_body() -> dict[str, Any]:
     offer each of them twice.
     """
     pictures = {
-        name: {**_BINARY, "description": f"{text.removesuffix('.')}; or `{other}`."}
-        for name, (other, text) in FILES.items()
+        "file": "The picture; or `image_file`.",
+        "bg_image": "For composite: a second picture, the background; or `bg_image_file`.",
     }
     form = {
         "type": "object",
         "required": ["file"],
-        "properties": pictures,
+        "properties": {name: _BINARY | {"description": text} for name, text in pictures.items()},
         # Lets a generated client still send the parameters as fields.
         "additionalProperties": {"type": "string"},
     }
