@@ -26,9 +26,9 @@ from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Pixels
 from app.tasks.segment import matte
 from app.tasks.segment.foreground import foreground_colours
-from app.tasks.segment.guided import guided_alpha
 from app.tasks.segment.matte import flat, stacked
 from app.tasks.segment.pipeline import read_parameters
+from app.tasks.segment.refine import guided_alpha
 from training.u2netp.cells import cell, write_sheet
 
 MODEL = "u2netp"

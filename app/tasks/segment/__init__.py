@@ -1,6 +1,6 @@
 """The task of `POST /segment`: a picture in; its cut-out, mask or composite out.
 
-`request` reads a request's options, `matte` contains the arithmetic on masks, `stages` calls it in
-codec processes, `pipeline` connects the stages to the engine, `router` is the endpoint, and `task`
-declares the task.
+`request` reads a request's options. `matte`, `refine` and `foreground` contain the arithmetic, and
+`stages` calls it in codec processes. `pipeline` connects the stages to the engine, `router` is the
+endpoint, and `task` declares the task.
 """

@@ -21,8 +21,7 @@ from app.tasks.codecs.limits import PictureLimits
 from app.tasks.codecs.picture import Floats, Pixels, read_pixels, write_pixels
 from app.tasks.segment import matte
 from app.tasks.segment.foreground import foreground_colours
-from app.tasks.segment.guided import guided_alpha
-from app.tasks.segment.matting import matted_alpha
+from app.tasks.segment.refine import guided_alpha, matted_alpha
 
 Result = tuple[Mapping[str, Any], Tensors]
 

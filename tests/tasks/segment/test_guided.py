@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.tasks.codecs.picture import Floats, Pixels
-from app.tasks.segment import guided
+from app.tasks.segment import refine
 
 
 def picture(height: int, width: int) -> Pixels:
@@ -29,13 +29,13 @@ def test_alpha_is_as_if_the_model_were_fitted_everywhere(
     height: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixels, mask = picture(height, width), discs()
-    alpha = guided.guided_alpha(pixels, mask)
+    alpha = refine.guided_alpha(pixels, mask)
 
     def nothing(stretched: Floats, _: int) -> tuple[Pixels, Pixels]:
         return np.zeros(stretched.shape, np.uint8), np.zeros(stretched.shape, np.uint8)
 
-    monkeypatch.setattr(guided, "_settled", nothing)
-    everywhere = guided.guided_alpha(pixels, mask)
+    monkeypatch.setattr(refine, "_settled", nothing)
+    everywhere = refine.guided_alpha(pixels, mask)
     assert np.abs(alpha.astype(int) - everywhere).max() <= 1
     assert {0, 255} <= set(alpha.ravel().tolist())
 
@@ -43,5 +43,5 @@ def test_alpha_is_as_if_the_model_were_fitted_everywhere(
 @pytest.mark.parametrize("value", [0.0, 1.0])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 900), (700, 500)])
 def test_a_flat_mask_stays_flat(shape: tuple[int, int], value: float) -> None:
-    alpha = guided.guided_alpha(picture(*shape), np.full((320, 320), value, np.float32))
+    alpha = refine.guided_alpha(picture(*shape), np.full((320, 320), value, np.float32))
     assert np.array_equal(np.full(shape, round(255 * value)), alpha)

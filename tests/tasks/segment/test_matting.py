@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from app.tasks.codecs.picture import Floats, Pixels
-from app.tasks.segment import matting
-from app.tasks.segment.guided import ColourModel, guided_alpha
-from app.tasks.segment.matting import matted_alpha, unexplained
+from app.tasks.segment import refine
+from app.tasks.segment.refine import ColourModel, guided_alpha, matted_alpha, unexplained
 
 FRONT, BACK = np.array([0.9, 0.3, 0.2]), np.array([0.1, 0.4, 0.8])
 
@@ -78,7 +77,7 @@ def test_whatever_the_picture_and_mask_only_the_band_differs_from_guided(
     alpha, guided = matted_alpha(pixels, mask), guided_alpha(pixels, mask)
     assert (alpha.shape, alpha.dtype) == (shape, np.uint8)
     level = cv2.resize(mask, shape[::-1], interpolation=cv2.INTER_LINEAR)
-    band = cv2.dilate(matting.unsure(level), np.ones((5, 5), np.uint8))
+    band = cv2.dilate(refine.unsure(level), np.ones((5, 5), np.uint8))
     assert np.array_equal(alpha[band == 0], guided[band == 0])
 
 
@@ -93,10 +92,10 @@ def test_the_work_is_bounded_whatever_the_picture(
         products.append(alpha.size)
         return unexplained(model, alpha)
 
-    monkeypatch.setattr(matting, "unexplained", counted)
-    monkeypatch.setattr(matting, "ROUNDS", 5)
+    monkeypatch.setattr(refine, "unexplained", counted)
+    monkeypatch.setattr(refine, "ROUNDS", 5)
     pixels = np.random.default_rng(2).integers(0, 255, (*shape, 3), dtype=np.uint8)
     mask = np.random.default_rng(2).random((320, 320)).astype(np.float32)
     matted_alpha(pixels, mask)
-    assert 0 < max(products) <= matting.SOLVED_PIXELS
+    assert 0 < max(products) <= refine.SOLVED_PIXELS
     assert len(products) <= 6
