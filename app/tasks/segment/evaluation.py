@@ -95,7 +95,6 @@ BASELINES: dict[str, Callable[[Pixels], Floats]] = {
     "GrabCut from a centred box": grabcut,
 }
 
-
 SIDE = 320
 """Masks are resized to this size before they are compared with the expected ones."""
 VALIDATION_EVERY = 10

@@ -95,10 +95,8 @@ FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
 """An encoded file has at most FILE_BYTES, and FILE_BYTES_A_PIXEL for each pixel: no format takes
 more, even for pixels that cannot be compressed."""
 
-
 # Checks of the answers of codec processes (app.engine.process.answers.Check): names, types, shapes
 # and sizes, because the values become headers, metric labels and charges to a quota.
-
 
 DECODED: dict[str, Any] = {"shape": [int] * 3, "pixels": int}
 RENDERED: dict[str, Any] = {

@@ -54,7 +54,6 @@ _INVISIBLE = re.compile(
 # Half of a surrogate pair: JSON can represent it, UTF-8 and the tokenizer cannot.
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
-
 MAX_TOP_K = 1_000
 """Largest `top_k` in every request format; a model with fewer labels returns all of them."""
 
