@@ -31,8 +31,7 @@ class Parameters(BaseModel):
     """How a picture becomes the network's input: side in pixels, then mean and std per channel.
 
     `output` names the output that is the mask; the default is the first output. The other defaults
-    are U2-Net's
-    (https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py).
+    are U2-Net's (https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,7 +39,7 @@ class Parameters(BaseModel):
     size: int = Field(default=320, ge=16, le=4096)
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
-    output: str = ""
+    output: str = Field(default="", min_length=1)
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:

@@ -165,7 +165,7 @@ def test_a_hostile_second_picture_gets_the_errors_of_the_first(
 @pytest.mark.slow
 def test_a_second_picture_that_takes_too_long_is_unreadable() -> None:
     """The wall limit holds for each picture by itself, and says which it was."""
-    with served(wall_seconds=0.2) as server:
+    with served(wall_seconds=0.1) as server:
         slow = pictures.encoded(Image.fromarray(np.zeros((7000, 7000, 3), np.uint8)), "PNG")
         with pytest.raises(ImageUnreadable, match="bg_image: the picture took longer"):
             asked(server, slow, output="composite")
