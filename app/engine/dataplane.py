@@ -23,15 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from app.contracts import errors
 from app.contracts.caller import CALLER
-from app.contracts.errors import (
-    DeadlineExceeded,
-    GroupNotRunning,
-    InvalidParameter,
-    InvalidTensor,
-    ModelNotFound,
-    RunRefused,
-)
 from app.contracts.ports import Clock, InferResult, Pipeline
 from app.contracts.reasons import STAGES, START_UP
 from app.contracts.tensors import Tensors
@@ -143,7 +136,7 @@ class DataPlane:
                             finished = await pipeline.finish(prepared, outputs, deadline=deadline)
                         finally:
                             prepared.release()
-            except (TimeoutError, DeadlineExceeded):  # the queue's timer may come first
+            except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(served, group, timeout) from None
             stages = {**prepared.stages, **finished.stages}
             return self._answered(served, prepared.jobs, results, finished.value, stages)
@@ -194,12 +187,12 @@ class DataPlane:
                             reservation=reservation,
                         )
                     )
-            except (TimeoutError, DeadlineExceeded):
+            except (TimeoutError, errors.DeadlineExceeded):
                 raise _too_late(served, group, asked.timeout) from None
-            except RunRefused:
+            except errors.RunRefused:
                 # The tensors are at fault: they ran alone, and the model passed its self-test.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
-                raise InvalidTensor(
+                raise errors.InvalidTensor(
                     "the model cannot be run on these tensors; each fits by itself, but their "
                     f"shapes do not go together or a value is out of range: {', '.join(shapes)}"
                 ) from None
@@ -253,17 +246,17 @@ class DataPlane:
         try:
             return self.default_models[task]
         except KeyError:
-            raise ModelNotFound(f"no model for the task {task!r} is configured") from None
+            raise errors.ModelNotFound(f"no model for the task {task!r} is configured") from None
 
 
-def _too_late(served: ServedModel, group: str, timeout: float) -> DeadlineExceeded:
+def _too_late(served: ServedModel, group: str, timeout: float) -> errors.DeadlineExceeded:
     """The error of a request that was not answered within `timeout` seconds."""
     idle = any(
         status.name == group and status.started and status.live == 0 for status in served.groups()
     )
     why = f": instance group {group!r} has no predictor running" if idle else ""
     limit = round(timeout * 1000)
-    return DeadlineExceeded(f"no answer within the deadline of {limit} ms{why}", limit=limit)
+    return errors.DeadlineExceeded(f"no answer within the deadline of {limit} ms{why}", limit=limit)
 
 
 def _check_may_start(served: ServedModel, group: str) -> None:
@@ -274,7 +267,7 @@ def _check_may_start(served: ServedModel, group: str) -> None:
     if group == served.config.default_group or CALLER.get().may_start:
         return
     if any(status.name == group and not status.started for status in served.groups()):
-        raise GroupNotRunning(
+        raise errors.GroupNotRunning(
             f"instance group {group!r} is not running, and this request has no key that may start "
             "one"
         )
@@ -282,7 +275,7 @@ def _check_may_start(served: ServedModel, group: str) -> None:
 
 def _pipeline_of(served: ServedModel, task: str) -> Pipeline:
     if served.pipeline is None or served.config.pipeline != task:
-        raise InvalidParameter(
+        raise errors.InvalidParameter(
             f"model {served.name!r} does not do this task: it serves "
             f"{served.config.pipeline or 'raw tensors only'}, this endpoint needs {task}",
             limit=task,

@@ -9,14 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.contracts.errors import (
-    BackendError,
-    ConfigError,
-    DeadlineExceeded,
-    PaddlepoolError,
-    RunRefused,
-    WorkerCrashed,
-)
+from app.contracts import errors
 from app.contracts.ports import Predictor, PredictorSpec, Ran
 from app.contracts.resources import NO_REPORTS
 from app.contracts.tensors import Tensors, TensorSpec, all_finite
@@ -93,7 +86,7 @@ class ProcessPredictor(ChildWorker):
     def receive(self, *, timeout: float) -> Ran:
         try:
             reply = self._child.receive(timeout=timeout)
-        except (ChildDied, BackendError) as error:
+        except (ChildDied, errors.BackendError) as error:
             raise self._blamed(error) from error
         return Ran(self._named(reply.arrays), reply.seconds)
 
@@ -103,7 +96,7 @@ class ProcessPredictor(ChildWorker):
     def poll_reply(self) -> int | None:
         try:
             return self._child.poll_reply()
-        except (ChildDied, BackendError) as error:
+        except (ChildDied, errors.BackendError) as error:
             raise self._blamed(error) from error
 
     def fetch(self) -> Ran:
@@ -113,14 +106,14 @@ class ProcessPredictor(ChildWorker):
     def _named(self, arrays: Tensors) -> Tensors:
         return {name: arrays[n] for n, name in self._outputs.items() if n in arrays}
 
-    def _blamed(self, error: ChildDied | BackendError) -> PaddlepoolError:
+    def _blamed(self, error: ChildDied | errors.BackendError) -> errors.PaddlepoolError:
         """Return the error that a failed run raises to its caller."""
-        if isinstance(error, BackendError):
-            return RunRefused("the framework cannot run the model on these tensors")
+        if isinstance(error, errors.BackendError):
+            return errors.RunRefused("the framework cannot run the model on these tensors")
         self._failure = error.reason
         if isinstance(error, ChildTimeout):
-            return DeadlineExceeded("the predictor gave no result in time and was killed")
-        return WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
+            return errors.DeadlineExceeded("the predictor gave no result in time and was killed")
+        return errors.WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
     def settle(self) -> None:
         self._child.settle()
@@ -152,7 +145,7 @@ class ProcessBackend:
         """
         target = self.backends.get(spec.backend)
         if target is None:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"backend {spec.backend!r} is unknown, there are {', '.join(self.backends)}"
             )
         _check_program(spec)
@@ -179,9 +172,11 @@ class ProcessBackend:
                 check = partial(check_outputs, spec.outputs)
                 child = Child(target, opening, limits=limits, check=check)
         except ChildTimeout as error:
-            raise BackendError(f"the {spec.backend} process did not load the model") from error
+            raise errors.BackendError(
+                f"the {spec.backend} process did not load the model"
+            ) from error
         except ChildDied as error:
-            raise WorkerCrashed(
+            raise errors.WorkerCrashed(
                 f"the {spec.backend} process ended while it loaded the model ({error.reason})"
             ) from error
         if self.held is None and (missing := [m for m in MEASURES if m not in child.held]):
@@ -212,10 +207,10 @@ def check_outputs(
 def _check_program(spec: PredictorSpec) -> None:
     """Raise BackendError if the backend cannot run the program, before a process is started."""
     if spec.refusal:
-        raise BackendError(spec.refusal)
+        raise errors.BackendError(spec.refusal)
     if spec.format == "onnx" and spec.backend.startswith("paddle_"):
         named = "the model's program" if spec.program_name is None else repr(spec.program_name)
-        raise BackendError(
+        raise errors.BackendError(
             f"backend {spec.backend} runs Paddle programs and {named} is ONNX: "
             "onnxruntime and openvino run it"
         )

@@ -26,14 +26,7 @@ from PIL import (  # noqa: F401 - plugins are imported by name: Image.open() mus
 )
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from app.contracts.errors import (
-    FileMissing,
-    ImageUnreadable,
-    InputError,
-    ResolutionTooHigh,
-    TooManyScans,
-    UnsupportedMediaType,
-)
+from app.contracts import errors
 from app.tasks.codecs.limits import (
     EXIF_BYTES,
     PictureLimits,
@@ -65,23 +58,23 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
     allows for a picture of this size.
     """
     if not body:
-        raise FileMissing("the picture has 0 bytes")
+        raise errors.FileMissing("the picture has 0 bytes")
     kind = sniff(body, limits.formats)
     try:
         with warnings.catch_warnings(), time_limit(limits):
             warnings.simplefilter("ignore")
             return _decode(body, kind, limits)
-    except (InputError, MemoryError):
+    except (errors.InputError, MemoryError):
         raise
     except Image.DecompressionBombError:  # more than twice the limit
-        raise ResolutionTooHigh(
+        raise errors.ResolutionTooHigh(
             f"the picture holds more than the limit of {limits.pixels:,} pixels",
             limit=limits.pixels,
             received=f"more than {limits.pixels}",
         ) from None
     except Exception:
         # Decoders raise a dozen kinds of exception for damaged data.
-        raise ImageUnreadable(f"the {kind} data is damaged or incomplete") from None
+        raise errors.ImageUnreadable(f"the {kind} data is damaged or incomplete") from None
 
 
 def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
@@ -113,7 +106,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
         image.load()
         pixels = _to_eight_bits(image)
         if kind == "JPEG" and image.mode == "RGB" and _is_cut_short(body, pixels):
-            raise ImageUnreadable("the JPEG data ends before the picture does")
+            raise errors.ImageUnreadable("the JPEG data ends before the picture does")
         turn = _TURNS.get(_orientation(image))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
@@ -221,13 +214,13 @@ def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> 
         scans += 1
         passes += body[found.end() + 2]
         if scans > limits.scans:
-            raise TooManyScans(
+            raise errors.TooManyScans(
                 f"the JPEG has more than {limits.scans} scans, which is the limit",
                 limit=limits.scans,
                 received=f"more than {limits.scans}",
             )
         if (cost := passes * width * height) > budget:
-            raise TooManyScans(
+            raise errors.TooManyScans(
                 f"the JPEG's first {scans} scans go over {cost:,} pixels; "
                 f"the limit is {budget:,} for {width} x {height}",
                 limit=budget,
@@ -266,7 +259,7 @@ def check_kind(body: bytes) -> None:
         what, accepted = f"{samples} samples a pixel", f"1 to {MOST_SAMPLES}"
     else:
         return
-    raise UnsupportedMediaType(
+    raise errors.UnsupportedMediaType(
         f"the file is a TIFF with {what}; accepted are {accepted}",
         limit=accepted,
         received=f"TIFF with {what}",

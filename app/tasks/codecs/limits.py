@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 
-from app.contracts.errors import (
-    ConfigError,
-    ImageUnreadable,
-    ResolutionTooHigh,
-    UnsupportedMediaType,
-)
+from app.contracts import errors
 
 WEBP_SIDE = 16_383
 """Longest side of a WebP, a limit of the format."""
@@ -47,16 +42,18 @@ class PictureLimits:
 def check_size(width: int, height: int, limits: PictureLimits) -> None:
     """Raise ResolutionTooHigh, or ImageUnreadable for an empty picture."""
     if width < 1 or height < 1:
-        raise ImageUnreadable(f"the picture's header gives its size as {width} x {height} pixels")
+        raise errors.ImageUnreadable(
+            f"the picture's header gives its size as {width} x {height} pixels"
+        )
     if width * height > limits.pixels:
-        raise ResolutionTooHigh(
+        raise errors.ResolutionTooHigh(
             f"the picture is {width} x {height} = {width * height:,} pixels; "
             f"the limit is {limits.pixels:,}",
             limit=limits.pixels,
             received=width * height,
         )
     if max(width, height) > limits.side:
-        raise ResolutionTooHigh(
+        raise errors.ResolutionTooHigh(
             f"the picture is {width} x {height} pixels; the limit is {limits.side:,} a side",
             limit=limits.side,
             received=max(width, height),
@@ -114,7 +111,7 @@ def formats_named(names: Iterable[str]) -> tuple[str, ...]:
     """The formats with these names, ignoring case. Raises ConfigError if one cannot be decoded."""
     known = {name.lower(): name for name in accepted_formats()}
     if unknown := [name for name in names if name.lower() not in known]:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"PADDLEPOOL_PICTURE_FORMATS: {', '.join(unknown)} cannot be read here; "
             f"formats are {', '.join(known)}"
         )
@@ -131,7 +128,7 @@ def sniff(body: bytes, only: Sequence[str] = ()) -> str:
         return name
     accepted = ", ".join(formats)
     what = name or "in no picture format that this server knows"
-    raise UnsupportedMediaType(
+    raise errors.UnsupportedMediaType(
         f"the file is {what}; accepted are {accepted}. The content decides, not the file's name",
         limit=accepted,
         received=name or None,

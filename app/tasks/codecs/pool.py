@@ -14,13 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from app.contracts.errors import (
-    BackendError,
-    DeadlineExceeded,
-    Overloaded,
-    PaddlepoolError,
-    WorkerCrashed,
-)
+from app.contracts import errors
 from app.contracts.ports import Interrupted
 from app.contracts.reasons import OPENING_FAILURES, Restart
 from app.contracts.tensors import Tensors
@@ -64,7 +58,7 @@ class Call(Job):
     function: str
     meta: Mapping[str, Any]
     wall_seconds: float
-    blame: type[PaddlepoolError]
+    blame: type[errors.PaddlepoolError]
     descriptors: list[int] = field(default_factory=list)
     interrupted: bool = False
 
@@ -87,7 +81,7 @@ class CodecProcess(ChildWorker):
     def send(self, call: Call, /) -> None:
         """Send the call. Raises WorkerCrashed, or DeadlineExceeded if the call is settled."""
         if call.future.done():  # the call's descriptors are closed, or will be at once
-            raise DeadlineExceeded("the deadline passed before a codec process was free")
+            raise errors.DeadlineExceeded("the deadline passed before a codec process was free")
         request = {"function": call.function, "meta": call.meta}
         try:
             self._child.send(request, descriptors=call.descriptors)
@@ -112,9 +106,9 @@ class CodecProcess(ChildWorker):
             size = self._child.poll_reply()
         except ChildDied as died:
             raise self._blamed(died) from None
-        except WorkerCrashed:  # the sandbox raises it when memory runs out
+        except errors.WorkerCrashed:  # the sandbox raises it when memory runs out
             raise self._blamed(ChildDied(Restart.MEMORY, None)) from None
-        except PaddlepoolError:
+        except errors.PaddlepoolError:
             self._end_call()
             raise
         if size is not None:
@@ -128,10 +122,10 @@ class CodecProcess(ChildWorker):
         self._failure = died.reason
         call, self._call = self._call, None
         if call is None:
-            return WorkerCrashed(f"the codec process ended ({died.reason})")
+            return errors.WorkerCrashed(f"the codec process ended ({died.reason})")
         if isinstance(died, ChildTimeout):
             if self._wall < call.wall_seconds or died.starved:
-                return DeadlineExceeded("the deadline passed while a picture was open")
+                return errors.DeadlineExceeded("the deadline passed while a picture was open")
             limit = call.wall_seconds
             return call.blame(f"the picture took longer than the limit of {limit:g} s", limit=limit)
         if died.reason in (Restart.KILLED, Restart.STOPPED):
@@ -139,12 +133,12 @@ class CodecProcess(ChildWorker):
                 call.interrupted = True
                 return Interrupted()
             message = "the system killed two processes that worked on the picture"
-            return Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
+            return errors.Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
         if died.reason is Restart.MEMORY:
             return call.blame("the picture needs more memory than the limit for one picture")
         if died.reason is Restart.TIMEOUT:
             return call.blame("the picture took longer than the limit for its size")
-        blame = WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
+        blame = errors.WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
         return blame("the process that worked on the picture died")
 
     def _end_call(self) -> None:
@@ -156,7 +150,7 @@ class CodecProcess(ChildWorker):
         if any(link == PICTURE_LINK for link in self._open_files()):
             self._failure = Restart.CORRUPT
             self._child.kill()
-            raise WorkerCrashed("the process that worked on the picture died")
+            raise errors.WorkerCrashed("the process that worked on the picture died")
 
     def _open_files(self) -> Iterator[str]:
         directory = f"/proc/{self.pid}/fd"
@@ -219,7 +213,9 @@ class CodecPool:
         """Wait until every process is open and warm. Raises BackendError after START_SECONDS."""
         opened = [instance.opened for instance in self._instances]
         if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
-            raise BackendError(f"the codec processes were not ready in {START_SECONDS:.0f} s")
+            raise errors.BackendError(
+                f"the codec processes were not ready in {START_SECONDS:.0f} s"
+            )
 
     def submit(
         self,
@@ -229,7 +225,7 @@ class CodecPool:
         *,
         descriptors: Sequence[int] = (),
         deadline: float,
-        blame: type[PaddlepoolError] = WorkerCrashed,
+        blame: type[errors.PaddlepoolError] = errors.WorkerCrashed,
         urgent: bool = False,
     ) -> asyncio.Future[Reply]:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
@@ -264,7 +260,7 @@ class CodecPool:
             for original in descriptors:
                 call.descriptors.append(os.dup(original))
             self._batcher.submit(call)
-        except DeadlineExceeded as late:
+        except errors.DeadlineExceeded as late:
             call.fail(late)
         except BaseException:
             call.close()
@@ -281,7 +277,7 @@ class CodecPool:
 
     async def close(self) -> None:
         """Fail the queued calls, and return when every process has ended."""
-        self._batcher.close(Overloaded("the server is stopping"))
+        self._batcher.close(errors.Overloaded("the server is stopping"))
         await close_all(self._instances)
 
     def _open(self) -> CodecProcess:
@@ -297,11 +293,11 @@ class CodecPool:
                 for function in self.warm_ups:
                     try:
                         child.call({"function": function, "meta": {}}, timeout=START_SECONDS)
-                    except PaddlepoolError:
+                    except errors.PaddlepoolError:
                         # Not fatal: the first real call reports the same error to its caller.
                         log.exception("a warm-up failed in a codec process")
-            except (ChildDied, PaddlepoolError) as error:
-                raise WorkerCrashed(f"a codec process did not start: {error}") from error
+            except (ChildDied, errors.PaddlepoolError) as error:
+                raise errors.WorkerCrashed(f"a codec process did not start: {error}") from error
             if not self.held and (missing := [m for m in MEASURES if m not in child.held]):
                 log.warning("codec processes are not confined by %s", " nor by ".join(missing))
             self.held = child.held

@@ -27,17 +27,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tokenizers import Tokenizer
 
+from app.contracts import errors
 from app.contracts.caller import CALLER
-from app.contracts.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    InvalidParameter,
-    ModelOutputInvalid,
-    Overloaded,
-    TextEmpty,
-    TextTooLong,
-    TooManyInputs,
-)
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from app.models.repository.config import parse_parameters
@@ -79,28 +70,30 @@ class WholeTexts(tuple[str, ...]):
 def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
     """Raises TooManyInputs, TextTooLong, TextEmpty, and InvalidParameter for a lone surrogate."""
     if len(texts) > limits.text_max_inputs:
-        raise TooManyInputs(
+        raise errors.TooManyInputs(
             f"{len(texts)} texts in one request; the limit is {limits.text_max_inputs}",
             limit=limits.text_max_inputs,
             received=len(texts),
         )
     if not texts:
-        raise TextEmpty("the request holds no text; at least 1 is expected", limit=1, received=0)
+        raise errors.TextEmpty(
+            "the request holds no text; at least 1 is expected", limit=1, received=0
+        )
     most = limits.text_max_characters
     for position, text in enumerate(texts, 1):
         name = f"text {position} of {len(texts)}"
         if len(text) > most:
-            raise TextTooLong(
+            raise errors.TextTooLong(
                 f"{name} has {len(text)} characters; the limit is {most}",
                 limit=most,
                 received=len(text),
             )
         if _SURROGATE.search(text):
-            raise InvalidParameter(
+            raise errors.InvalidParameter(
                 f"{name} contains a lone surrogate, which is not a character; expected Unicode text"
             )
         if _INVISIBLE.fullmatch(text):
-            raise TextEmpty(
+            raise errors.TextEmpty(
                 f"{name} has {len(text)} characters and none of them is visible", received=len(text)
             )
 
@@ -140,18 +133,18 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
     parameters = parse_parameters(info, Parameters)
     taken = tuple(sorted(spec.name for spec in info.inputs))
     if taken != MODEL_INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{info.name} takes {', '.join(f'{s.name} ({s.dtype})' for s in info.inputs)}; "
             f"the sentiment task feeds {' and '.join(MODEL_INPUTS)} as int64"
         )
     logits = info.outputs[0]
     if len(info.outputs) != 1 or len(logits.shape) != 2:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{info.name} returns {len(info.outputs)} tensors, the first of {len(logits.shape)} "
             "axes; the sentiment task expects one tensor [texts, labels] of logits"
         )
     if logits.shape[1] not in (-1, len(parameters.labels)):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{info.name} returns {logits.shape[1]} logits for {len(parameters.labels)} labels"
         )
     return parameters
@@ -182,7 +175,9 @@ def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
     try:
         return _tokenizer(path.read_text("utf-8"), parameters.max_tokens)
     except Exception as error:  # the Rust binding raises bare Exception
-        raise ConfigError(f"{path.name} of {path.parent.parent.name} is not a tokenizer") from error
+        raise errors.ConfigError(
+            f"{path.name} of {path.parent.parent.name} is not a tokenizer"
+        ) from error
 
 
 @lru_cache(maxsize=4)
@@ -213,13 +208,13 @@ def tokenise(
         tokens = len(ids)
         if tokens <= markers:
             received = len(texts[position - 1])
-            raise TextEmpty(
+            raise errors.TextEmpty(
                 f"{name} has {received} characters, and the model can read none of them",
                 received=received,
             )
         truncated = bool(encoding.overflowing)
         if truncated and isinstance(texts, WholeTexts):
-            raise TextTooLong(
+            raise errors.TextTooLong(
                 f"{name} has more than {lengths[-1]} tokens, which is all the model reads, "
                 "and truncation is not allowed",
                 limit=lengths[-1],
@@ -306,7 +301,7 @@ class SentimentPipeline:
         if sum(map(len, payload)) <= SHORT_CHARACTERS:
             return self._prepare(payload, deadline)
         if self._pending >= MAX_PENDING:
-            raise Overloaded(
+            raise errors.Overloaded(
                 f"{self._pending} requests wait for the tokenizer, which is the limit",
                 limit=MAX_PENDING,
                 received=self._pending,
@@ -331,7 +326,7 @@ class SentimentPipeline:
         logits = np.concatenate([array for output in outputs for array in output.values()])
         expected = (len(texts), len(self._labels))
         if logits.shape != expected:
-            raise ModelOutputInvalid(
+            raise errors.ModelOutputInvalid(
                 f"the model returned scores of shape {list(logits.shape)}, "
                 f"expected {list(expected)}"
             )
@@ -352,7 +347,7 @@ class SentimentPipeline:
 
     def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
         if time.monotonic() >= deadline:
-            raise DeadlineExceeded("the deadline passed before the text was tokenised")
+            raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
         begin = time.perf_counter()
         tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)
         order = sorted(range(len(texts)), key=lambda position: tokenised[position].bucket)
@@ -392,13 +387,17 @@ def _read(
 ) -> Sequence[str]:
     top_k = parameters.get("top_k", 1)
     if type(top_k) is not int or not 1 <= top_k <= MAX_TOP_K:
-        raise InvalidParameter(f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K)
+        raise errors.InvalidParameter(
+            f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K
+        )
     texts = []
     for position, text in enumerate(inputs["text"].tolist(), 1):
         try:
             texts.append(text.decode())
         except UnicodeDecodeError as error:
-            raise InvalidParameter(f"text {position} is not UTF-8 at byte {error.start}") from None
+            raise errors.InvalidParameter(
+                f"text {position} is not UTF-8 at byte {error.start}"
+            ) from None
     check_texts(texts, limits=limits)
     return texts
 
