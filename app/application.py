@@ -16,10 +16,10 @@ from app.contracts.resources import memory_limit
 from app.doors import hugging_face, paddlex, rembg, removebg, tei
 from app.doors.door import Door
 from app.service.api import compare, info, pages
+from app.service.api.errors import ANY_STATUSES, PROTOCOL, TASK_STATUSES, ErrorForm, documented
 from app.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
 from app.service.api.middleware.layer import REPLICA, TRACE_ID, RequestLayer, Traced, by_agent
 from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
-from app.service.api.problems import ANY_STATUSES, PROTOCOL, TASK_STATUSES, ErrorForm, documented
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
 from app.service.api.v2 import infer, models

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.contracts.errors import FileMissing, InvalidParameter
-from app.service.api.problems import ErrorForm
+from app.service.api.errors import ErrorForm
 from app.service.api.routes import Routing, TaskRoute, answer_headers
 from app.service.api.services import Services, ServicesDep, run_off_loop
 from app.service.api.v2.models import check_server

@@ -20,7 +20,7 @@ from pydantic.config import JsonDict
 from app.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
 from app.doors import door
 from app.doors.door import JSON, Door, refused, run_segment
-from app.service.api.problems import PROTOCOL, ErrorForm
+from app.service.api.errors import PROTOCOL, ErrorForm
 from app.service.api.routes import RoutingDep, answer_headers, read_body
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from app.doors import door
 from app.doors.door import JSON, Door, refused, run_segment
-from app.service.api.problems import ErrorForm, Fault
+from app.service.api.errors import ErrorForm, Fault
 from app.service.api.routes import RoutingDep
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import json_object

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.door import NOT_FETCHED, Door, refused, schema_of
-from app.service.api.problems import ErrorForm, Fault
+from app.service.api.errors import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import ServicesDep
 from app.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors import door
 from app.doors.door import JSON, Door, refused, run_segment
-from app.service.api.problems import ErrorForm, Fault
+from app.service.api.errors import ErrorForm, Fault
 from app.service.api.routes import RoutingDep
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, json_object, media_type, read_form

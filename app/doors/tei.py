@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.contracts.errors import InvalidParameter, TextEmpty
 from app.doors.door import JSON, Door, add_health, refused, text_bytes
-from app.service.api.problems import ErrorForm, Fault
+from app.service.api.errors import ErrorForm, Fault
 from app.service.api.routes import RoutingDep, answer_headers
 from app.service.api.services import Services, ServicesDep
 from app.tasks.sentiment.pipeline import SentimentSettings, WholeTexts

@@ -18,8 +18,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from app.service.api.errors import ErrorCode, error_codes
-from app.service.api.problems import Problem, ProtocolError, documented
+from app.service.api.errors import ErrorCode, Problem, ProtocolError, documented, error_codes
 
 STATIC = Path(__file__).parent / "static"
 PAGES: Mapping[str, str] = {"demo": "/", "comparison": "/compare"}

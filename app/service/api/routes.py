@@ -24,8 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.contracts.errors import InvalidParameter, UnsupportedMediaType
 from app.engine.dataplane import Answer
-from app.service.api.errors import http_fault
-from app.service.api.problems import ErrorForm, Refused
+from app.service.api.errors import ErrorForm, Refused, http_fault
 from app.service.api.services import services_of
 from app.service.api.uploads import media_type
 from app.settings.server import Settings

@@ -21,12 +21,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.contracts.caller import CALLER
 from app.contracts.errors import InvalidTensor, Overloaded, PaddlepoolError
-from app.service.api.errors import INTERNAL, fault_of, http_fault, log_failure
+from app.service.api.errors import INTERNAL, Fault, fault_of, http_fault, log_failure
 from app.service.api.middleware.exchange import CLIENT_GONE, LOGGED, record, request_id_of
 from app.service.api.middleware.keys import is_routine
 from app.service.api.middleware.layer import REPLICA, TRACE_ID
 from app.service.api.middleware.limits import Budget, Gates, is_free, too_large
-from app.service.api.problems import Fault
 from app.service.api.services import Services
 from app.service.grpc.messages import SERVICE
 

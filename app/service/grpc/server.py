@@ -18,8 +18,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from app.contracts import errors
+from app.service.api.errors import Fault
 from app.service.api.middleware.limits import Gates
-from app.service.api.problems import Fault
 from app.service.api.routes import answer_headers
 from app.service.api.services import Services
 from app.service.api.v2 import models

@@ -8,6 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from app.settings.server import PREFIX, Settings
 
@@ -70,31 +75,12 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: v for name, v in environment.items() if name != GRPC_PORT} | changed
 
 
-def merged(texts: Mapping[str, str], *, label: str) -> str:
+def merged(texts: Mapping[str, str], *, label: str) -> bytes:
     """Merge servers' texts in Prometheus' format; each sample gets `label`, the server's name."""
-    descriptions: dict[str, dict[str, str]] = {}
-    samples: dict[str, list[str]] = {}
+    families: dict[str, Metric] = {}
     for server, text in texts.items():
-        mark = f'{label}="{server}"'
-        family = ""
-        for line in text.splitlines():
-            if line.startswith("# "):
-                _, kind, family, _ = line.split(" ", 3)
-                descriptions.setdefault(family, {}).setdefault(kind, line)
-            elif line:
-                samples.setdefault(family, []).append(_marked(line, mark))
-    lines = [
-        line
-        for family, described in descriptions.items()
-        for line in (*described.values(), *samples.get(family, ()))
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _marked(sample: str, mark: str) -> str:
-    """Add a label to a sample like `name{a="b"} 1` or `name 1`."""
-    name, space, value = sample.partition(" ")
-    head, brace, _ = name.partition("{")
-    if brace:
-        return f"{head}{{{mark},{sample[len(head) + 1 :]}"
-    return f"{name}{{{mark}}}{space}{value}"
+        for found in text_string_to_metric_families(text):
+            family = families.setdefault(found.name, found)
+            marked = [each._replace(labels={label: server} | each.labels) for each in found.samples]
+            family.samples = marked if family is found else family.samples + marked
+    return generate_latest(cast(CollectorRegistry, SimpleNamespace(collect=families.values)))

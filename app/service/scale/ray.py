@@ -17,8 +17,7 @@ from ray.serve.config import BackpressureConfig
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.service.api.errors import http_fault
-from app.service.api.problems import reply
+from app.service.api.errors import http_fault, reply
 from app.service.scale.local_server import LocalServer, merged, seconds_to_end
 from app.service.scale.relay import Relay
 from app.settings.server import Settings
@@ -148,7 +147,7 @@ class Replica:
         )
         texts = dict(each for each in answers if not isinstance(each, Exception))
         response = Response(
-            merged(texts, label="replica"),
+            await asyncio.to_thread(merged, texts, label="replica"),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
         await response(scope, receive, send)

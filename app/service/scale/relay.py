@@ -7,8 +7,7 @@ import aiohttp
 from starlette.types import Message, Receive, Scope, Send
 from yarl import URL
 
-from app.service.api.errors import http_fault
-from app.service.api.problems import reply
+from app.service.api.errors import http_fault, reply
 
 CONNECTION_HEADERS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",

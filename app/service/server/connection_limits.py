@@ -28,8 +28,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from app.contracts.errors import Overloaded
-from app.service.api.errors import fault_of, http_fault
-from app.service.api.problems import MEDIA_TYPE, Fault, Refused, members, reply
+from app.service.api.errors import MEDIA_TYPE, Fault, Refused, fault_of, http_fault, members, reply
 from app.service.server import sending
 from app.settings.server import Settings
 

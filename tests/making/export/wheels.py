@@ -36,8 +36,6 @@ def wheel_of(content: bytes) -> bytes:
 def release_of(content: bytes, *, url: str = NOWHERE, wheel: bytes = b"") -> Release:
     return Release(
         url=url,
-        size=len(content),
-        md5=hashlib.md5(content).hexdigest(),
         sha256=hashlib.sha256(content).hexdigest(),
         licence="Apache-2.0",
         wheel=Wheel(

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from app.application import DOORS
-from app.service.api.errors import error_codes
+from app.service.api.errors import ANY_STATUSES, TASK_STATUSES, error_codes
 from app.service.api.pages import STATIC
-from app.service.api.problems import ANY_STATUSES, TASK_STATUSES
 from tests.ran import ROOT
 from tests.service.api.fakes import Client, product_client
 

@@ -61,7 +61,7 @@ def test_every_sample_is_there_with_its_replica() -> None:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    families = list(text_string_to_metric_families(merged(texts, label="replica")))
+    families = list(text_string_to_metric_families(merged(texts, label="replica").decode()))
     found = [
         (sample.name, *sorted(sample.labels.items()), sample.value)
         for family in families
@@ -73,7 +73,7 @@ def test_every_sample_is_there_with_its_replica() -> None:
 
 def test_a_family_is_described_once_and_before_its_samples() -> None:
     """Prometheus refuses a second TYPE of a name."""
-    text = merged({"a": exposition(served=1), "b": exposition(served=2)}, label="replica")
+    text = merged({"a": exposition(served=1), "b": exposition(served=2)}, label="replica").decode()
     lines = text.splitlines()
     for name in ("served_total", "queue", "seconds"):
         described = [n for n, line in enumerate(lines) if line.startswith(f"# TYPE {name} ")]

@@ -13,12 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.contracts.caller import CALLER
 from app.observability.metrics import METHODS
-from app.service.api.errors import fault_from, http_fault, log_failure
+from app.service.api.errors import Fault, fault_from, http_fault, log_failure, reply
 from app.service.api.middleware.compression import unpacked
 from app.service.api.middleware.exchange import CLIENT_GONE, Exchange, record
 from app.service.api.middleware.keys import Sites, is_routine
 from app.service.api.middleware.limits import Gates, check_body, is_free
-from app.service.api.problems import Fault, reply
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
 

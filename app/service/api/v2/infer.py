@@ -17,7 +17,7 @@ from app.contracts.errors import FileTooLarge, InvalidTensor
 from app.contracts.tensors import TaskTensors, Tensors
 from app.engine.dataplane import Answer, TensorRequest
 from app.engine.registry.model import ServedModel
-from app.service.api.problems import PROTOCOL, documented
+from app.service.api.errors import PROTOCOL, documented
 from app.service.api.routes import answer_headers, split_model
 from app.service.api.services import LARGE_BYTES, Services, run_off_loop, services_of
 from app.service.api.v2 import documents

@@ -22,7 +22,7 @@ from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.pool.group import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
-from app.service.api.problems import PROTOCOL, documented
+from app.service.api.errors import PROTOCOL, documented
 from app.service.api.routes import TaskRoute
 from app.service.api.services import Services, ServicesDep, services_of
 from app.service.api.uploads import json_object
