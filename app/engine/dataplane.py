@@ -228,18 +228,13 @@ class DataPlane:
     @contextlib.contextmanager
     def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
         """Hold the model version and notify the listener."""
-        listener = self.traffic_listener
-        if listener is not None:
-            listener.began()
-        try:
+        with contextlib.ExitStack() as held:
+            if (listener := self.traffic_listener) is not None:
+                listener.began()
+                held.callback(listener.ended)
             served = self.registry.acquire(model, version)
-            try:
-                yield served
-            finally:
-                served.release()
-        finally:
-            if listener is not None:
-                listener.ended()
+            held.callback(served.release)
+            yield served
 
     def default_model(self, task: str) -> str:
         """The model of requests that name none. Raises ModelNotFound."""

@@ -16,12 +16,14 @@ from pathlib import Path
 OPSET = 17
 
 
-def convert(directory: Path, program: str, params: str) -> bytes:
-    """Return the program as ONNX. Raises the converter's errors; ImportError without the extra."""
+def main(directory: Path, program: str, params: str) -> None:
+    """Raises the converter's errors; ImportError without the extra."""
+    answer = os.dup(1)
+    os.dup2(2, 1)  # the converter prints to standard output, which is for the answer
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Paddle and the converter warn about each other
         import paddle2onnx
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, os.fdopen(answer, "wb") as stream:
         target = Path(scratch) / "model.onnx"
         paddle2onnx.export(
             str(directory / program),
@@ -31,17 +33,8 @@ def convert(directory: Path, program: str, params: str) -> bytes:
             verbose=False,
             optimize_tool="None",
         )
-        return target.read_bytes()
-
-
-def main(arguments: list[str]) -> None:
-    directory, program, params = arguments
-    answer = os.dup(1)
-    os.dup2(2, 1)  # the converter prints to standard output, which is for the answer
-    content = convert(Path(directory), program, params)
-    with os.fdopen(answer, "wb") as stream:
-        stream.write(content)
+        stream.write(target.read_bytes())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(Path(sys.argv[1]), *sys.argv[2:])

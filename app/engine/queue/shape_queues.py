@@ -127,7 +127,11 @@ class ShapeQueues:
                 self._rows[job.caller] -= job.rows
                 if not self._rows[job.caller]:
                     del self._rows[job.caller]
-                self._forget_if_empty((job.priority, job.key))
+                if not queue:
+                    del self._queues[job.priority, job.key]
+                if not self._queues:  # no caller waits, so no debts remain: reset
+                    self._now = 0.0
+                    self._next_start.clear()
                 return turn
         return None
 
@@ -166,7 +170,8 @@ class ShapeQueues:
         job has waited for the delay.
         """
         ask_again = math.inf
-        queues = sorted(self._queues, key=self._rank)
+        # By priority, then by the turn of the first job.
+        queues = sorted(self._queues, key=lambda queue: (queue[0], self._queues[queue][0][0]))
         for queue in queues:
             if queue[0] > queues[0][0]:  # the rest has a lower priority
                 break
@@ -176,10 +181,6 @@ class ShapeQueues:
                 return jobs, now
             ask_again = min(ask_again, ready_at)
         return [], ask_again
-
-    def _rank(self, queue: QueueKey) -> tuple[int, Turn]:
-        """The order of the queues: by priority, then by the turn of the first job."""
-        return queue[0], self._queues[queue][0][0]
 
     def _head_of(self, queue: QueueKey) -> tuple[list[Job], bool]:
         jobs: list[Job] = []
@@ -233,10 +234,3 @@ class ShapeQueues:
                 runs = -(-waiting // self._max_rows)
             seconds += runs * times.expected(key)
         return seconds
-
-    def _forget_if_empty(self, queue: QueueKey) -> None:
-        if not self._queues[queue]:
-            del self._queues[queue]
-        if not self._queues:  # no caller waits, so no debts remain: reset
-            self._now = 0.0
-            self._next_start.clear()
