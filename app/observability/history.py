@@ -5,8 +5,8 @@ import threading
 import time
 from array import array
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -14,6 +14,17 @@ from typing import NamedTuple
 INTERVAL_SECONDS = 10.0
 INTERVALS = 360
 """Intervals of one hour; older ones are dropped."""
+
+
+def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
+    """Return bucket bounds from `first` to `last` with a constant factor between neighbours."""
+    factor = (last / first) ** (1 / steps)
+    return tuple(float(f"{first * factor**step:.4g}") for step in range(steps + 1))
+
+
+SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile is accurate to 15 %
+DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps per decade; the first means "the same bits"
+AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 
 
 class Series(NamedTuple):
@@ -39,31 +50,27 @@ class Counts:
         count = self.count
         return self.total / count if count else None
 
+    def quantiles(self, bounds: Sequence[float], shares: Iterable[float]) -> list[float] | None:
+        """Estimate quantiles as PromQL's `histogram_quantile` does; None without observations.
 
-def quantiles(
-    bounds: Sequence[float], buckets: Sequence[int], shares: Sequence[float]
-) -> list[float] | None:
-    """Estimate quantiles as PromQL's `histogram_quantile` does; None without observations.
+        It interpolates linearly inside the bucket that holds the rank, starting from 0 in the first
+        bucket. A rank above the largest bound gives that bound.
+        """
+        buckets, below = self.buckets, list(accumulate(self.buckets))
 
-    It interpolates linearly inside the bucket that holds the rank, starting from 0 in the first
-    bucket. A rank above the largest bound gives that bound. `buckets` are plain counts (not
-    cumulative), one more than `bounds`.
-    """
-    below = list(accumulate(buckets))
+        def at(rank: float) -> float:
+            place = bisect_left(below, rank)
+            while not buckets[place]:  # rank 0 lies in the first bucket that is not empty
+                place += 1
+            if place == len(bounds):
+                return bounds[-1]
+            upper = bounds[place]
+            if place == 0 and upper <= 0:
+                return upper
+            lower = bounds[place - 1] if place else 0.0
+            return lower + (upper - lower) * (rank - below[place] + buckets[place]) / buckets[place]
 
-    def at(rank: float) -> float:
-        place = bisect_left(below, rank)
-        while not buckets[place]:  # rank 0 lies in the first bucket that is not empty
-            place += 1
-        if place == len(bounds):
-            return bounds[-1]
-        upper = bounds[place]
-        if place == 0 and upper <= 0:
-            return upper
-        lower = bounds[place - 1] if place else 0.0
-        return lower + (upper - lower) * (rank - below[place] + buckets[place]) / buckets[place]
-
-    return [at(share * below[-1]) for share in shares] if below[-1] else None
+        return [at(share * below[-1]) for share in shares] if below[-1] else None
 
 
 class WindowedHistogram:
@@ -110,15 +117,6 @@ class WindowedHistogram:
                 yield found, Counts(difference, total - total_before)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One group in a window: seconds of its runs, drift and agreement of its replays."""
-
-    runs: Counts
-    drift: Counts
-    agreement: Counts
-
-
 class History:
     """The last hour of all groups; thread-safe. Metrics records each value here and in /metrics.
 
@@ -127,21 +125,14 @@ class History:
     counts: about 0.1 MB for the runs of one group, which have 34 buckets.
     """
 
-    def __init__(
-        self,
-        *,
-        seconds: Sequence[float],
-        drift: Sequence[float],
-        agreement: Sequence[float],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Take the bucket bounds of each kind of histogram."""
-        self.seconds, self.drift, self.agreement = seconds, drift, agreement
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
         self._lock = threading.Lock()
         self._runs: dict[Series, WindowedHistogram] = {}
-        self._replays: dict[tuple[str, str], tuple[WindowedHistogram, WindowedHistogram]] = {}
+        self._replays: dict[tuple[str, str], tuple[WindowedHistogram, WindowedHistogram]] = (
+            defaultdict(lambda: (WindowedHistogram(DRIFT), WindowedHistogram(AGREEMENT)))
+        )
 
     def uptime(self) -> float:
         return self._clock() - self._began
@@ -157,23 +148,26 @@ class History:
             if found is None:  # drop the series that have not run for an hour
                 oldest = now - INTERVALS
                 self._runs = {key: each for key, each in self._runs.items() if each.last >= oldest}
-                found = self._runs[series] = WindowedHistogram(self.seconds)
+                found = self._runs[series] = WindowedHistogram(SECONDS)
             found.observe(now, seconds)
 
     def drifted(self, model: str, group: str, drift: float, agreement: float | None) -> None:
         with self._lock:
-            drifts, agreements = self._replays.setdefault((model, group), self._no_replays())
+            drifts, agreements = self._replays[model, group]
             drifts.observe(self.interval(), drift)
             if agreement is not None:
                 agreements.observe(self.interval(), agreement)
 
-    def window(self, series: Series, intervals: int) -> Window:
-        """Return the observations of the last `intervals`, including the current one."""
+    def window(self, series: Series, intervals: int) -> tuple[Counts, Counts, Counts]:
+        """Return a group's observations in the last `intervals`, including the current one.
+
+        These are the seconds of its runs, then the drift and the agreement of its replays.
+        """
         with self._lock:
             since = self.interval() - intervals
-            runs = self._runs.get(series) or WindowedHistogram(self.seconds)
-            replays = self._replays.get((series.model, series.group)) or self._no_replays()
-            return Window(runs.after(since), *(each.after(since) for each in replays))
+            runs = self._runs.get(series) or WindowedHistogram(SECONDS)
+            drift, agreement = self._replays[series.model, series.group]
+            return runs.after(since), drift.after(since), agreement.after(since)
 
     def runs(self, after: int) -> dict[Series, list[tuple[int, Counts]]]:
         """Return, for each series, the finished intervals later than `after` in which it ran."""
@@ -185,6 +179,3 @@ class History:
                 for series, histogram in self._runs.items()
             }
         return {series: intervals for series, intervals in found.items() if intervals}
-
-    def _no_replays(self) -> tuple[WindowedHistogram, WindowedHistogram]:
-        return WindowedHistogram(self.drift), WindowedHistogram(self.agreement)

@@ -18,22 +18,12 @@ from prometheus_client.utils import floatToGoString
 from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import GroupStatus
-from app.observability.history import History, Series
+from app.observability.history import AGREEMENT, DRIFT, SECONDS, History, Series
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
 
-
-def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
-    """Return bucket bounds from `first` to `last` with a constant factor between neighbours."""
-    factor = (last / first) ** (1 / steps)
-    return tuple(float(f"{first * factor**step:.4g}") for step in range(steps + 1))
-
-
-SECONDS = geometric(0.001, 10.0, 32)  # factor 1.33: a quantile is accurate to 15 %
 COARSE_SECONDS = SECONDS[::2]  # factor 1.78, for the family with the most series per model
-DRIFT = (0.0, *geometric(1e-8, 10.0, 27))  # three steps per decade; the first means "the same bits"
-AGREEMENT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
 LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
@@ -266,7 +256,7 @@ class Metrics:
         self._codec_restarts = counter(
             "paddlepool_codec_restarts_total", "Codec processes that were replaced.", ("reason",)
         )
-        self.history = History(seconds=SECONDS, drift=DRIFT, agreement=AGREEMENT)
+        self.history = History()
         self.gauges = Gauges(build, memory_limit=memory_limit)
         self.registry.register(self.gauges)
         ProcessCollector(registry=self.registry)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.observability.metrics import SECONDS
+from app.observability.history import SECONDS
 from tests.deploy.conftest import ask, prometheus_scraping, promtool
 from tests.ran import ROOT
 

@@ -16,12 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
+from app.observability.history import DRIFT, SECONDS
 from app.observability.metrics import (
     COARSE_SECONDS,
-    DRIFT,
     METHODS,
     ROWS,
-    SECONDS,
     UNKNOWN,
     HistogramFamily,
     Metrics,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from app.contracts.status import CANNOT_START, ModelStatus
 from app.engine.registry.model import ServedModel
-from app.observability.history import INTERVAL_SECONDS, Counts, History, Series, quantiles
+from app.observability.history import DRIFT, INTERVAL_SECONDS, SECONDS, Counts, History, Series
 from app.service.api import info
 from app.service.api.services import Services, ServicesDep
 
@@ -120,7 +120,7 @@ def estimated(
 
     They have four digits: buckets are no more precise, and the reply is a third shorter.
     """
-    found = quantiles(bounds, counts.buckets, [SHARES[name] for name in names])
+    found = counts.quantiles(bounds, [SHARES[name] for name in names])
     if not found:
         return dict.fromkeys(names)
     return {name: significant(value) for name, value in zip(names, found, strict=True)}
@@ -141,13 +141,11 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
     """Every group's intervals with a number above `after`, for a chart of the last hour."""
     found = []
     for series, intervals in sorted(history.runs(after).items()):
-        times = [estimated(history.seconds, counts, *SHARES) for _, counts in intervals]
+        times = [estimated(SECONDS, counts, *SHARES) for _, counts in intervals]
         columns: dict[str, Any] = {name: [each[name] for each in times] for name in SHARES}
         found.append(
             HistorySeries(
-                model=series.model,
-                version=series.version,
-                group=series.group,
+                **series._asdict(),
                 interval=[number for number, _ in intervals],
                 runs=[counts.count for _, counts in intervals],
                 **columns,
@@ -199,7 +197,7 @@ def _comparison(services: Services, window: str, after: int) -> str:
         window_seconds=round(window_seconds(history, intervals), 1),
         processor=info.processor_info(),
         prove_groups=services.settings.prove_groups,
-        bounds=list(history.seconds),
+        bounds=list(SECONDS),
         models=[_model(services, each, intervals) for each in shown],
         history=history_of(history, after),
     ).model_dump_json()
@@ -232,8 +230,9 @@ def _group(
     """One group, with its numbers for the last `intervals` intervals."""
     name = members["name"]
     configured = served.config.group(name)
-    window = history.window(Series(served.name, served.version, name), intervals)
-    drift, agreement = window.drift, window.agreement.mean()
+    series = Series(served.name, served.version, name)
+    runs, drift, agreements = history.window(series, intervals)
+    agreement = agreements.mean()
     refused = not members["ready"] and members["reason"].startswith(CANNOT_START)
     return ComparedGroup(
         **members,
@@ -242,14 +241,14 @@ def _group(
         candidate=configured.candidate,
         options=configured.options,
         refused=members["reason"] if refused else None,
-        runs=window.runs.count,
-        rate=round(window.runs.count / window_seconds(history, intervals), 3),
-        buckets=list(window.runs.buckets),
-        times=Times.model_validate(estimated(history.seconds, window.runs, *SHARES)),
+        runs=runs.count,
+        rate=round(runs.count / window_seconds(history, intervals), 3),
+        buckets=list(runs.buckets),
+        times=Times.model_validate(estimated(SECONDS, runs, *SHARES)),
         replays=Replays(
             count=drift.count,
             same_bits=drift.buckets[0],
             agreement=None if agreement is None else significant(agreement),
-            **estimated(history.drift, drift, "p50", "p99"),
+            **estimated(DRIFT, drift, "p50", "p99"),
         ),
     )
