@@ -24,6 +24,7 @@ from app.service.api.uploads import FILE_FIELDS
 from app.service.api.v2.documents import PARAMETERS as INFER_PARAMETERS
 from app.tasks import PIPELINES
 from app.tasks.segment.request import OPTIONS
+from app.tasks.segment.router import SegmentReply
 from app.tasks.sentiment.router import SentimentParameters, SentimentRequest
 from app.tasks.task import load_tasks, settings_class
 from tests.observability.test_metrics import with_every_family
@@ -193,8 +194,9 @@ def test_parameters(paths: dict[str, Any]) -> None:
     assert set(SENTIMENT.split()) <= set(parameters(sentiment))
     assert set(SENTIMENT_BODY.split()) <= set(SentimentRequest.model_fields)
     assert set(SENTIMENT_PARAMETERS.split()) <= set(SentimentParameters.model_fields)
-    reply = segment["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
-    assert set(SEGMENT_REPLY.split()) <= set(reply)
+    reply = segment["responses"]["200"]["content"]["application/json"]["schema"]
+    assert reply == {"$ref": "#/components/schemas/SegmentReply"}
+    assert set(SEGMENT_REPLY.split()) <= set(SegmentReply.model_fields)
     assert set(V2_PARAMETERS.split()) <= set(INFER_PARAMETERS)
     assert {"file", "image_file"} <= set(FILE_FIELDS)
 

@@ -15,6 +15,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -139,16 +140,17 @@ KEY = "key"
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
-    """Build the OpenAPI document once; `models` are the error models of the doors."""
+    """Build the OpenAPI document once; `models` are those that routes and doors only refer to."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
         forms: list[type[BaseModel]] = [Problem, ProtocolError, *models]
-        for model in forms:
-            schemas[model.__name__] = model.model_json_schema(ref_template=REFERENCE)
-        _hoist(schema, schemas)
+        _, named = models_json_schema(
+            [(form, "validation") for form in forms], ref_template=REFERENCE
+        )
+        schemas |= named["$defs"]
         _complete(schema["paths"])
         if needs_key:
             schema["components"]["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}
@@ -175,18 +177,6 @@ def _complete(paths: dict[str, Any]) -> None:
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "path":
                     parameter["example"] = {"model": model, "version": 1}[parameter["name"]]
-
-
-def _hoist(node: Any, schemas: dict[str, Any]) -> None:
-    """Move `$defs` of nested schemas into `schemas`, and point their references there."""
-    if isinstance(node, dict):
-        schemas |= node.pop("$defs", {})
-        reference = node.get("$ref", "")
-        if reference.startswith("#/$defs/"):
-            node["$ref"] = REFERENCE.format(model=reference.removeprefix("#/$defs/"))
-    for child in list(node.values() if isinstance(node, dict) else node):
-        if isinstance(child, dict | list):
-            _hoist(child, schemas)
 
 
 # Swagger UI uses inline styles, icons in data: URLs, and blob: URLs for replies that are pictures.

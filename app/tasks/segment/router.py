@@ -76,9 +76,10 @@ def build_router(settings: Settings) -> APIRouter:
         responses={
             200: {
                 "description": "The picture, or JSON when `Accept` asks for it.",
+                "model": SegmentReply,
                 "content": {
                     **{kind: {"schema": _BINARY} for kind in MEDIA_TYPES.values()},
-                    _JSON: {"schema": SegmentReply.model_json_schema(), "example": EXAMPLE},
+                    _JSON: {"example": EXAMPLE},
                 },
             }
         },
