@@ -8,7 +8,7 @@ spends in the queue. Validation errors have the same form as FastAPI's.
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -98,17 +98,13 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
     return name, int(version)
 
 
-def server_timing(stages: Mapping[str, float]) -> str:
-    """Build the W3C Server-Timing header; `stages` in seconds, the header in milliseconds."""
-    return ", ".join(f"{name};dur={seconds * 1000:.2f}" for name, seconds in stages.items())
-
-
 def answer_headers(answer: Answer) -> dict[str, str]:
-    """X-Model, X-Predictor and Server-Timing of an answered request."""
+    """X-Model, X-Predictor and Server-Timing (W3C, in milliseconds) of an answered request."""
+    timing = [f"{name};dur={seconds * 1000:.2f}" for name, seconds in answer.stages.items()]
     return {
         "X-Model": f"{answer.model}@{answer.version}",
         "X-Predictor": answer.group,
-        "Server-Timing": server_timing(answer.stages),
+        "Server-Timing": ", ".join(timing),
     }
 
 

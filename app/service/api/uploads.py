@@ -139,9 +139,9 @@ async def read_upload(
         form = await read_form(
             request, max_files=2 if second else 1, max_fields=max_fields, field_bytes=FIELD_BYTES
         )
-        picture, background = _pick_pictures(form, second)
-        unchosen = [(name, "") for name in second]
-        given = (each for each in form.fields if each not in unchosen)
+        # Pages send an empty field if the user chose no second picture.
+        given = [(name, value) for name, value in form.fields if value or name not in second]
+        picture, background = _pick_pictures(Form(form.files, given), second)
         fields = _read_parameters(given, known, "form")
         for name in fields:
             if name in query:
@@ -159,9 +159,7 @@ async def read_upload(
 
 def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | None]:
     """Pick the pictures from the form's files. Raises FileMissing and InvalidParameter."""
-    for name, value in form.fields:
-        if name in second and not value:
-            continue  # pages send an empty field if the user chose no second picture
+    for name, _ in form.fields:
         if name in FILE_FIELDS:
             raise FileMissing(
                 f"the form's file field holds text without a file name; {_UPLOAD_HINT}"
@@ -180,11 +178,10 @@ def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | No
     if len(pictures) > 1 or len(backgrounds) > 1:
         name = FILE_FIELDS[0] if len(pictures) > 1 else second[0]
         raise InvalidParameter(f"the form has more than one file for {name}", limit="one file")
-    for name, background in backgrounds:
-        if not background:
+    for name, body in backgrounds:
+        if not body:
             raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
-        return _not_empty(pictures[0]), background
-    return _not_empty(pictures[0]), None
+    return _not_empty(pictures[0]), backgrounds[0][1] if backgrounds else None
 
 
 def _not_empty(body: bytes) -> bytes:

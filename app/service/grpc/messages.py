@@ -268,14 +268,10 @@ def together(tensors: Sequence[memoryview]) -> memoryview:
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     """Read a varint. Returns its value and the offset of its end. Raises InvalidTensor."""
     value = 0
-    for place in range(MAX_VARINT):
-        if at >= len(message):
-            break
-        byte = message[at]
-        at += 1
+    for place, byte in enumerate(message[at : at + MAX_VARINT]):
         value |= (byte & 127) << 7 * place
         if byte < 128:
-            return value, at
+            return value, at + place + 1
     raise _malformed()
 
 

@@ -48,14 +48,8 @@ log = logging.getLogger("paddlepool.protocol")
 
 def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProtocol]:
     """Return a protocol class with these limits; unread replies have at most `reply_bytes`."""
-
-    class Protocol(LimitedProtocol):
-        limits = settings
-        unread_replies = sending.UnreadReplies(
-            reply_bytes, stall_seconds=settings.send_stall_seconds
-        )
-
-    return Protocol
+    unread = sending.UnreadReplies(reply_bytes, stall_seconds=settings.send_stall_seconds)
+    return type("Protocol", (LimitedProtocol,), {"limits": settings, "unread_replies": unread})
 
 
 class LimitedProtocol(HttpToolsProtocol):
