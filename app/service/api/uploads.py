@@ -60,7 +60,11 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> Form:
     """Read a multipart form. Raises InvalidParameter, and FileTooLarge from reading the body."""
-    _check_charset(request.headers["content-type"])
+    # Checked before the parser looks for the charset's codec.
+    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
+    if charset.decode("latin-1").lower() not in CHARSETS:
+        accepted = ", ".join(CHARSETS)
+        raise InvalidParameter(f"the form's charset must be one of {accepted}", limit=accepted)
     parser = _InMemoryParser(
         request.headers,
         request.stream(),
@@ -100,15 +104,6 @@ class _InMemoryParser(MultiPartParser):
         """Close all files, including those of truncated parts, which never reach the form."""
         for file in self._files_to_close_on_error:
             file.close()
-
-
-def _check_charset(content_type: str) -> None:
-    """Reject a charset that CHARSETS lacks, read as the parser will, before its codec is sought."""
-    charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
-    if charset.decode("latin-1").lower() not in CHARSETS:
-        raise InvalidParameter(
-            f"the form's charset must be one of {', '.join(CHARSETS)}", limit=", ".join(CHARSETS)
-        )
 
 
 FILE_FIELDS = ("file", "image_file")

@@ -80,13 +80,6 @@ class _Unpacked:
             if message["type"] != "http.request":
                 return message
             self._packed, self._more = message.get("body", b""), message.get("more_body", False)
-        self._unpack()
-        more = self._more or bool(self._packed) or len(self._piece) == PIECE
-        if not more and not self._stream.eof:
-            raise UnsupportedEncoding("The body ends before its gzip stream ends.")
-        return {"type": "http.request", "body": self._piece, "more_body": more}
-
-    def _unpack(self) -> None:
         try:
             self._piece = self._stream.decompress(self._packed, PIECE)
         except zlib.error as error:
@@ -94,3 +87,7 @@ class _Unpacked:
         self._packed = self._stream.unconsumed_tail
         if self._stream.unused_data:  # many empty members would take long, so only one is accepted
             raise UnsupportedEncoding("The body continues after the end of its gzip stream.")
+        more = self._more or bool(self._packed) or len(self._piece) == PIECE
+        if not more and not self._stream.eof:
+            raise UnsupportedEncoding("The body ends before its gzip stream ends.")
+        return {"type": "http.request", "body": self._piece, "more_body": more}

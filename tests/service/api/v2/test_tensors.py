@@ -409,5 +409,4 @@ def test_a_large_body_of_the_default_group_holds_a_place() -> None:
         (large, len(large), None),
         (header, len(header), None),
     ):
-        named = may_name_group(body, json_bytes)
-        assert place_timeout(len(body), named, Settings()) == seconds
+        assert place_timeout(len(body), may_name_group(body, json_bytes), Settings()) == seconds
