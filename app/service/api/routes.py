@@ -224,7 +224,7 @@ class RouteFacts:
     template: str
     pattern: re.Pattern[str]
     methods: frozenset[str]
-    max_body: int | None
+    max_body: int
     answer: ASGIApp
     errors: ErrorForm | None = None
 
@@ -242,7 +242,7 @@ class RouteTable:
                 template=route.path,
                 pattern=route.path_regex,
                 methods=frozenset(route.methods or ()),
-                max_body=route.max_body_size,
+                max_body=route.max_body_size or default_max_body,
                 # FastAPI's handlers use this exit stack to close uploaded files.
                 answer=AsyncExitStackMiddleware(route.app)
                 if not isinstance(route, TaskRoute)
@@ -270,9 +270,7 @@ class RouteTable:
         return fixed or [route for route in self._open if route.pattern.match(path)]
 
     def body_cap(self, route: RouteFacts | None) -> int:
-        if route is None or route.max_body is None:
-            return self.default_max_body
-        return route.max_body
+        return self.default_max_body if route is None else route.max_body
 
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
         """Raise Refused (405) unless `route` accepts the method."""

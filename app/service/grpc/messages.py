@@ -203,13 +203,12 @@ def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
     view = memoryview(message)
     head: list[memoryview] = []
     tensors: list[memoryview] = []
-    size = 0
     for tag, begin, at, end in _parts(message, 0, len(message), REQUEST, count(1)):
         if tag == RAW_INPUT:
             tensors.append(view[at:end])
         else:
             head.append(view[begin:end])
-            size += end - begin
+    size = sum(map(len, head))
     if size > max_head:
         raise FileTooLarge(
             f"The message has {size} bytes besides its raw tensors, the limit is {max_head}; "
