@@ -60,8 +60,7 @@ def describe_machine(*, cores: float) -> str:
     """
     build = build_info()
     return (
-        f"{processor().name}, {cores:g} cores, "
-        f"{build['cpu_flags'].replace('+', ' ')}; "
+        f"{processor().name}, {cores:g} cores, {build['cpu_flags'].replace('+', ' ')}; "
         f"Paddle {build['paddle']}, Paddlepool {build['version']}"
     )
 
