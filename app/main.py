@@ -21,10 +21,13 @@ from app.engine.awaiting import in_thread
 from app.engine.backends.process import ProcessBackend
 from app.engine.dataplane import DataPlane, StagesDone
 from app.engine.pool.context import EngineContext, OnDemand
+from app.engine.process.suspension import Suspension
 from app.engine.registry.registry import ModelRegistry
 from app.engine.registry.watcher import RepositoryWatcher
-from app.evidence.live.background import Background, open_background, warn_of_unknown_groups
+from app.evidence.live.background import Background, Prover, Shadow, warn_of_unknown_groups
+from app.evidence.live.chooser import Chooser, Choosing
 from app.evidence.live.kept_choices import KeptChoices
+from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from app.models.repository.layout import ModelRepository, find_default_models, read_configs
 from app.models.sources.sync import refresh
 from app.observability.build_info import build_info, machine
@@ -106,18 +109,7 @@ def create_app(
             kept_choice=kept.get,
         )
     metrics.gauges.read = partial(read_gauges, registry)
-    background = open_background(
-        registry,
-        backend=lambda suspension: ProcessBackend(suspension=suspension),
-        observer=metrics,
-        agreement_of=partial(agreement_of, tasks=tasks),
-        prove=settings.prove_groups,
-        fraction=settings.shadow_fraction,
-        groups=settings.shadow_groups,
-        max_predictors=settings.shadow_max_predictors,
-        precision=settings.precision,
-        keep=kept.keep,
-    )
+    background = _open_background(registry, settings, metrics, tasks, kept)
     operations = ThreadPoolExecutor(1, thread_name_prefix="operations")
     services = Services(
         settings=settings,
@@ -261,6 +253,38 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
         ),
         text=ThreadPoolExecutor(settings.text_threads, thread_name_prefix="text"),
     )
+
+
+def _open_background(
+    registry: ModelRegistry,
+    settings: Settings,
+    metrics: Metrics,
+    tasks: Mapping[str, Task],
+    kept: KeptChoices,
+) -> Background | None:
+    """Return the thread that compares groups, not yet started; None if all its parts are off.
+
+    With `prove_groups` off, default groups are not chosen either.
+    """
+    prove = settings.prove_groups
+    if prove == "off" and not settings.shadow_fraction:
+        return None
+    suspension = Suspension()
+    idle_gate = IdleGate(suspension)
+    predictors = ShadowPredictors(ProcessBackend(suspension=suspension), idle_gate)
+    shadow = Shadow(
+        registry,
+        predictors,
+        fraction=settings.shadow_fraction,
+        groups=settings.shadow_groups,
+        max_predictors=settings.shadow_max_predictors,
+        observer=metrics,
+        agreement_of=partial(agreement_of, tasks=tasks),
+    )
+    prover = Prover(registry, predictors, which=prove)
+    precision: Choosing = "off" if prove == "off" else settings.precision
+    chooser = Chooser(registry, predictors, precision=precision, keep=kept.keep)
+    return Background(idle_gate, shadow, prover, chooser)
 
 
 async def _build(

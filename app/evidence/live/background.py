@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.contracts.errors import PaddlepoolError
-from app.contracts.ports import AgreementOf, Clock, PredictorFactory
+from app.contracts.ports import AgreementOf, Clock
 from app.contracts.reasons import ShadowOutcome
-from app.contracts.status import CANNOT_START, Choice, Effect
+from app.contracts.status import CANNOT_START, Effect
 from app.contracts.tensors import Tensors, largest_difference
-from app.engine.process.suspension import Suspension
 from app.engine.registry.model import ServedModel
 from app.engine.registry.registry import ModelRegistry
-from app.evidence.live.chooser import Chooser, Choosing, Precision
+from app.evidence.live.chooser import Chooser
 from app.evidence.live.shadow_predictor import (
     Closed,
     FinalFailures,
@@ -29,9 +28,8 @@ from app.evidence.live.shadow_predictor import (
     ShadowPredictor,
     ShadowPredictors,
 )
-from app.evidence.verdict.proof import MIN_PAIRS, Runner, Runs, Verdict, interleave, judge
+from app.evidence.verdict.proof import MIN_PAIRS, Runner, Runs, interleave, judge
 from app.models.repository.config import ModelConfig
-from app.models.repository.layout import ModelFiles
 from app.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -217,14 +215,11 @@ class Prover:
         if base is None:
             return NOTHING_TO_COMPARE, False
 
-        def judged(runs: Mapping[str, Runs]) -> Verdict:
-            return judge(runs[group], runs[base], base=base)
-
         def enough(runs: Mapping[str, Runs]) -> bool:
-            pairs = len(runs[group].seconds)
-            if pairs < MIN_PAIRS:
-                return False
-            return pairs >= MAX_PAIRS or judged(runs).effective is not None
+            own, pairs = runs[group], len(runs[group].seconds)
+            return pairs >= MIN_PAIRS and (
+                pairs >= MAX_PAIRS or judge(own, runs[base], base=base).effective is not None
+            )
 
         runners: dict[str, Runner] = {}
         with contextlib.ExitStack() as opened:
@@ -239,9 +234,10 @@ class Prover:
                 runners[name] = shadow.run
             inputs = [served.selftest.inputs]
             try:
-                verdict = judged(interleave(runners, inputs, rounds=MAX_ROUNDS, enough=enough))
+                runs = interleave(runners, inputs, rounds=MAX_ROUNDS, enough=enough)
             except PaddlepoolError as error:
                 return Effect(None, f"its runs failed: {error.message}"), True
+        verdict = judge(runs[group], runs[base], base=base)
         return Effect(verdict.effective, verdict.reason), verdict.effective is None
 
 
@@ -314,46 +310,6 @@ class Background:
         self.idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)
-
-
-def open_background(
-    registry: ModelRegistry,
-    *,
-    backend: Callable[[Suspension], PredictorFactory],
-    observer: Metrics,
-    agreement_of: AgreementOf,
-    prove: Which,
-    fraction: float,
-    groups: Sequence[str],
-    max_predictors: int,
-    precision: Precision,
-    keep: Callable[[ModelFiles, Choice], None],
-) -> Background | None:
-    """Return one thread for Shadow, Prover and Chooser, not yet started; None if all are off.
-
-    With `prove` off, default groups are not chosen either.
-    """
-    if prove == "off" and not fraction:
-        return None
-    suspension = Suspension()
-    idle_gate = IdleGate(suspension)
-    predictors = ShadowPredictors(open_predictor=backend(suspension), idle_gate=idle_gate)
-    shadow = Shadow(
-        registry,
-        predictors,
-        fraction=fraction,
-        groups=groups,
-        max_predictors=max_predictors,
-        observer=observer,
-        agreement_of=agreement_of,
-    )
-    which: Choosing = "off" if prove == "off" else precision
-    return Background(
-        idle_gate,
-        shadow=shadow,
-        prover=Prover(registry, predictors, which=prove),
-        chooser=Chooser(registry, predictors, precision=which, keep=keep),
-    )
 
 
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:

@@ -138,7 +138,7 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
     return Timed(ran[0].outputs, None if interrupted else seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ShadowPredictors:
     """Opens shadow predictors in processes that the suspension of `idle_gate` can stop."""
 
