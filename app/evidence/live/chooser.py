@@ -36,7 +36,6 @@ from app.evidence.verdict.proof import EXACT_DIFFERENCE, MIN_PAIRS
 from app.models.repository.config import TOGETHER
 from app.models.repository.layout import ModelFiles
 
-Precision = Literal["auto", "exact"]
 Choosing = Literal["off", "auto", "exact"]
 
 RETRY_SECONDS = 120.0
@@ -162,8 +161,8 @@ class Chooser:
                     for each in counts
                 }
                 failed = "its runs failed: "
-                race = _Race(served, counts, predictors)
-                candidate, final, verdict = race.run(exact=self.precision == "exact")
+                exact = self.precision == "exact"
+                candidate, final, verdict = _race(served, counts, predictors, exact=exact)
         except PaddlepoolError as error:
             final = self._final_failures.is_final(error, served, name)
             return unfit(f"{failed}{error.message}"), final
@@ -264,85 +263,77 @@ def _key(served: ServedModel, group: str) -> tuple[str, str, str]:
     return served.name, served.manifest.sha256(), group
 
 
-@dataclass(frozen=True, slots=True)
-class _Race:
-    """A race of a candidate and the first group: they take turns with the same inputs.
+def _race(
+    served: ServedModel,
+    counts: Mapping[str, int],
+    predictors: Mapping[str, Sequence[ShadowPredictor]],
+    *,
+    exact: bool,
+) -> tuple[Candidate, bool, proof.Verdict | None]:
+    """Let a candidate and the first group take turns with the same inputs.
 
-    `counts` are the numbers of processes of the candidate and the first group in service.
+    `counts` are their numbers of processes in service, the candidate's first. A group's time is the
+    mean of its processes that run at once, divided by its number in service. Returns the finding,
+    whether it is final, and the verdict on the effect, if known.
+
+    With `exact`, stops if the groups' outputs for the golden input differ. The stored golden output
+    is not the reference, because it may have fewer digits.
     """
+    group, first = counts
+    own, theirs = predictors[group], predictors[first]
+    golden = served.selftest
+    outputs, base_outputs = (each[0].run(golden.inputs).outputs for each in (own, theirs))
+    quality = golden.quality(outputs)
+    found = Candidate(
+        group=group, fit=False, reason="", resident_bytes=_largest(own), **asdict(quality)
+    )
+    difference = largest_difference(outputs, base_outputs)
+    if exact and not difference <= EXACT_DIFFERENCE:
+        reason = f"differs by {difference:.2g} from {first}; exact allows {EXACT_DIFFERENCE:.2g}"
+        return replace(found, reason=reason), True, None
 
-    served: ServedModel
-    counts: Mapping[str, int]
-    predictors: Mapping[str, Sequence[ShadowPredictor]]
-
-    def run(self, *, exact: bool) -> tuple[Candidate, bool, proof.Verdict | None]:
-        """Return the finding, whether it is final, and the verdict on the effect, if known.
-
-        With `exact`, stop if the groups' outputs for the golden input differ. The stored golden
-        output is not the reference, because it may have fewer digits.
-        """
-        group, first = self.counts
-        own, theirs = self.predictors[group], self.predictors[first]
-        golden = self.served.selftest
-        outputs, base_outputs = (each[0].run(golden.inputs).outputs for each in (own, theirs))
-        quality = golden.quality(outputs)
-        found = Candidate(
-            group=group, fit=False, reason="", resident_bytes=_largest(own), **asdict(quality)
-        )
-        difference = largest_difference(outputs, base_outputs)
-        if exact and not difference <= EXACT_DIFFERENCE:
-            reason = (
-                f"differs by {difference:.2g} from {first}; exact allows {EXACT_DIFFERENCE:.2g}"
-            )
-            return replace(found, reason=reason), True, None
-        inputs = self.served.warmups or (golden.inputs,)
-        shapes = list({shape_key(each): each for each in inputs}.values())
-        runs = proof.interleave(
-            {name: partial(self._run_all, name) for name in self.counts},
-            shapes,
-            rounds=MAX_ROUNDS,
-            enough=lambda runs: _enough(runs[group], runs[first]),
-        )
-        pairs = len(runs[group].seconds)
-        found = replace(found, resident_bytes=_largest(own))
-        if pairs == QUICK_PAIRS and _lost_every_pair(runs[group], runs[first]):
-            slower = statistics.median(runs[group].seconds) / statistics.median(runs[first].seconds)
-            reason = f"takes {slower:.2f} times as long as {first}"
-            return replace(found, reason=reason, gain=1 / slower), True, None
-        if pairs < MIN_PAIRS:
-            reason = (
-                f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
-            )
-            return replace(found, reason=reason), False, None
-        verdict = proof.judge(runs[group], runs[first], base=first)
-        gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
-        agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
-        noisy = "too noisy to tell: " if proof.undecided(low, high) else ""
-        # The time of one predictor alone; unknown if every run was interrupted.
-        alone = [own[0].run(shapes[0]).seconds for _ in range(ALONE_RUNS)]
-        uninterrupted = [each for each in alone if each is not None]
-        candidate = replace(
-            found,
-            fit=proof.clearly_faster(low),
-            reason=f"{noisy}{gain:.2f} times the throughput of {first} "
-            f"({low:.2f} to {high:.2f}, {pairs} pairs), mean difference "
-            f"{quality.mean_difference:.2g}{agreement}, {_largest(own) / 1e6:.0f} MB a process",
-            gain=gain,
-            gain_low=low,
-            gain_high=high,
-            seconds=statistics.median(uninterrupted) if uninterrupted else None,
-        )
-        return candidate, not noisy, verdict
-
-    def _run_all(self, group: str, inputs: Tensors) -> proof.Timed:
-        """Run all predictors of `group` at once.
-
-        The time is their mean, divided by the number of processes that the group has in service.
-        """
-        timed = run_together(self.predictors[group], inputs)
+    def run_all(name: str, inputs: Tensors) -> proof.Timed:
+        timed = run_together(predictors[name], inputs)
         if timed.seconds is None:
             return timed
-        return replace(timed, seconds=timed.seconds / self.counts[group])
+        return replace(timed, seconds=timed.seconds / counts[name])
+
+    inputs = served.warmups or (golden.inputs,)
+    shapes = list({shape_key(each): each for each in inputs}.values())
+    runs = proof.interleave(
+        {name: partial(run_all, name) for name in counts},
+        shapes,
+        rounds=MAX_ROUNDS,
+        enough=lambda runs: _enough(runs[group], runs[first]),
+    )
+    pairs = len(runs[group].seconds)
+    found = replace(found, resident_bytes=_largest(own))
+    if pairs == QUICK_PAIRS and _lost_every_pair(runs[group], runs[first]):
+        slower = statistics.median(runs[group].seconds) / statistics.median(runs[first].seconds)
+        reason = f"takes {slower:.2f} times as long as {first}"
+        return replace(found, reason=reason, gain=1 / slower), True, None
+    if pairs < MIN_PAIRS:
+        reason = f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
+        return replace(found, reason=reason), False, None
+    verdict = proof.judge(runs[group], runs[first], base=first)
+    gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
+    agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
+    noisy = "too noisy to tell: " if proof.undecided(low, high) else ""
+    # The time of one predictor alone; unknown if every run was interrupted.
+    alone = [own[0].run(shapes[0]).seconds for _ in range(ALONE_RUNS)]
+    uninterrupted = [each for each in alone if each is not None]
+    candidate = replace(
+        found,
+        fit=proof.clearly_faster(low),
+        reason=f"{noisy}{gain:.2f} times the throughput of {first} "
+        f"({low:.2f} to {high:.2f}, {pairs} pairs), mean difference "
+        f"{quality.mean_difference:.2g}{agreement}, {_largest(own) / 1e6:.0f} MB a process",
+        gain=gain,
+        gain_low=low,
+        gain_high=high,
+        seconds=statistics.median(uninterrupted) if uninterrupted else None,
+    )
+    return candidate, not noisy, verdict
 
 
 def _enough(own: proof.Runs, theirs: proof.Runs) -> bool:
