@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -180,22 +179,42 @@ class SegmentPipeline:
 
         Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
         """
+        held = ExitStack()
+        pictures: list[Picture] = []
+
+        async def decode(stage: str, asked: Mapping[str, Any], body: bytes, about: str) -> Reply:
+            """Decode `body` into one more picture; an error begins with `about`."""
+            size = RGBA * self._codecs.limits.pixels
+            picture = held.enter_context(self._codecs.pictures.open(size))
+            pictures.append(picture)
+            try:
+                reply = await self._codecs.pool.submit(
+                    f"{STAGES}:{stage}",
+                    asked,
+                    {"body": np.frombuffer(body, np.uint8)},
+                    descriptors=(picture.descriptor,),
+                    deadline=deadline,
+                    blame=ImageUnreadable,
+                )
+                picture.charge()
+                CALLER.get().spend("pixels", reply.meta["pixels"])
+            except InputError as error:
+                raise error.about(about) if about else error from None
+            return reply
+
+        second = payload.background
+        about = "" if second is None else "file"
         meta = asdict(payload) | {"limits": self._limits, "background": None}
         del meta["body"]
-        about = "" if payload.background is None else "file"
         asked = meta | {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
-        with ExitStack() as held:
-            decode = partial(self._decode, held=held, deadline=deadline)
-            picture, reply = await decode("open_picture", asked, payload.body, about=about)
-            stages, pictures = dict(reply.meta["seconds"]), [picture]
+        with held:
+            reply = await decode("open_picture", asked, payload.body, about)
+            stages = dict(reply.meta["seconds"])
             meta["shape"] = reply.meta["shape"]
-            if payload.background is not None:
-                picture, second = await decode(
-                    "open_background", meta, payload.background, about="bg_image"
-                )
-                stages["decode"] += second.meta["seconds"]
-                meta["background"] = second.meta["shape"]
-                pictures.append(picture)
+            if second is not None:
+                found = (await decode("open_background", meta, second, "bg_image")).meta
+                stages["decode"] += found["seconds"]
+                meta["background"] = found["shape"]
             release = held.pop_all().close
         return Prepared(
             jobs=({self._input_name: reply.arrays["input"]},),
@@ -203,34 +222,6 @@ class SegmentPipeline:
             stages=stages,
             release=release,
         )
-
-    async def _decode(
-        self,
-        stage: str,
-        meta: Mapping[str, Any],
-        body: bytes,
-        *,
-        about: str,
-        held: ExitStack,
-        deadline: float,
-    ) -> tuple[Picture, Reply]:
-        """Decode `body` into a picture that `held` releases; an error begins with `about`."""
-        size = RGBA * self._codecs.limits.pixels
-        picture = held.enter_context(self._codecs.pictures.open(size))
-        try:
-            reply = await self._codecs.pool.submit(
-                f"{STAGES}:{stage}",
-                meta,
-                {"body": np.frombuffer(body, np.uint8)},
-                descriptors=(picture.descriptor,),
-                deadline=deadline,
-                blame=ImageUnreadable,
-            )
-            picture.charge()
-            CALLER.get().spend("pixels", reply.meta["pixels"])
-        except InputError as error:
-            raise error.about(about) if about else error from None
-        return picture, reply
 
     async def finish(
         self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
