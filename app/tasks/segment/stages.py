@@ -200,12 +200,12 @@ def _compose(
 def _check(canvas: matte.Area, meta: Mapping[str, Any]) -> None:
     limits = PictureLimits(**meta["limits"])
     width, height = canvas.width, canvas.height
-    pixels, longer = height * width, max(height, width)
-    if pixels > limits.pixels or longer > limits.side:
-        raise OutputTooLarge(
-            f"the subject with its crop_margin is {width} x {height} = {pixels:,} "
-            f"pixels; the limit is {limits.pixels:,} pixels and {limits.side:,} a side",
-            limit=limits.pixels if pixels > limits.pixels else limits.side,
-            received=pixels if pixels > limits.pixels else longer,
-        )
+    for limit, size in ((limits.pixels, height * width), (limits.side, max(height, width))):
+        if size > limit:
+            raise OutputTooLarge(
+                f"the subject with its crop_margin is {width} x {height} = {height * width:,} "
+                f"pixels; the limit is {limits.pixels:,} pixels and {limits.side:,} a side",
+                limit=limit,
+                received=size,
+            )
     check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
