@@ -341,32 +341,31 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def comparison_rows(found: Comparison) -> list[list[str]]:
-    rows = [_row(found, each) for each in found.groups]
+    """The heads of the columns, and the cells of each group."""
+    busy = any(each.concurrent_per_second is not None for each in found.groups)
+    rows = []
+    for each in found.groups:
+        cells = {
+            "group": each.group + (" (default)" if each.group == found.default_group else ""),
+            "threads": str(each.threads),
+            "p50": seconds(each.p50_seconds),
+            "p95": seconds(each.p95_seconds),
+            "× default": f"{each.ratio_to_default:.2f}",
+            "speed-up": f"{1 / each.ratio_to_slowest:.1f}",
+            "drift": f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
+            "mean difference": f"{each.mean_difference:.1e}" if each.mean_difference else "0",
+        }
+        if found.agreement_name:
+            cells[found.agreement_name] = "-" if each.agreement is None else f"{each.agreement:.4f}"
+        cells["effective"] = {True: "yes", False: "NO", None: "unproven"}[each.effective]
+        cells["memory"] = f"{each.resident_bytes / 1e6:.0f} MB"
+        if busy:
+            p50, rate = each.concurrent_p50_seconds, each.concurrent_per_second
+            cells["busy: instances"] = "-" if each.instances is None else str(each.instances)
+            cells["busy: p50"] = "-" if p50 is None else seconds(p50)
+            cells["busy: per second"] = "-" if rate is None else f"{rate:.2f}"
+        rows.append(cells)
     return [list(rows[0]), *(list(row.values()) for row in rows)]
-
-
-def _row(found: Comparison, each: GroupResult) -> dict[str, str]:
-    """The cells of a group by the heads of their columns."""
-    cells = {
-        "group": each.group + (" (default)" if each.group == found.default_group else ""),
-        "threads": str(each.threads),
-        "p50": seconds(each.p50_seconds),
-        "p95": seconds(each.p95_seconds),
-        "× default": f"{each.ratio_to_default:.2f}",
-        "speed-up": f"{1 / each.ratio_to_slowest:.1f}",
-        "drift": f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
-        "mean difference": f"{each.mean_difference:.1e}" if each.mean_difference else "0",
-    }
-    if found.agreement_name:
-        cells[found.agreement_name] = "-" if each.agreement is None else f"{each.agreement:.4f}"
-    cells["effective"] = {True: "yes", False: "NO", None: "unproven"}[each.effective]
-    cells["memory"] = f"{each.resident_bytes / 1e6:.0f} MB"
-    if any(one.concurrent_per_second is not None for one in found.groups):
-        p50, rate = each.concurrent_p50_seconds, each.concurrent_per_second
-        cells["busy: instances"] = "-" if each.instances is None else str(each.instances)
-        cells["busy: p50"] = "-" if p50 is None else seconds(p50)
-        cells["busy: per second"] = "-" if rate is None else f"{rate:.2f}"
-    return cells
 
 
 def reasons(found: Comparison) -> list[str]:

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -97,7 +98,7 @@ RESAMPLES = 2000
 SEED = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """`effective` is True or False once that is proven, else None.
 
@@ -114,15 +115,10 @@ class Verdict:
 def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
     """Judge a group by its runs and the interleaved runs of its base."""
     pairs = len(own.seconds)
-    ratio, low, high = math.nan, 0.0, math.inf
-    if pairs:
-        ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
-
-    def verdict(effective: bool | None, reason: str) -> Verdict:
-        return Verdict(effective=effective, reason=reason, ratio=ratio, low=low, high=high)
-
     if pairs == 0:
-        return verdict(None, "it has not run yet")
+        return Verdict(None, "it has not run yet", ratio=math.nan, low=0.0, high=math.inf)
+    ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
+    verdict = partial(Verdict, ratio=ratio, low=low, high=high)
     equal = all(map(bitwise_equal, own.outputs, base_runs.outputs))
     takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
     if not equal and own.repeatable and base_runs.repeatable:  # varying outputs prove nothing
