@@ -5,8 +5,8 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ TRAIN_SHARE = 8_000
 """Number of pictures at the start of the t10k file that train the committed model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digits:
+class Digits(NamedTuple):
     """Pictures and their classes: `images` float32 [N,784] in -1..1, `labels` int64 [N]."""
 
     images: NDArray[np.float32]
@@ -53,11 +52,9 @@ class DigitQuality:
 
     def __init__(self, info: ServedModelInfo, source: ports.Source) -> None:
         self._input, self._output = info.inputs[0].name, info.outputs[0].name
-        everything = read_digits(source.data / "mnist", part="t10k")
+        images, labels = read_digits(source.data / "mnist", part="t10k")
         end = None if source.limit is None else TRAIN_SHARE + source.limit
-        self._digits = Digits(
-            everything.images[TRAIN_SHARE:end], everything.labels[TRAIN_SHARE:end]
-        )
+        self._digits = Digits(images[TRAIN_SHARE:end], labels[TRAIN_SHARE:end])
 
     def measure(self, bench: ports.Bench) -> ports.Findings:
         jobs = [{self._input: image[None]} for image in self._digits.images]
@@ -156,15 +153,12 @@ def compare_outputs(
     """Compare the outputs themselves with those of the base, over all jobs."""
     pairs = list(zip(found, expected, strict=True))
     drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
-    columns: tuple[str, ...] = ("runs", "mean difference", "worst mean")
-    values: tuple[ports.Value, ...] = (len(drifts), float(np.mean(drifts)), max(drifts))
+    figures: dict[str, ports.Value] = {"runs": len(drifts)}
+    figures |= {"mean difference": float(np.mean(drifts)), "worst mean": max(drifts)}
     if agreement is not None:
-        columns += ("agreement",)
-        values += (float(np.mean([agreement(ours, theirs) for ours, theirs in pairs])),)
-    return ports.Table(
-        key="outputs", title=f"Outputs against those of {base}", columns=columns,
-        rows=(("all", values),),
-    )  # fmt: skip
+        figures["agreement"] = float(np.mean([agreement(*pair) for pair in pairs]))
+    title, rows = f"Outputs against those of {base}", (("all", tuple(figures.values())),)
+    return ports.Table(key="outputs", title=title, columns=tuple(figures), rows=rows)
 
 
 def _difference(after: ports.Value, before: ports.Value) -> ports.Value:
