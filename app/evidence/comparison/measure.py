@@ -157,36 +157,26 @@ def measure_concurrent(
         for name in turns:
             load = loads[name]
             runs = runs_of_slice(requests, load.instances)
+            inputs = [samples[number % len(samples)][1] for number in range(runs)]
+            free: SimpleQueue[Predictor] = SimpleQueue()
+            for each in predictors[name]:
+                free.put(each)
             began = time.perf_counter()
-            load.seconds += _busy(predictors[name], samples, runs, tick)
+            with ThreadPoolExecutor(load.instances) as clients:
+                for seconds in clients.map(partial(_timed, free), inputs):
+                    load.seconds.append(seconds)
+                    tick()
             load.wall_seconds += time.perf_counter() - began
         turns.rotate(-1)
     return loads
 
 
-def _busy(
-    predictors: Sequence[Predictor],
-    samples: Sequence[Sample],
-    requests: int,
-    tick: Callable[[], object],
-) -> list[float]:
-    """Make `requests` runs, each on a free predictor, and return their seconds."""
-    free: SimpleQueue[Predictor] = SimpleQueue()
-    for each in predictors:
-        free.put(each)
-
-    def timed(number: int) -> float:
-        predictor = free.get()
-        try:
-            began = time.perf_counter()
-            predictor.run(samples[number % len(samples)][1], timeout=RUN_SECONDS)
-            return time.perf_counter() - began
-        finally:
-            free.put(predictor)
-
-    seconds = []
-    with ThreadPoolExecutor(len(predictors)) as clients:
-        for took in clients.map(timed, range(requests)):
-            seconds.append(took)
-            tick()
-    return seconds
+def _timed(free: SimpleQueue[Predictor], inputs: Tensors) -> float:
+    """The seconds of one run on a free predictor."""
+    predictor = free.get()
+    try:
+        began = time.perf_counter()
+        predictor.run(inputs, timeout=RUN_SECONDS)
+        return time.perf_counter() - began
+    finally:
+        free.put(predictor)
