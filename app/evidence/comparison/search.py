@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -130,20 +130,20 @@ def write_group(path: Path, candidate: Candidate, *, inputs: Sequence[str]) -> N
 
     A warm-up shape of each of the `inputs` is one row of a bucket's length. Raises ConfigError.
     """
-    config, document = load_config(path), _parsed(path)
-    import tomlkit
+    config = load_config(path)
+    with _edited(path) as document:
+        import tomlkit
 
-    group = _table(document, config.default_group, path)
-    group["count"], group["threads"] = candidate.count, candidate.threads
-    document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = candidate.batch
-    if candidate.buckets and candidate.buckets != tuple(config.parameters.get("buckets", ())):
-        document["parameters"]["buckets"] = list(candidate.buckets)
-        document["warmup"] = tomlkit.aot()
-        for bucket in candidate.buckets:
-            shapes = tomlkit.inline_table()
-            shapes.update({name: [1, bucket] for name in inputs})
-            document["warmup"].append(tomlkit.table().add("shapes", shapes))
-    _write(path, document)
+        group = _table(document, config.default_group, path)
+        group["count"], group["threads"] = candidate.count, candidate.threads
+        document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = candidate.batch
+        if candidate.buckets and candidate.buckets != tuple(config.parameters.get("buckets", ())):
+            document["parameters"]["buckets"] = list(candidate.buckets)
+            document["warmup"] = tomlkit.aot()
+            for bucket in candidate.buckets:
+                shapes = tomlkit.inline_table()
+                shapes.update({name: [1, bucket] for name in inputs})
+                document["warmup"].append(tomlkit.table().add("shapes", shapes))
 
 
 def write_default_group(path: Path, name: str) -> None:
@@ -152,21 +152,21 @@ def write_default_group(path: Path, name: str) -> None:
     It gets as many instances as fit into the threads of the old default group, which starts on
     demand from then on. Raises ConfigError.
     """
-    config, document = load_config(path), _parsed(path)
-    chosen = _table(document, name, path)
-    if document.get("default_group") == AUTO:  # replace its comment, which explains "auto"
-        document["default_group"].comment("by paddlepool tune; was auto")
-    document["default_group"] = name
-    chosen.pop("start", None)
-    old = config.group(config.default_group)
-    if old.name != name:
-        chosen["count"] = max(1, config.count_of_threads(name))
-        _table(document, old.name, path)["start"] = "on_demand"
-    _write(path, document)
+    config = load_config(path)
+    with _edited(path) as document:
+        chosen = _table(document, name, path)
+        if document.get("default_group") == AUTO:  # replace its comment, which explains "auto"
+            document["default_group"].comment("by paddlepool tune; was auto")
+        document["default_group"] = name
+        chosen.pop("start", None)
+        if config.default_group != name:
+            chosen["count"] = max(1, config.count_of_threads(name))
+            _table(document, config.default_group, path)["start"] = "on_demand"
 
 
-def _parsed(path: Path) -> Any:
-    """The file as a tomlkit document, which keeps its comments."""
+@contextmanager
+def _edited(path: Path) -> Iterator[Any]:
+    """The file as a tomlkit document, which keeps its comments; checked and written at the end."""
     try:
         import tomlkit
     except ImportError as error:
@@ -174,9 +174,13 @@ def _parsed(path: Path) -> Any:
             "writing config.toml needs the package tomlkit (extra compare)"
         ) from error
     try:
-        return tomlkit.parse(path.read_text("utf-8"))
+        document = tomlkit.parse(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path.parent.name} has no config.toml to write to") from error
+    yield document
+    text = document.as_string().encode()
+    parse_config(text)
+    write_atomically(path, text)
 
 
 def _table(document: Any, group: str, path: Path) -> Any:
@@ -184,12 +188,6 @@ def _table(document: Any, group: str, path: Path) -> Any:
         if table["name"] == group:
             return table
     raise ConfigError(f"{path.parent.name}/config.toml lists no group {group!r}")
-
-
-def _write(path: Path, document: Any) -> None:
-    text = document.as_string().encode()
-    parse_config(text)
-    write_atomically(path, text)
 
 
 REQUEST_SECONDS = 120.0
