@@ -37,8 +37,7 @@ def build(live: Live) -> Iterator[Build]:
         chooser = Chooser(
             live.registry, live.predictors, precision="off", keep=lambda files, choice: None
         )
-        parts: dict[str, Any] = {"shadow": shadow, "prover": prover, "chooser": chooser}
-        built.append(Background(live.gate, **parts | options))
+        built.append(Background(live.gate, shadow, prover, chooser, **options))
         live.loop(built[-1].start)
         return built[-1]
 
