@@ -1,20 +1,25 @@
 """What the instance groups of one registry share: processor time, memory, observers, back-off."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from app.contracts.errors import Overloaded
 from app.contracts.ports import AgreementOf, Clock, EngineObserver, PredictorFactory
 from app.contracts.resources import available_cores
 from app.engine.process.suspension import Suspension
 
-if TYPE_CHECKING:
-    from app.engine.pool.group import Group
+
+class StartedGroup(Protocol):
+    """What OnDemand needs of an instance group."""
+
+    def idle(self) -> bool: ...
+
+    def resident_bytes(self) -> int: ...
+
+    def stop(self) -> None: ...
 
 
 class OnDemand:
@@ -27,9 +32,9 @@ class OnDemand:
     def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:
         self._limit = limit
         self._max_bytes = max_bytes
-        self._started: list[Group] = []  # least recently used first
+        self._started: list[StartedGroup] = []  # least recently used first
 
-    def use(self, group: Group) -> None:
+    def use(self, group: StartedGroup) -> None:
         """Mark a group as used, before each job. Raises Overloaded if no other can be evicted."""
         if group in self._started:
             self._started.remove(group)
@@ -60,7 +65,7 @@ class OnDemand:
             received=held,
         )
 
-    def forget(self, group: Group) -> None:
+    def forget(self, group: StartedGroup) -> None:
         """Remove a group that has no processes left."""
         if group in self._started:
             self._started.remove(group)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from app.contracts.caller import CALLER
 from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, TooManyInputs
@@ -20,8 +20,20 @@ from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job, ShapeKey
 from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
-if TYPE_CHECKING:
-    from app.engine.queue.batcher import Batcher
+
+class Instances(Protocol):
+    """What admission must know of the instances that take the jobs."""
+
+    @property
+    def live(self) -> int:
+        """Their number."""
+
+    @property
+    def free(self) -> bool:
+        """Whether one would take a job at once."""
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need."""
 
 
 class Reservation:
@@ -65,7 +77,7 @@ class Admission:
     times: ServiceTime
     max_queue: int
     on_rejected: Callable[[Rejection], None]
-    batcher: Batcher
+    instances: Instances
     reservations: set[Reservation | None] = field(default_factory=set, init=False)
 
     def admit(
@@ -113,7 +125,7 @@ class Admission:
     def reserve(self, deadline: float, now: float) -> Reservation:
         """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
         caller = CALLER.get().name
-        if self.queues or self.reservations or not self.batcher.free:
+        if self.queues or self.reservations or not self.instances.free:
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
             self._check_time(wait, self.times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
@@ -140,7 +152,7 @@ class Admission:
         if job.priority < NORMAL:
             return
         wait = 0.0
-        if self.queues or not self.batcher.free:
+        if self.queues or not self.instances.free:
             wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, now)
             self._check_time(wait, self.times.expected(job.key), job.deadline - now)
         self._check_room(job.priority, wait, job.caller)
@@ -173,9 +185,9 @@ class Admission:
         """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
         before += reserving * self.times.overall()
-        if self.queues or not self.batcher.free:
-            before += self.batcher.seconds_left(now)
-        return before / max(1, self.batcher.live)
+        if self.queues or not self.instances.free:
+            before += self.instances.seconds_left(now)
+        return before / max(1, self.instances.live)
 
     def _check_time(self, wait: float, run: float, left: float) -> None:
         if wait > 0 and wait + run > left:
