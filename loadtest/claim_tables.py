@@ -240,14 +240,12 @@ def _opened(
         for name, reason in refused.items():
             if not (groups[name].program or "bfloat16" in groups[name].options):
                 raise BackendError(f"{name} cannot be measured: {reason}")
-        yield (
-            {
-                each.label: [each.of(one) for one in opened[each.group.name]]
-                for each in variants
-                if each.group.name not in refused
-            },
-            refused,
-        )
+        predictors = {
+            each.label: [each.of(one) for one in opened[each.group.name]]
+            for each in variants
+            if each.group.name not in refused
+        }
+        yield predictors, refused
 
 
 def _int8(files: ModelFiles) -> dict[str, InstanceGroup]:
