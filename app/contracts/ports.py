@@ -155,8 +155,8 @@ class PredictorFactory(Protocol):
 
     Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
     OSError if the process could not be started. With a `suspension`
-    (app.engine.process.suspension), the process is stopped while the suspension is held; this ends
-    with Predictor.settle().
+    (app.engine.process.suspension), the process is stopped whenever the suspension is held, until
+    Predictor.settle() is called.
     """
 
     def __call__(self, spec: PredictorSpec, *, suspension: Any = None) -> Predictor: ...

@@ -92,7 +92,7 @@ def _numbers(folder: Path, *names: str) -> list[int]:
 
 
 def _named_numbers(file: Path, name: str) -> list[int]:
-    """Return the number after this word at the start of a line, in a list; none if it is absent."""
+    """Return the numbers that follow this word at the start of a line; none if it is absent."""
     with contextlib.suppress(OSError):
         return [int(n) for n in re.findall(rf"^{name}\s+(\d+)", file.read_text("ascii"), re.M)]
     return []

@@ -93,9 +93,10 @@ async def health(request: Request, services: ServicesDep) -> Response:
 async def run_segment(
     services: Services, routing: Routing, parse: Callable[[], tuple[SegmentRequest, T]], size: int
 ) -> tuple[SegmentResult, dict[str, str], T]:
-    """Answer the request that `parse` reads from `size` bytes once it has a place in the queue.
+    """Run a segment request, which `parse` reads once the request has a place in the queue.
 
-    Return the result, the reply's headers, and the other value that `parse` returns.
+    `parse` reads `size` bytes. Return the result, the reply's headers, and the other value that
+    `parse` returns.
     """
     parsed: list[T] = []
 

@@ -42,7 +42,9 @@ class PredictRequest(BaseModel):
         # Lowercase is accepted but undocumented: generators would give `left` and `Left` one name.
         BeforeValidator(lambda word: {"left": "Left", "right": "Right"}.get(str(word), word)),
     ] = Field("Right", description="`Left` with truncate is rejected.")
-    raw_scores: bool | None = Field(False, description="Rejected if true: they are probabilities.")
+    raw_scores: bool | None = Field(
+        False, description="Rejected if true: scores are probabilities."
+    )
 
 
 class Prediction(BaseModel):
@@ -74,7 +76,7 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
-    """Return the texts, and whether `inputs` is a single text, no batch. Raises InputError."""
+    """Return the texts, and whether `inputs` is one text, not a batch. Raises InputError."""
     if isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], str):
         inputs = inputs[0]  # TEI reads a pair without its second text as a single text
     if isinstance(inputs, str):

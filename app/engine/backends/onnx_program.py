@@ -17,7 +17,7 @@ OPSET = 17
 
 
 def main(directory: Path, program: str, params: str) -> None:
-    """Raises the converter's errors; ImportError without the extra."""
+    """Convert the program. Raises the converter's errors, and ImportError without the converter."""
     answer = os.dup(1)
     os.dup2(2, 1)  # the converter prints to standard output, which is for the answer
     with warnings.catch_warnings():

@@ -151,7 +151,7 @@ def _choose_onednn(core: Any, config: Any, options: Mapping[str, Any]) -> None:
     config.enable_mkldnn()
     config.set_mkldnn_cache_capacity(options["cache_capacity"])
     if options["bfloat16"]:
-        # Paddle checks only the processor; oneDNN would then fail in the first run, for no reason.
+        # Paddle checks only the processor; oneDNN would fail in the first run without a reason.
         limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN uses the first one set
         limit = next((name for name in limits if name in os.environ), "")
         if (highest := os.environ.get(limit, "")).upper() in WITHOUT_BFLOAT16:

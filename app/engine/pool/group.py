@@ -318,12 +318,12 @@ class Group:
         self.context.on_demand.forget(self)
 
     async def _open(self, first: bool) -> Predictor:
-        """Open a predictor; the usual seconds of the first one's runs are measured.
+        """Open a predictor; for the first one, measure the usual seconds of its runs.
 
-        When opened gently, predictors are opened one at a time, with the processor time that
-        serving predictors leave. Their processes may be suspended meanwhile, so warm-up runs are
-        not timed; the first jobs are timed instead. Raises ConfigError or BackendError if the model
-        is rejected, and WorkerCrashed or OSError if the process could not be started or died.
+        A gentle opening waits for its turn and uses only the processor time that serving predictors
+        leave. The process may be suspended meanwhile, so its warm-up runs are not timed; the first
+        jobs are timed instead. Raises ConfigError or BackendError if the model is rejected, and
+        WorkerCrashed or OSError if the process could not be started or died.
         """
         batcher, gently = self._batcher, first and self._gently
         work = partial(self._opened, timed=first and not gently, gently=gently)

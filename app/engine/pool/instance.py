@@ -386,7 +386,7 @@ class Instance(Generic[Request, Answer]):
         self._copying = self._loop.create_task(copying)
 
     async def _copied(self, worker: Worker[Request, Answer], work: Callable[[], T]) -> T:
-        """Run `work` in a thread, and take the worker back."""
+        """Run `work` in a thread; afterwards the event loop uses the worker again."""
         try:
             return await in_some_thread(f"{self.name} copy", work)
         finally:

@@ -1,4 +1,4 @@
-"""Compares a model's instance groups: measures them, recommends one, and shows both as text."""
+"""Compares a model's instance groups: measures them, recommends one, and formats the results."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,10 +117,10 @@ def compare(
     requests: int = 20,
     concurrent: bool = True,
 ) -> Comparison:
-    """Compare the named groups, or all, alone and, if `concurrent`, with every core busy.
+    """Compare the named groups, or all groups: alone, and with every core busy if `concurrent`.
 
     The baseline is the default group, or the first named group if the default group is not named.
-    Raises ConfigError for unknown groups or inputs, BackendError if the baseline is refused.
+    Raises ConfigError for unknown groups or inputs, and BackendError if the baseline is refused.
     """
     config = files.config
     known = [group.name for group in config.instance_group]
@@ -258,9 +258,9 @@ def recommend(
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
     Groups are compared by their throughput on all cores. If that was not measured for every group,
-    all are compared by the inverse of a single request's median time. A group is rejected if it is
-    beyond its budget, is no candidate, or has a 95th percentile above `p95_seconds`. If the default
-    group is rejected, the others need not be faster.
+    all are compared by the inverse of a single request's median time. A group is rejected if it
+    exceeds its budget, is not a candidate, or has a 95th percentile above `p95_seconds`. If the
+    default group is rejected, the others need not be faster.
     """
     results = {each.group: each for each in found.groups}
     default = results[found.default_group]
@@ -341,7 +341,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def comparison_rows(found: Comparison) -> list[list[str]]:
-    """The heads of the columns, and the cells of each group."""
+    """Return the titles of the columns, then the cells of each group."""
     busy = any(each.concurrent_per_second is not None for each in found.groups)
     rows = []
     for each in found.groups:

@@ -166,7 +166,7 @@ def write_default_group(path: Path, name: str) -> None:
 
 @contextmanager
 def _edited(path: Path) -> Iterator[Any]:
-    """The file as a tomlkit document, which keeps its comments; checked and written at the end."""
+    """Yield the file as a tomlkit document, which keeps comments; check and write it at the end."""
     try:
         import tomlkit
     except ImportError as error:

@@ -168,10 +168,8 @@ MAX_ROUNDS = 72
 """More than MAX_PAIRS, because pairs with an interrupted run do not count."""
 
 RETRY_SECONDS = 600.0
-"""Pause before a group is measured again.
-
-Its runs failed or were noisy, or its process crashed for the first time.
-"""
+"""Pause before a group is measured again, after its runs failed or were noisy, or after its process
+crashed for the first time."""
 
 NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and names no base")
 

@@ -140,14 +140,14 @@ class Chooser:
 
         count = config.count_in_place(name)
         if count == 0:
-            return unfit(f"it takes {group.threads} threads, {first} has fewer"), True
+            return unfit(f"it takes {group.threads} threads, more than {first} has"), True
         if self.precision == "exact" and group.budget is not None:
-            return unfit("a lower precision, which exact excludes"), True
+            return unfit("it has a lower precision, which exact excludes"), True
         if crashed := self._crashed.get(_key(served, name)):
             return unfit(crashed), True
         if together == 0:
             return unfit("not enough memory is free to measure it"), False
-        if count > together:  # not all can run at once: count those with a core per thread
+        if count > together:  # not all can run at once: count as many as fit into the same threads
             count = config.count_of_threads(name)
         counts = {name: count, first: config.group(first).count}
         failed = CANNOT_START

@@ -135,7 +135,7 @@ def write_card(path: Path, report: Report) -> None:
 
 
 def compare_card(path: Path, report: Report) -> tuple[str, bool]:
-    """How the card's figures compare with the report's, as a clause, and whether they are wrong.
+    """Return a clause that compares the card's figures with the report, and whether they are wrong.
 
     The card may hold more figures, because this machine may lack some data.
     """

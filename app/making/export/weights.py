@@ -279,7 +279,8 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
     state: Arrays = {}
 
     def take(target: str, source: str) -> None:
-        """A linear layer, or a normalisation, whose weight has one axis."""
+        """Copy the arrays of a linear layer or a normalisation."""
+        # A normalisation's weight has one axis, so transposing does not change it.
         state[f"{target}.weight"] = np.ascontiguousarray(arrays[f"{source}.weight"].T)
         state[f"{target}.bias"] = arrays[f"{source}.bias"]
 

@@ -135,7 +135,7 @@ def _drop_unread(graph: Graph) -> None:
 
 
 def _unused(kind: str, taken: set[str], *, numbered: bool) -> str:
-    """The first free name of a kind, which is then taken: kind, kind_1, …; numbered: kind_0, …"""
+    """Take the first free name of a kind: kind, kind_1, …, or kind_0, kind_1, … if `numbered`."""
     names = (f"{kind}_{number}" if number or numbered else kind for number in itertools.count())
     name = next(each for each in names if each not in taken)
     taken.add(name)

@@ -252,7 +252,7 @@ def measure_ranges(
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its dependencies warn about each other
+            warnings.simplefilter("ignore")  # NNCF's dependencies warn about each other
             imported_openvino()
             import nncf
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Files of the model repository: opening and writing them safely, and where they come from."""
+"""Files of the model repository, opened and written safely; its path; and the shipped models."""
 
 import contextlib
 import errno
@@ -135,7 +135,7 @@ def fill(root: Path, models: Path) -> None:
     again.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".staging-", dir=root.parent) as staging:
+    with TemporaryDirectory(prefix=STAGING, dir=root.parent) as staging:
         copy = Path(staging) / root.name
         shutil.copytree(
             models,

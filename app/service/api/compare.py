@@ -42,7 +42,7 @@ class Replays(BaseModel):
 class ComparedGroup(info.GroupInfo):
     """An instance group with its activity in the window."""
 
-    start: str = Field(description="`always` or `on_demand`: with the first request that names it.")
+    start: str = Field(description="`always`, or `on_demand`: when a request first names it.")
     base: str | None = Field(description="The group it is proven against; null: it has none.")
     candidate: bool = Field(description="Whether it may be chosen as the default group.")
     options: dict[str, Any] = Field(description="Options of its backend in config.toml.")
@@ -52,7 +52,9 @@ class ComparedGroup(info.GroupInfo):
     resident_bytes: int = Field(description="Memory of its processes; 0: none runs.")
     runs: int = Field(description="Predictor runs in the window, replays included.")
     rate: float = Field(description="Runs per second.")
-    buckets: list[int] = Field(description="Runs by bucket, not cumulative; the last has no bound.")
+    buckets: list[int] = Field(
+        description="Runs in each bucket, not cumulative; the last bucket has no upper bound."
+    )
     times: Times
     replays: Replays
 
@@ -102,10 +104,10 @@ class Comparison(BaseModel):
     began: float = Field(description="When the server began to count.")
     interval: int = Field(description="Number of the current interval; 0 is the first.")
     interval_seconds: float
-    window_seconds: float = Field(description="Length of the groups' window, up to now.")
+    window_seconds: float = Field(description="Length of the window, which ends now.")
     processor: info.ProcessorInfo
     prove_groups: str = Field(description="The setting; off: nothing is measured or chosen.")
-    bounds: list[float] = Field(description="Upper bounds of buckets in seconds, as in /metrics.")
+    bounds: list[float] = Field(description="The buckets' upper bounds in seconds, as in /metrics.")
     models: list[ComparedModel]
     history: list[HistorySeries]
 
@@ -116,9 +118,9 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 def estimated(
     bounds: Sequence[float], counts: Counts, *names: str
 ) -> dict[str, float] | dict[str, None]:
-    """The quantiles with these names; None without counts.
+    """Estimate the quantiles with these names; each is None without counts.
 
-    They have four digits: buckets are no more precise, and the reply is a third shorter.
+    They have four digits: the buckets allow no more precision, and the reply is a third shorter.
     """
     found = counts.quantiles(bounds, [SHARES[name] for name in names])
     if not found:

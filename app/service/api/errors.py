@@ -158,13 +158,11 @@ class ProtocolError(BaseModel):
 
 PROTOCOL = ErrorForm(model=ProtocolError, write=lambda fault, _id: {"error": fault.detail})
 
-
 ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 """Error statuses of every operation."""
 
 TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 """Further error statuses of a task's endpoint."""
-
 
 PHRASES = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
 """Names of statuses that Python 3.13 changed. Replies do not depend on Python's version."""

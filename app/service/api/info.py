@@ -53,7 +53,9 @@ class GroupInfo(BaseModel):
         " group; null: not known.",
     )
     proof: str = Field(description="The evidence for `effective`, or why there is none.")
-    reason: str | None = Field(None, description="Why it is not ready, or has no known effect.")
+    reason: str | None = Field(
+        None, description="Why it is not ready; for a ready group, why it has no known effect."
+    )
     queue_limit: int = Field(description="Maximum number of waiting jobs.")
 
 
@@ -87,7 +89,9 @@ class ChoiceInfo(BaseModel):
     )
     reason: str
     candidates: list[CandidateInfo]
-    at: float | None = Field(None, description="When, in seconds since 1970; null: not measured.")
+    at: float | None = Field(
+        None, description="Time of the measurement in seconds since 1970; null: not measured."
+    )
 
 
 class ModelInfo(BaseModel):

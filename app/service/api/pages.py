@@ -169,7 +169,8 @@ def title(router: APIRouter) -> None:
 
 def _complete(paths: dict[str, Any]) -> None:
     """Give each path variable an example, and remove the 422 reply that only FastAPI declares."""
-    for path, operations in paths.items():  # model control loads no tasks
+    for path, operations in paths.items():
+        # Model control does not load tasks, so its example is a model.
         model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422", "")):

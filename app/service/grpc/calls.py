@@ -119,7 +119,7 @@ class Calls:
             try:
                 await self._admit(method, context)
                 with self._streams.held():
-                    first.status = NOT_RECORDED  # a place is free
+                    first.status = NOT_RECORDED  # each message is recorded instead
             except PaddlepoolError as error:
                 refusal = first.fail(fault_of(error))
         if refusal is not None:

@@ -76,7 +76,7 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> bytes:
-    """Merge servers' texts in Prometheus' format; each sample gets `label`, the server's name."""
+    """Merge servers' texts in Prometheus' format; each sample gets the server's name as `label`."""
     families: dict[str, Metric] = {}
     for server, text in texts.items():
         for found in text_string_to_metric_families(text):

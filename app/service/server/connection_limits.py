@@ -313,7 +313,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Split off the authority of a target in absolute form. Raises Refused (400) for others."""
+    """Split off the target's authority, if it has one. Raises Refused (400) for invalid targets."""
     if b"://" not in target or target.startswith(b"/"):
         return b"", target
     found = ABSOLUTE.fullmatch(target)

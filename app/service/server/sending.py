@@ -1,4 +1,4 @@
-"""Send replies, end connections, and limit what clients that do not read leave unread."""
+"""Sends replies, ends connections, and limits the bytes that slow clients leave unread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 class UnreadReplies:
-    """Limits the bytes of all unread replies: beyond it, the largest one's connection is closed."""
+    """Limits the bytes of all unread replies, by closing the connection of the largest one."""
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
         """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""

@@ -101,7 +101,7 @@ async def watch_loop(observe: Callable[[float], None]) -> None:
 
 
 class PoolServer(uvicorn.Server):
-    """uvicorn with a drain: the first signal starts it, a second one ends the process."""
+    """A uvicorn server that drains at the first signal, and ends the process at a second one."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)

@@ -254,7 +254,7 @@ def check_kind(body: bytes) -> None:
         accepted = "grey, RGB, palette, CMYK, YCbCr (YCbCr in JPEG)"
     elif len(bits) != 1 or not bits <= {1, 2, 4, 8, 16} or formats != {1} or inverted:
         what = f"samples of {_listed(bits)} bits in format {_listed(formats)}"
-        accepted = "unsigned whole numbers of 1, 2, 4, 8 or 16 bits, 0 being black in those of 16"
+        accepted = "unsigned whole numbers of 1, 2, 4, 8 or 16 bits, with 0 as black in 16 bits"
     elif not 1 <= samples <= MOST_SAMPLES:
         what, accepted = f"{samples} samples a pixel", f"1 to {MOST_SAMPLES}"
     else:

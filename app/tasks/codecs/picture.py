@@ -59,7 +59,7 @@ class PictureStore:
 
 @dataclass(slots=True, eq=False)
 class Picture:
-    """The memory of one picture, and its bytes that count against the budget of `store`."""
+    """The memory of one picture, and the bytes that it counts against the budget of `store`."""
 
     store: PictureStore
     descriptor: int

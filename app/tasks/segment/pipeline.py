@@ -144,7 +144,7 @@ def _check_types(value: Any, expected: Any) -> None:
         for each, kind in zip(value, expected, strict=True):
             _check_types(each, kind)
     elif type(value) is not expected or not 0 <= value < math.inf:
-        raise ValueError(f"a value is no {expected}, finite and from 0")
+        raise ValueError(f"expected {expected}, finite and at least 0")
 
 
 def _check_arrays(arrays: Tensors, **expected: tuple[str, tuple[int, ...]]) -> None:

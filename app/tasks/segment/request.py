@@ -1,4 +1,4 @@
-"""A request to `/segment`: its options, declared and read; and its result.
+"""A request to `/segment`: the table of its options, the functions that read them, and the result.
 
 `SegmentOptions` of the Python client repeats the options; a test compares the two. An option that
 is valid only together with another one has no `default` here: pages generated from the OpenAPI
@@ -110,8 +110,8 @@ def read_word(
 ) -> str:
     """Read an option whose value is one of several words. Raises InvalidParameter.
 
-    A missing option is `default`, else the first word of OPTIONS. `accepted` restricts the words
-    for this request.
+    A missing option has the value `default`, or else the first word in OPTIONS. `accepted`
+    restricts the words for this request.
     """
     words = accepted or OPTIONS[name][0]["enum"]
     value = options.get(name, default or words[0])

@@ -177,7 +177,7 @@ def test_exact_admits_full_precision_only(bench: Bench) -> None:
         + group("same", seconds=0.5, off=0.00001)
     )
     assert bench.choose("exact").group == "same"
-    assert bench.candidate("low") == "a lower precision, which exact excludes"
+    assert bench.candidate("low") == "it has a lower precision, which exact excludes"
     assert bench.candidate("wide") == "differs by 0.001 from first; exact allows 0.0001"
 
 
@@ -189,7 +189,7 @@ def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
     )
     assert bench.choose().group == "first"
     assert bench.candidate("bf16") == "cannot start: this processor has no fast bfloat16"
-    assert bench.candidate("wide") == "it takes 3 threads, first has fewer"
+    assert bench.candidate("wide") == "it takes 3 threads, more than first has"
     assert [each.group for each in bench.served().choice.candidates] == ["bf16", "wide"]
 
 

@@ -128,7 +128,7 @@ def _form(
         raise InvalidTensor(f"id must be a string of at most {MAX_ID_CHARACTERS} characters")
     accepted = {*PARAMETERS, *(expected.options or ())}
     if expected.options is not None:
-        accepted.discard("priority")  # all jobs of a task have the same
+        accepted.discard("priority")  # all jobs of a task have the same one
     unknown = (name for name in parameters if name not in accepted)
     return ReplyForm(
         outputs=tuple(own),
@@ -158,8 +158,8 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
         name = entry.get("name")
         if not isinstance(name, str) or name not in known or name in found:
             raise InvalidTensor(
-                f"{where}: the model has no such output, or it occurs twice; "
-                f"it has {', '.join(known)}"
+                f"{where}: the model has no such output, or it is listed twice; "
+                f"the outputs are {', '.join(known)}"
             )
         own = found[name] = tensors.parameters_of(entry, where)
         if any(key.startswith("shared_memory_") for key in own):

@@ -1,8 +1,8 @@
-"""Models under /v2: health, metadata, configuration, statistics, and control by an operator.
+"""The endpoints under /v2 besides inference: health, metadata, statistics and model control.
 
 Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
 as an ensemble of one step. If the repository has a model with a task's name, the name means the
-model under /v2, and only the task's own endpoint answers for the task. No model is run.
+model under /v2, and only the task's own endpoint answers for the task.
 `app.service.api.middleware.keys` checks the admin key of model control.
 """
 
@@ -123,7 +123,7 @@ def add_by_version(
 ) -> None:
     """Add a route for a model and one for its version, with `tail` after their paths.
 
-    The docstring of `answer` describes the first one, `one` the second.
+    The docstring of `answer` describes the route for a model, and `one` the route for its version.
     """
 
     async def of_model(model: str, request: Request) -> Any:
@@ -224,6 +224,13 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
             inputs=_described(served.inputs),
             outputs=_described(served.outputs),
         )
+
+
+def _described(specs: Sequence[TensorSpec]) -> list[TensorMetadata]:
+    return [
+        TensorMetadata(name=spec.name, datatype=NAMES[spec.dtype], shape=list(spec.shape))
+        for spec in specs
+    ]
 
 
 def config_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
@@ -352,13 +359,6 @@ def task_named(services: Services, model: str, version: int | None = None) -> Ta
             f"a task has only version {VERSION}; the parameter model names the model's version"
         )
     return task
-
-
-def _described(specs: Sequence[TensorSpec]) -> list[TensorMetadata]:
-    return [
-        TensorMetadata(name=spec.name, datatype=NAMES[spec.dtype], shape=list(spec.shape))
-        for spec in specs
-    ]
 
 
 async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
