@@ -125,7 +125,7 @@ class Tracing:
         return request
 
     def _parent(self, values: Values) -> Context:
-        """Omits headers that the W3C says to ignore, but the library would accept or log."""
+        """Read the parent span. The library does not get headers that the W3C says to ignore."""
         found = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
         if len(found[TRACEPARENT]) != 1:
             return Context()

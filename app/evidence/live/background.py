@@ -299,7 +299,7 @@ class Background:
                 except Closed:
                     raise
                 except Exception:
-                    log.exception("comparing groups beside the service failed")
+                    log.exception("comparing instance groups failed")
                     self.idle_gate.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
         self.shadow.close()
 
@@ -324,7 +324,7 @@ def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig
     for name in names:
         if name not in known:
             log.warning(
-                "PADDLEPOOL_SHADOW_GROUPS: no model has an instance group %r besides its default "
-                "one yet",
+                "PADDLEPOOL_SHADOW_GROUPS: no model has an instance group %r yet that is not its "
+                "default group",
                 name,
             )

@@ -335,8 +335,7 @@ def _centred(height: int, width: int, inner_height: float, inner_width: float) -
 
 
 def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
-    """Composite `front` (H, W, 3 or 4) with `alpha` over `back`, which sets the channels of the
-    result."""
+    """Composite `front` (RGB or RGBA) with `alpha` over `back`, which sets the channels."""
     colours = np.ascontiguousarray(front[..., :3])
     if back.shape[2] == 3:
         weight, under = alpha.astype(np.float32), np.ascontiguousarray(back)
@@ -351,7 +350,7 @@ def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
 
 
 def stacked(pixels: Pixels, alpha: Pixels, *, ground: Bands, shade: Bands | None = None) -> Pixels:
-    """Composite the foreground over its shadow over the background, in bands of rows."""
+    """Composite the foreground over its shadow, and both over the background, in bands of rows."""
     height, width = alpha.shape
     channels = ground(slice(0, 1)).shape[2]
     result = np.empty((height, width, channels), np.uint8)

@@ -183,8 +183,7 @@ class ColourModel:
         self._inverse = (rr, rg, rb), (rg, gg, gb), (rb, gb, bb)
 
     def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
-        """The slopes for red, green and blue, and the offset: means over all windows with the
-        pixel."""
+        """The slopes for red, green and blue and the offset, as means over each pixel's windows."""
         middle = self._mean(plane)
         red, green, blue = (
             self._mean(colour * plane) - mean * middle

@@ -38,7 +38,7 @@ Options = Mapping[str, str]
 OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "output": (
         _words("cutout", "mask", "composite", default="cutout"),
-        "What to make of the picture.",
+        "What to make from the picture.",
     ),
     "format": (
         _words(*MEDIA_TYPES),
@@ -46,7 +46,7 @@ OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "size": (
         _words("full", *SIZE_PIXELS, default="full"),
-        "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
+        "Size of the result: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
     ),
     "bg_color": (
         TEXT,

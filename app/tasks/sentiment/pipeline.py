@@ -68,7 +68,7 @@ class WholeTexts(tuple[str, ...]):
 
 
 def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
-    """Raises TooManyInputs, TextTooLong, TextEmpty, and InvalidParameter for a lone surrogate."""
+    """Raise TooManyInputs, TextTooLong, TextEmpty, or InvalidParameter for a lone surrogate."""
     if len(texts) > limits.text_max_inputs:
         raise errors.TooManyInputs(
             f"{len(texts)} texts in one request; the limit is {limits.text_max_inputs}",

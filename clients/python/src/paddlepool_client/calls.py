@@ -27,14 +27,14 @@ class SegmentOptions(TypedDict, total=False):
     Names, types and descriptions are those of the server's OpenAPI document.
     """
 
-    output: Annotated[Literal["cutout", "mask", "composite"], "What to make of the picture."]
+    output: Annotated[Literal["cutout", "mask", "composite"], "What to make from the picture."]
     format: Annotated[
         Literal["png", "webp", "jpg"],
         "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
     ]
     size: Annotated[
         Literal["full", "preview", "medium", "hd"],
-        "The result's: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
+        "Size of the result: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
     ]
     bg_color: Annotated[
         str, "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out."
