@@ -97,13 +97,14 @@ class Settings(BaseSettings):
     """Addresses or networks of proxies, such as `10.0.0.0/8`, whose X-Forwarded-For is trusted for
     the client's address."""
     quota_requests_per_minute: ZeroOrMore = 0
-    """Requests per minute for each key, or each address without keys. 0: unlimited."""
+    """Requests per minute for each caller: its key, or its address if there are no keys. 0:
+    unlimited."""
     quota_pixels_per_minute: ZeroOrMore = 0
-    """Pixels of uploaded pictures per minute, counted likewise. 0: unlimited."""
+    """Pixels of uploaded pictures per minute for each caller. 0: unlimited."""
     quota_texts_per_minute: ZeroOrMore = 0
-    """Texts per minute, counted likewise. 0: unlimited."""
+    """Texts per minute for each caller. 0: unlimited."""
     quota_concurrent_requests: ZeroOrMore = 0
-    """Concurrent requests, counted likewise. 0: unlimited."""
+    """Concurrent requests of each caller. 0: unlimited."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address to listen on."""
@@ -133,7 +134,7 @@ class Settings(BaseSettings):
     infer_max_bytes: Bytes = 64 * MIB
     """Maximum request body of /v2/models/…/infer, in bytes."""
     infer_json_max_bytes: Bytes = 8 * MIB
-    """Maximum JSON part of such a body, in bytes. Raw tensors are not counted."""
+    """Maximum JSON part of an /infer body, in bytes. Raw tensors are not counted."""
     body_max_bytes: Bytes = 16 * KIB
     """Maximum request body of an endpoint without a limit of its own, in bytes."""
     image_max_pixels: Positive = 50_000_000
@@ -179,8 +180,8 @@ class Settings(BaseSettings):
     """Maximum instance groups that were started on demand. The least recently used one is stopped
     for the next."""
     on_demand_memory_bytes: ZeroOrMore = 0
-    """Resident bytes of such groups from which no further one starts. 0: a quarter of the memory
-    of the machine or the container."""
+    """No further group starts on demand while the started ones hold this many resident bytes. 0: a
+    quarter of the memory of the machine or the container."""
     shadow_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of answered requests that run again on the model's other instance groups, in idle
     moments, to compare times and outputs."""
