@@ -127,7 +127,10 @@ def create_app(
         },
         tracing=tracing,
         operations=operations,
-        confinement=lambda: {"codecs": workers.codec.pool.held, "predictors": backend.held or ()},
+        confinement=lambda: {
+            "codecs": workers.codec.pool.held or (),
+            "predictors": backend.held or (),
+        },
     )
     parts = _Parts(services, repository, tasks, workers, background)
     return build_application(

@@ -178,8 +178,8 @@ class CodecPool:
 
     checks: dict[str, Check] = field(default_factory=dict, init=False)
     """Checks of the answers, by function. A process with a rejected answer is killed."""
-    held: tuple[str, ...] = field(default=(), init=False)
-    """Names of those MEASURES of confinement that are in force in the processes."""
+    held: tuple[str, ...] | None = field(default=None, init=False)
+    """Names of those MEASURES of confinement that are in force; None before a process is opened."""
 
     def __post_init__(self) -> None:
         self._backoff = RestartBackoff(time.monotonic)
@@ -298,7 +298,7 @@ class CodecPool:
                         log.exception("a warm-up failed in a codec process")
             except (ChildDied, errors.PaddlepoolError) as error:
                 raise errors.WorkerCrashed(f"a codec process did not start: {error}") from error
-            if not self.held and (missing := [m for m in MEASURES if m not in child.held]):
+            if self.held is None and (missing := [m for m in MEASURES if m not in child.held]):
                 log.warning("codec processes are not confined by %s", " nor by ".join(missing))
             self.held = child.held
             opening.pop_all()
