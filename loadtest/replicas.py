@@ -67,7 +67,7 @@ ENVIRONMENT = {
     "PADDLEPOOL_TIMEOUT_DEFAULT_MS": "30000",
 }
 USERS = 4
-READY = re.compile(r'paddlepool_model_ready\{replica="(\w+)"')
+READY = re.compile(r'paddlepool_model_ready\{.*replica="(\w+)"')
 
 Event = Callable[[int], str]
 """Cause the nth fault, wait until all replicas answer, and describe it."""

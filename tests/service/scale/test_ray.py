@@ -64,7 +64,7 @@ def test_a_replica_answers_and_its_metrics_have_its_name(up: Server) -> None:
         assert (wrong.status_code, "error" in wrong.json()) == (400, True)
         assert client.post("/v2/repository/index").status_code == 404
         metrics = client.get("/metrics")
-    ready = re.findall(r'(?m)^paddlepool_model_ready\{replica="(\w+)",.*\} 1.0$', metrics.text)
+    ready = re.findall(r'(?m)^paddlepool_model_ready\{.*replica="(\w+)".*\} 1.0$', metrics.text)
     assert len(ready) == 1
 
 
