@@ -140,10 +140,10 @@ def build_application(
         stack = Traced(stack, tracing=services.tracing)
     redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
     app.middleware_stack = by_agent(stack, redirects) if redirects else stack
-    models_named: list[type[BaseModel]] = [infer.InferRequest, *(d.errors.model for d in doors)]
+    referenced: list[type[BaseModel]] = [infer.InferRequest, *(d.errors.model for d in doors)]
     # The documented way to replace FastAPI's OpenAPI document.
     app.openapi = partial(  # type: ignore[method-assign]
-        pages.document, app, models_named, needs_key=bool(keys)
+        pages.document, app, referenced, needs_key=bool(keys)
     )
     return app
 

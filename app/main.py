@@ -301,15 +301,14 @@ async def _build(
 
     Waits for the codec processes if the model's task uses them. Raises BackendError.
     """
+    task = task_of(info, tasks)
 
     def build() -> Pipeline | None:
         config = repository.config(info.name)
         metrics.expect_model(info.name, [group.name for group in config.instance_group])
-        task = task_of(info, tasks)
         return None if task is None else task.build(info, workers)
 
     pipeline = await in_thread(f"{info.name} pipeline", build)
-    task = task_of(info, tasks)
     if task is not None and task.warm_ups:
         await workers.codec.pool.opened()
     return pipeline

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from app.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from app.doors.door import NOT_FETCHED, Door, refused, schema_of
 from app.service.api.errors import ErrorForm, Fault
-from app.service.api.routes import RoutingDep, answer_headers
+from app.service.api.routes import RoutingDep, answer_headers, whole_number
 from app.service.api.services import ServicesDep
 from app.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from app.tasks.segment.request import SegmentRequest, read_options
@@ -119,10 +119,10 @@ def _flag(fields: Mapping[str, str], name: str) -> bool:
 
 
 def _whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = fields.get(name, str(default))
-    if not (text.isascii() and text.isdecimal() and len(text) <= 6 and int(text) <= most):
+    value = whole_number(fields.get(name, str(default)), digits=6)
+    if value is None or value > most:
         raise refused(name, f"must be a whole number from 0 to {most}")
-    return int(text)
+    return value
 
 
 def _colour(text: str | None) -> str | None:
@@ -130,7 +130,8 @@ def _colour(text: str | None) -> str | None:
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
-    levels = [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 3]
+    found = (whole_number(part, digits=3) for part in parts)
+    levels = [level for level in found if level is not None]
     if len(parts) != 4 or len(levels) != 4 or max(levels) > 255:
         raise InvalidParameter(
             "bgc must be four whole numbers from 0 to 255: r,g,b,a",

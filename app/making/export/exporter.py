@@ -215,9 +215,12 @@ def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) 
         return
     import onnxruntime
 
-    onnxruntime.set_default_logger_severity(3)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
     try:
-        session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            str(model), options, providers=["CPUExecutionProvider"]
+        )
         theirs = session.run(None, {session.get_inputs()[0].name: feed})[0]
     except Exception as error:  # its errors have no common base class
         raise ExportError(f"ONNX Runtime cannot run {model.name}: {error}") from error

@@ -191,8 +191,8 @@ def _quantise_value(graph: Graph, each: Activation) -> list[onnx.NodeProto]:
                     node.input[place] = f"{value}.dequantised"
     scale = [f"{value}.scale", f"{value}.zero"]
     return [
-        helper.make_node(kind, [source, *scale], [target], name=f"{value}.{kind}")
-        for kind, source, target in (
+        helper.make_node(operator, [source, *scale], [target], name=f"{value}.{operator}")
+        for operator, source, target in (
             ("QuantizeLinear", value, f"{value}.quantised"),
             ("DequantizeLinear", f"{value}.quantised", f"{value}.dequantised"),
         )

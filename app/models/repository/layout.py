@@ -211,7 +211,7 @@ def find_default_models(
             log.warning(
                 "%s: the repository has no model %r for the task %s yet", VARIABLE, model, task
             )
-    found = dict(chosen)
+    found = {}
     for task in (task for task in known if task not in chosen):
         names = [name for name in sorted(configs) if configs[name].pipeline == task]
         marked = [name for name in names if configs[name].default]
@@ -226,4 +226,4 @@ def find_default_models(
             )
         if candidates:
             found[task] = candidates[0]
-    return found
+    return found | dict(chosen)

@@ -151,7 +151,9 @@ def _json(fault: Fault, content: Mapping[str, Any], media_type: str) -> Response
 class ProtocolError(BaseModel):
     """An error in the form of the Open Inference Protocol."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"error": "no such model is served"}})
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"error": "no model of this name is served"}}
+    )
 
     error: str = Field(description="The received and the expected value.")
 

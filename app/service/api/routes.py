@@ -93,9 +93,14 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
     name, at, version = model.partition("@")
     if not at:
         return name, None
-    if not (version.isascii() and version.isdecimal() and len(version) <= 9):
+    if (number := whole_number(version)) is None:
         raise InvalidParameter("model is not `name` or `name@version` with an integer version")
-    return name, int(version)
+    return name, number
+
+
+def whole_number(text: str, *, digits: int = 9) -> int | None:
+    """Read up to `digits` ASCII digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
 def answer_headers(answer: Answer) -> dict[str, str]:

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from app.contracts.errors import FileTooLarge, InvalidParameter, InvalidTensor
 from app.engine.dataplane import TensorRequest
+from app.service.api.routes import whole_number
 from app.service.api.services import Services, run_off_loop
 from app.service.api.v2 import documents
 from app.service.api.v2.documents import IGNORED, Expected
@@ -123,9 +124,9 @@ def read_version(text: str) -> int | None:
     """Read a version number, None for an empty text. Raises InvalidParameter."""
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+    if (number := whole_number(text)) is None:
         raise InvalidParameter("the version of a model must be a whole number")
-    return int(text)
+    return number
 
 
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:

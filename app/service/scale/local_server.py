@@ -80,7 +80,10 @@ def merged(texts: Mapping[str, str], *, label: str) -> bytes:
     families: dict[str, Metric] = {}
     for server, text in texts.items():
         for found in text_string_to_metric_families(text):
-            family = families.setdefault(found.name, found)
-            marked = [each._replace(labels={label: server} | each.labels) for each in found.samples]
-            family.samples = marked if family is found else family.samples + marked
+            named = Metric(found.name, found.documentation, found.type)
+            family = families.setdefault(found.name, named)
+            family.samples += [
+                each._replace(labels={label: server} | each.labels) for each in found.samples
+            ]
+    # Of a registry, generate_latest() uses collect() alone.
     return generate_latest(cast(CollectorRegistry, SimpleNamespace(collect=families.values)))

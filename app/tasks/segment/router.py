@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from app.contracts.errors import InvalidParameter
 from app.engine.dataplane import Answer
-from app.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers
+from app.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers, whole_number
 from app.service.api.services import ServicesDep, base64_parts, run_off_loop
 from app.service.api.uploads import FORM, RAW_CONTENT, read_upload
 from app.settings.server import Settings
@@ -103,13 +103,13 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     )
     as_json, preferred = read_accept(request.headers.get("accept", ""))
     payload = read_options(body, given, background=background, preferred_format=preferred)
-    timeout = given.get("timeout_ms", "0")
-    if not (timeout.isascii() and timeout.isdecimal() and len(timeout) <= 9):
+    timeout = whole_number(given["timeout_ms"]) if "timeout_ms" in given else None
+    if timeout is None and "timeout_ms" in given:
         raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
     routing = Routing.model_construct(
         model=given.get("model"),
         predictor=given.get("predictor"),
-        timeout_ms=int(timeout) if "timeout_ms" in given else None,
+        timeout_ms=timeout,
     )
     answer = await services.dataplane.run("segment", payload, **routing.options(settings))
     result: SegmentResult = answer.value

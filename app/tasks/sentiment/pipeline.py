@@ -204,31 +204,35 @@ def tokenise(
     tokenised = []
     # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
     for position, encoding in enumerate(tokenizer.encode_batch_fast(list(texts)), 1):
-        ids, name = encoding.ids, f"text {position} of {len(texts)}"
+        ids = encoding.ids
         tokens = len(ids)
         if tokens <= markers:
             received = len(texts[position - 1])
             raise errors.TextEmpty(
-                f"{name} has {received} characters, and the model can read none of them",
+                f"text {position} of {len(texts)} has {received} characters, and the model can "
+                "read none of them",
                 received=received,
             )
-        truncated = bool(encoding.overflowing)
-        if truncated and isinstance(texts, WholeTexts):
-            raise errors.TextTooLong(
-                f"{name} has more than {lengths[-1]} tokens, which is all the model reads, "
-                "and truncation is not allowed",
-                limit=lengths[-1],
-            )
         bucket = lengths[bisect_left(lengths, tokens)]
-        tokenised.append(Tokenised(ids, tokens, bucket, truncated))
+        tokenised.append(Tokenised(ids, tokens, bucket, bool(encoding.overflowing)))
+    if isinstance(texts, WholeTexts):
+        for position, text in enumerate(tokenised, 1):
+            if text.truncated:
+                raise errors.TextTooLong(
+                    f"text {position} of {len(texts)} has more than {lengths[-1]} tokens, which is "
+                    "all the model reads, and truncation is not allowed",
+                    limit=lengths[-1],
+                )
     return tuple(tokenised)
 
 
 def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
     """Texts of one bucket as int64 [texts, bucket] tensors."""
     input_ids = np.array([[*text.ids, *[pad_id] * text.padding] for text in texts], np.int64)
-    read = np.arange(input_ids.shape[1]) < [[text.tokens] for text in texts]
-    return {"input_ids": input_ids, "attention_mask": read.astype(np.int64)}
+    attention_mask = np.zeros(input_ids.shape, np.int64)
+    for row, text in enumerate(texts):
+        attention_mask[row, : text.tokens] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
 class Score(NamedTuple):

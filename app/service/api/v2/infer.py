@@ -17,7 +17,7 @@ from app.contracts.tensors import TaskTensors, Tensors
 from app.engine.dataplane import Answer, TensorRequest
 from app.engine.registry.model import ServedModel
 from app.service.api.errors import PROTOCOL, documented
-from app.service.api.routes import answer_headers, split_model
+from app.service.api.routes import answer_headers, split_model, whole_number
 from app.service.api.services import LARGE_BYTES, Services, run_off_loop, services_of
 from app.service.api.v2 import documents
 from app.service.api.v2.documents import Expected, ReplyForm
@@ -200,9 +200,9 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
 def _header_length(value: str | None) -> int | None:
     if value is None:
         return None
-    if not (value.isascii() and value.isdecimal() and len(value) <= 12):
+    if (length := whole_number(value, digits=12)) is None:
         raise InvalidTensor(f"{BINARY_HEADER} must be a number of bytes")
-    return int(value)
+    return length
 
 
 @dataclass(frozen=True, slots=True)
