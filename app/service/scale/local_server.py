@@ -85,5 +85,5 @@ def merged(texts: Mapping[str, str], *, label: str) -> bytes:
             family.samples += [
                 each._replace(labels={label: server} | each.labels) for each in found.samples
             ]
-    # Of a registry, generate_latest() uses collect() alone.
+    # generate_latest() calls only collect(), so this needs no registry.
     return generate_latest(cast(CollectorRegistry, SimpleNamespace(collect=families.values)))
