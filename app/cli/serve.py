@@ -19,7 +19,7 @@ EXIT_BAD_CONFIGURATION = 3
 
 COLLECTED_OBJECTS = 20_000
 """Threshold of Python's garbage collector. A scan of 160 requests in progress takes up to 40 ms in
-which none is answered, and finds nothing: requests hold no cycles."""
+which none is answered, and finds nothing: requests leave no cycles."""
 
 SWITCH_SECONDS = 0.0005
 """Python's thread switch interval. Threads copy large bodies and tokenise long texts. With the

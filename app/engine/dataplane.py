@@ -228,13 +228,17 @@ class DataPlane:
     @contextlib.contextmanager
     def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
         """Hold the model version and notify the listener."""
-        with contextlib.ExitStack() as held:
-            if (listener := self.traffic_listener) is not None:
-                listener.began()
-                held.callback(listener.ended)
+        if (listener := self.traffic_listener) is not None:
+            listener.began()
+        try:
             served = self.registry.acquire(model, version)
-            held.callback(served.release)
-            yield served
+            try:
+                yield served
+            finally:
+                served.release()
+        finally:
+            if listener is not None:
+                listener.ended()
 
     def default_model(self, task: str) -> str:
         """The model of requests that name none. Raises ModelNotFound."""

@@ -1,6 +1,7 @@
 """The log: one JSON object per line, or readable lines for a terminal."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -42,6 +43,7 @@ class JsonLines(logging.Formatter):
 
 
 WAITING_LINES = 10_000
+JOINED_CHARACTERS = 4096
 INTERVAL_SECONDS = 0.05
 FLUSH_SECONDS = 5.0
 
@@ -53,13 +55,14 @@ class BackgroundHandler(logging.Handler):
 
     The thread checks for lines every `INTERVAL_SECONDS`; a line does not wake it. Otherwise the
     thread would write each line right after its request, and hold the interpreter lock when the
-    client's next request arrives.
+    client's next request arrives. It writes lines together, because the event loop must give up
+    that lock after each write.
     """
 
-    def __init__(self, writer: logging.Handler) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self.lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self._writer = writer
+        self._stream = stream
         self._dropped = 0
         self._closing, self._written = threading.Event(), threading.Event()
         threading.Thread(target=self._write, name="log", daemon=True).start()
@@ -79,9 +82,21 @@ class BackgroundHandler(logging.Handler):
         closing = False
         while not closing:
             closing = self._closing.wait(INTERVAL_SECONDS)  # once set, no line follows
-            while not self.lines.empty():
-                self._writer.handle(self.lines.get())
+            while text := self._next_lines():
+                with contextlib.suppress(OSError, ValueError):  # nobody could read about it
+                    self._stream.write(text)
+                    self._stream.flush()
         self._written.set()
+
+    def _next_lines(self) -> str:
+        text = ""
+        while len(text) < JOINED_CHARACTERS and not self.lines.empty():
+            record = self.lines.get()
+            try:
+                text += self.format(record) + "\n"
+            except Exception:
+                self.handleError(record)
+        return text
 
     def close(self) -> None:
         """Write the waiting lines. logging.shutdown() calls this even on a closed handler.
@@ -95,10 +110,10 @@ class BackgroundHandler(logging.Handler):
 
 def configure(level: str, *, form: logging.Formatter | None = None) -> None:
     """Send all logs of the process to standard error in `form`, by default as JSON."""
-    writer = logging.StreamHandler(sys.stderr)
-    writer.setFormatter(form or JsonLines())
+    handler = BackgroundHandler(sys.stderr)
+    handler.setFormatter(form or JsonLines())
     root = logging.getLogger()
-    root.handlers[:] = [BackgroundHandler(writer)]
+    root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # Do not collect what no line shows, such as the place in the code: see "Optimization" in the
     # logging manual.

@@ -17,29 +17,34 @@ from tests.engine.fakes import PATIENCE
 from tests.ran import ran
 
 
-class Gated(logging.StreamHandler[io.StringIO]):
-    """A writer that stands still until its gate opens, like a pipe nobody reads."""
+class Gated(io.StringIO):
+    """A stream that stands still until its gate opens, like a pipe nobody reads."""
 
     def __init__(self) -> None:
-        super().__init__(io.StringIO())
-        self.setFormatter(JsonLines())
+        super().__init__()
         self.gate = threading.Event()
         self.writing = threading.Event()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def write(self, text: str) -> int:
         self.writing.set()
         self.gate.wait()
-        super().emit(record)
+        return super().write(text)
 
     def events(self) -> list[str]:
-        return [json.loads(line)["event"] for line in self.stream.getvalue().splitlines()]
+        return [json.loads(line)["event"] for line in self.getvalue().splitlines()]
 
 
 @pytest.fixture
-def writer() -> Iterator[Gated]:
-    writer = Gated()
-    yield writer
-    writer.gate.set()
+def stream() -> Iterator[Gated]:
+    stream = Gated()
+    yield stream
+    stream.gate.set()
+
+
+def handler_of(stream: Gated) -> BackgroundHandler:
+    handler = BackgroundHandler(stream)
+    handler.setFormatter(JsonLines())
+    return handler
 
 
 def logger_of(handler: logging.Handler) -> logging.Logger:
@@ -49,12 +54,12 @@ def logger_of(handler: logging.Handler) -> logging.Logger:
 
 
 def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
-    writer: Gated, monkeypatch: pytest.MonkeyPatch
+    stream: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing gives up on it after a moment, with the queue full or not."""
     monkeypatch.setattr("app.observability.log.FLUSH_SECONDS", 0.05)
     for lines in (1, WAITING_LINES + 1):
-        handler = BackgroundHandler(writer)
+        handler = handler_of(stream)
         for _ in range(lines):
             logger_of(handler).info("line")
         closing = threading.Thread(target=handler.close, daemon=True)
@@ -77,21 +82,21 @@ for number in range(1000):
     assert events == [f"line {number}" for number in range(1000)]
 
 
-def test_a_blocked_writer_does_not_block_the_caller(writer: Gated) -> None:
+def test_a_blocked_writer_does_not_block_the_caller(stream: Gated) -> None:
     """Lines beyond the limit are dropped, counted, and the count is written when there is room."""
-    handler = BackgroundHandler(writer)
+    handler = handler_of(stream)
     logger = logger_of(handler)
     logger.info("first")
-    assert writer.writing.wait(PATIENCE)
+    assert stream.writing.wait(PATIENCE)
     for _ in range(WAITING_LINES + 7):  # returns although nothing is being written
         logger.info("more")
-    writer.gate.set()
+    stream.gate.set()
     while not handler.lines.empty():
         threading.Event().wait(0.01)
     logger.info("last")
     handler.close()
-    assert writer.events()[0] == "first"
-    assert writer.events()[-2:] == ["7 log lines were dropped", "last"]
+    assert stream.events()[0] == "first"
+    assert stream.events()[-2:] == ["7 log lines were dropped", "last"]
 
 
 class Terminal(io.StringIO):

@@ -1,8 +1,8 @@
 """Admission control: rejects a job at once if it could not be served in time.
 
 A job is admitted only if, by the moving average of service times, it can finish before its
-deadline. The one exception is a job that would run immediately: it is always admitted, so that its
-run can correct an estimate that is too high.
+deadline. The one exception is a job that finds the queue empty and an instance free: it is always
+admitted, so that its run can correct an estimate that is too high.
 
 The estimated wait of a job counts only the jobs, of any caller, that are scheduled ahead of it.
 """

@@ -113,7 +113,7 @@ class Batcher:
         self._closed_with: PaddlepoolError | None = None
         self._takers: list[Taker] = []
         self._free: list[Taker] = []
-        self._dispatching = False
+        self._dispatching = self._collecting = False
         self._delay: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -143,7 +143,9 @@ class Batcher:
             self.on_rejected(Rejection.SHED)
             wait = sum(self._times.expected(each.key) for each in self._queues) / max(1, self.live)
             unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
-        self.dispatch()
+        if not self._collecting:  # jobs of requests that have arrived together share batches
+            self._collecting = True
+            asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _check_open(self) -> None:
         if self._closed_with is not None:
@@ -175,7 +177,7 @@ class Batcher:
         """
         if self._dispatching:
             return
-        self._dispatching = True
+        self._dispatching, self._collecting = True, False
         try:
             while self._closed_with is None and self._dispatched():
                 pass
@@ -187,7 +189,7 @@ class Batcher:
         if not self._free and self._queues.rows < self.max_rows:
             return False  # a busy instance receives only a full batch
         now = self.clock()
-        jobs, ask_again = self._queues.next_batch(now)
+        jobs, ask_again = self._queues.next_batch(now, free=len(self._free))
         if not jobs and not self._running.returned:
             self._schedule_dispatch(ask_again - now)
             return False

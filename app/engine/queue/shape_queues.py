@@ -163,11 +163,12 @@ class ShapeQueues:
     def next_deadline(self) -> float:
         return min((job.deadline for job in self), default=math.inf)
 
-    def next_batch(self, now: float) -> tuple[list[Job], float]:
+    def next_batch(self, now: float, *, free: int = 1) -> tuple[list[Job], float]:
         """Return the jobs of a batch that may run now, or no job and the time to ask again.
 
         The jobs stay queued until take(). A queue is ready if its next batch is full or its first
-        job has waited for the delay.
+        job has waited for the delay. Without a delay, its jobs are divided among the `free`
+        instances that the other queues leave; a delay says that full batches are wanted.
         """
         ask_again = math.inf
         # By priority, then by the turn of the first job.
@@ -178,7 +179,8 @@ class ShapeQueues:
             jobs, full = self._head_of(queue)
             ready_at = jobs[0].enqueued + self._max_delay
             if full or ready_at <= now:
-                return jobs, now
+                sharing = 1 if self._max_delay else max(1, free - len(queues) + 1)
+                return jobs[: math.ceil(len(self._queues[queue]) / sharing)], now
             ask_again = min(ask_again, ready_at)
         return [], ask_again
 

@@ -431,6 +431,16 @@ def test_the_instance_that_ran_last_runs_next(build: Build) -> None:
     assert [len(taker.batches) for taker in bench.takers] == [0, 3]
 
 
+def test_requests_that_arrive_together_share_a_batch(build: Build) -> None:
+    """Though an instance is free when the first of them comes."""
+    bench = build(max_rows=4)
+    [taker] = bench.takers
+    bench.batcher.offer(taker)
+    jobs = [bench.job() for _ in range(3)]
+    bench.loop(lambda: [bench.batcher.it.submit(job) for job in jobs] and None)
+    assert [batch.jobs for batch in taker.batches] == [tuple(jobs)]
+
+
 def test_who_has_left_is_handed_nothing(build: Build) -> None:
     """Whether it was free or at work, and however often it leaves."""
     bench = build(live=2)

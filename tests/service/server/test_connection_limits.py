@@ -1,6 +1,7 @@
 """One connection: requests behind each other, what ends it, and what it still reads then."""
 
 import asyncio
+import gc
 import itertools
 from collections.abc import Sequence
 from unittest.mock import Mock
@@ -10,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from app.service.api.middleware.exchange import Exchange
 from app.service.server.connection_limits import (
     PIPELINED,
     REFUSED_CONNECTIONS,
@@ -23,6 +25,7 @@ from app.service.server.sending import (
     Lingering,
     WholeReply,
 )
+from tests.engine.fakes import no_collections
 from tests.fuzz.http_door import LIMITS, REPLY_BYTES, Transport
 from tests.service.api.fakes import make_app, make_settings
 
@@ -99,6 +102,18 @@ def test_pipelined_requests_are_answered_in_order() -> None:
         received = replies(*parts)
         assert [received.count(body) for body in bodies] == [3, 3, 3]
         assert received.endswith(b"/9 0>")
+
+
+def exchanges() -> int:
+    return sum(isinstance(each, Exchange) for each in gc.get_objects())
+
+
+def test_an_answered_request_is_not_left_to_the_garbage_collector() -> None:
+    """Of several on one connection, only the newest is still there: the connection refers to it."""
+    with no_collections():
+        before = exchanges()
+        assert answered(*[GET % 1] * 5, app=make_app()).written.count(b"HTTP/1.1 404") == 5
+        assert exchanges() <= before + 1
 
 
 @pytest.mark.parametrize(

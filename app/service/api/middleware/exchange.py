@@ -128,6 +128,8 @@ class Exchange:
         """Return the body's bytes to the budget, and stop watching."""
         self._bodies.give_back(self._received)
         self._stop_watching()
+        # Break reference cycles: with the scope, and with the frame of a cancelled task.
+        del self._receive, self._send, self._watcher
 
     def _stop_watching(self) -> None:
         if self._watching is not None:
