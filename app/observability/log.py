@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import queue
+import select
 import sys
 import threading
 from datetime import UTC, datetime
@@ -43,7 +44,6 @@ class JsonLines(logging.Formatter):
 
 
 WAITING_LINES = 10_000
-JOINED_CHARACTERS = 4096
 INTERVAL_SECONDS = 0.05
 FLUSH_SECONDS = 5.0
 
@@ -82,21 +82,27 @@ class BackgroundHandler(logging.Handler):
         closing = False
         while not closing:
             closing = self._closing.wait(INTERVAL_SECONDS)  # once set, no line follows
-            while text := self._next_lines():
-                with contextlib.suppress(OSError, ValueError):  # nobody could read about it
-                    self._stream.write(text)
-                    self._stream.flush()
+            text = ""
+            while not self.lines.empty():
+                line = self._line(self.lines.get())
+                if len((text + line).encode()) > select.PIPE_BUF:  # others may write in between
+                    self._put(text)
+                    text = ""
+                text += line
+            self._put(text)
         self._written.set()
 
-    def _next_lines(self) -> str:
-        text = ""
-        while len(text) < JOINED_CHARACTERS and not self.lines.empty():
-            record = self.lines.get()
-            try:
-                text += self.format(record) + "\n"
-            except Exception:
-                self.handleError(record)
-        return text
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record) + "\n"
+        except Exception:
+            self.handleError(record)
+            return ""
+
+    def _put(self, text: str) -> None:
+        with contextlib.suppress(Exception):  # the next lines may be written again
+            self._stream.write(text)
+            self._stream.flush()
 
     def close(self) -> None:
         """Write the waiting lines. logging.shutdown() calls this even on a closed handler.
@@ -115,8 +121,7 @@ def configure(level: str, *, form: logging.Formatter | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Do not collect what no line shows, such as the place in the code: see "Optimization" in the
-    # logging manual.
+    # Do not collect what no line shows: see "Optimization" in the logging manual.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Our access lines replace uvicorn's, and our 400s its warnings about malformed requests.

@@ -42,8 +42,7 @@ class Task:
     """Everything the server knows about one task.
 
     `build` is called for each model version and raises ConfigError if the model does not fit. A
-    route of `endpoints` that accepts more than PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`, in
-    bytes.
+    route of `endpoints` that accepts more than PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`.
     """
 
     build: Callable[[ServedModelInfo, Workers], Pipeline]
@@ -75,8 +74,7 @@ def first_route(task: Task, settings: Settings) -> str:
 def offline(name: str) -> Callable[..., Any]:
     """Return a function that imports `name` ("module:attribute") when it is called, and calls it.
 
-    Only commands call the returned function: it may load picture decoders, and the server process
-    must not.
+    Only commands call the returned function: the server process must not load picture decoders.
     """
     return lambda *arguments: pkgutil.resolve_name(name)(*arguments)
 

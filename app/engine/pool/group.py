@@ -157,8 +157,7 @@ class Group:
 
         With `gently`, instances are opened one after another, each with the processor time that
         serving predictors leave. If an instance rejects the model, the group accepts no job until
-        the model is loaded again. If processes die while they are opened, the futures fail only in
-        a crash loop.
+        the model is loaded again. If processes die meanwhile, only a crash loop fails the futures.
         """
         if self._failure is not None and not self.has_program:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -57,9 +57,8 @@ Answer = TypeVar("Answer", Ran, Reply)
 class Run:
     """A batch that a worker runs.
 
-    `joining` is the time in seconds that joining the batch's inputs took. `began` is the time when
-    the batch was sent or when the previous run ended, whichever is later. `ended` is the time when
-    the answer came.
+    `joining` is the time in seconds that joining the batch's inputs took. `began` is when the batch
+    was sent or the previous run ended, whichever is later; `ended` is when the answer came.
     """
 
     batch: Batch

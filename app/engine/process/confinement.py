@@ -192,8 +192,7 @@ _REFUSED_TO_FILES = (8, 15, 1024)
 F_SETLEASE delays any process that opens the file for writing."""
 _IOCTLS = (0x6600, 0x7600, 0x5800, 0x9400, 0xF500, 0x8900)
 """Types of ioctl() requests to file systems ("f", "v", "X", Btrfs and F2FS: flags, versions,
-encryption) and to sockets (which process gets their signals). Most need only a read-only
-descriptor."""
+encryption) and to sockets (who gets their signals). Most need only a read-only descriptor."""
 _TYPE_OF_IOCTL = 0xFF00
 _X32 = 0x40000000
 

@@ -51,8 +51,7 @@ class Limits:
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a child: the listed variables of this process, and `added`.
 
-    Children open untrusted bytes, so API keys and the service's settings (PADDLEPOOL_…) are not
-    passed on.
+    Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…).
     """
     passed = {
         name: value

@@ -1,8 +1,8 @@
 """Admission control: rejects a job at once if it could not be served in time.
 
 A job is admitted only if, by the moving average of service times, it can finish before its
-deadline. The one exception is a job that finds the queue empty and an instance free: it is always
-admitted, so that its run can correct an estimate that is too high.
+deadline. The one exception is a job for which an instance is free: its wait counts as zero, so that
+its run can correct an estimate that is too high.
 
 The estimated wait of a job counts only the jobs, of any caller, that are scheduled ahead of it.
 """
@@ -29,8 +29,8 @@ class Instances(Protocol):
         """Their number."""
 
     @property
-    def free(self) -> bool:
-        """Whether one would take a job at once."""
+    def free(self) -> int:
+        """Number that would take a batch at once."""
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need."""
@@ -125,7 +125,7 @@ class Admission:
     def reserve(self, deadline: float, now: float) -> Reservation:
         """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
         caller = CALLER.get().name
-        if self.queues or self.reservations or not self.instances.free:
+        if self.reservations or not self._at_once(None, 1):
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
             self._check_time(wait, self.times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
@@ -152,10 +152,15 @@ class Admission:
         if job.priority < NORMAL:
             return
         wait = 0.0
-        if self.queues or not self.instances.free:
+        if not self._at_once(job.key, job.rows):
             wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, now)
             self._check_time(wait, self.times.expected(job.key), job.deadline - now)
         self._check_room(job.priority, wait, job.caller)
+
+    def _at_once(self, key: ShapeKey | None, rows: int) -> bool:
+        """Whether an instance is free for a job, beside those that wait for the next dispatch."""
+        free = self.instances.free
+        return free > 0 and (not self.queues or self.queues.runs(key, rows) <= free)
 
     def _reserving(self, caller: str) -> int:
         """Number of reservations that are ahead of the caller's next one.

@@ -124,7 +124,7 @@ class Batcher:
         Raises Overloaded or ModelNotReady: a request is rejected before its picture is decoded.
         """
         now = self.clock()
-        self._check_open()
+        self._check_open(1)
         return self._admission.reserve(deadline, now)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
@@ -134,7 +134,7 @@ class Batcher:
         Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
-        self._check_open()
+        self._check_open(len(jobs))
         shed = self._admission.admit(jobs, now, reservation)
         for job in jobs:
             job.future.add_done_callback(partial(self._settled, job))
@@ -143,14 +143,20 @@ class Batcher:
             self.on_rejected(Rejection.SHED)
             wait = sum(self._times.expected(each.key) for each in self._queues) / max(1, self.live)
             unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
-        if not self._collecting:  # jobs of requests that have arrived together share batches
+        if self.max_rows == 1:
+            self.dispatch()
+        elif not self._collecting:  # jobs of requests that have arrived together share batches
             self._collecting = True
             asyncio.get_running_loop().call_soon(self.dispatch)
 
-    def _check_open(self) -> None:
+    def _check_open(self, jobs: int) -> None:
+        """Raise if closed. If so many jobs find no place, hand over those that arrived before."""
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()
+        taken = len(self._queues) + len(self._admission.reservations)
+        if self._collecting and taken + jobs > self.max_queue:
+            self.dispatch()
 
     def join(self, taker: Taker) -> None:
         """Add an instance, which takes batches from now on."""
@@ -282,9 +288,9 @@ class Batcher:
         return len(self._takers)
 
     @property
-    def free(self) -> bool:
-        """Whether an instance would take a job at once."""
-        return bool(self._free) or len(self._running.batches) < len(self._takers)
+    def free(self) -> int:
+        """Number of instances that would take a batch at once."""
+        return max(len(self._free), len(self._takers) - len(self._running.batches))
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need."""

@@ -167,32 +167,44 @@ class ShapeQueues:
         """Return the jobs of a batch that may run now, or no job and the time to ask again.
 
         The jobs stay queued until take(). A queue is ready if its next batch is full or its first
-        job has waited for the delay. Without a delay, its jobs are divided among the `free`
-        instances that the other queues leave; a delay says that full batches are wanted.
+        job has waited for the delay. Without a delay, the `free` instances that no other shape of
+        this priority needs share the jobs; a delay means that full batches are wanted.
         """
         ask_again = math.inf
-        # By priority, then by the turn of the first job.
-        queues = sorted(self._queues, key=lambda queue: (queue[0], self._queues[queue][0][0]))
-        for queue in queues:
-            if queue[0] > queues[0][0]:  # the rest has a lower priority
-                break
-            jobs, full = self._head_of(queue)
+        # The turn of the first job decides. Lower priorities wait.
+        first = min((priority for priority, _ in self._queues), default=NORMAL)
+        queues = [each for each in self._queues if each[0] == first]
+        for queue in sorted(queues, key=lambda each: self._queues[each][0][0]):
+            jobs, full = self._head_of(queue, self._rows_at_once(queue, free - len(queues) + 1))
             ready_at = jobs[0].enqueued + self._max_delay
             if full or ready_at <= now:
-                sharing = 1 if self._max_delay else max(1, free - len(queues) + 1)
-                return jobs[: math.ceil(len(self._queues[queue]) / sharing)], now
+                return jobs, now
             ask_again = min(ask_again, ready_at)
         return [], ask_again
 
-    def _head_of(self, queue: QueueKey) -> tuple[list[Job], bool]:
+    def _rows_at_once(self, queue: QueueKey, instances: int) -> int:
+        """Most rows of the next batch; fewer than a full one only if instances would stay idle."""
+        waiting = sum([job.rows for _, job in self._queues[queue]])
+        if self._max_delay or waiting > self._max_rows * (instances - 1):
+            return self._max_rows
+        return -(-waiting // instances)
+
+    def _head_of(self, queue: QueueKey, most: int) -> tuple[list[Job], bool]:
         jobs: list[Job] = []
         rows = 0
         for _, job in self._queues[queue]:
-            if jobs and rows + job.rows > self._max_rows:
+            if jobs and rows + job.rows > most:
                 return jobs, True
             jobs.append(job)
             rows += job.rows
-        return jobs, rows >= self._max_rows
+        return jobs, rows >= most
+
+    def runs(self, key: ShapeKey | None, rows: int) -> int:
+        """Number of runs that the waiting jobs need with another one of this shape."""
+        waiting: Counter[ShapeKey | None] = Counter({key: rows})
+        for (_, shape), queue in self._queues.items():
+            waiting[shape] += sum([job.rows for _, job in queue])
+        return sum([-(-each // self._max_rows) for each in waiting.values()])
 
     def least_urgent(self, than: int) -> Job | None:
         """Return the job to shed: lowest priority below `than`, then latest turn; or None."""

@@ -2,8 +2,7 @@
 
 One candidate at a time is measured against the first group, in idle moments. The two groups take
 turns. Each runs all its processes at once, because processes in service slow each other down. It
-has as many processes as it would have in service, but at most TOGETHER, and fewer if memory is
-short.
+has as many processes as in service, but at most TOGETHER, and fewer if memory is short.
 """
 
 import asyncio

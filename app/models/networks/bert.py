@@ -2,13 +2,11 @@
 
 The network has a post-layer-norm encoder, absolute positions, exact (erf) GELU and a tanh pooler.
 The embedding of token type 0 is added to the position embeddings once, at import, because serving
-sends one segment. The last layer computes only its first position, because the pooler reads no
-other.
+sends one segment. The last layer computes its first position; the pooler reads no other.
 
 `BertClassifier` is the network in the form for training. `StaticBertClassifier` computes the same
 function of the same parameters with fewer operators per run: Paddle Inference evaluates expressions
-that contain only parameters once, when it loads the program. docs/decisions/0029 lists each
-step's gain.
+that contain only parameters once, when it loads the program. docs/decisions/0029 has the gains.
 """
 
 from dataclasses import dataclass
@@ -69,8 +67,7 @@ class SelfAttention(nn.Layer):
 class EncoderLayer(nn.Layer):
     """Attention and feed-forward, each followed by residual addition and layer norm.
 
-    Computes only the positions of `asking` [N,Q,hidden], which is all or a part of `x`
-    [N,L,hidden].
+    Computes only the positions of `asking` [N,Q,hidden], all or a part of `x` [N,L,hidden].
     """
 
     def __init__(self, config: BertConfig) -> None:

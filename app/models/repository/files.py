@@ -131,8 +131,7 @@ def exists(path: Path) -> bool:
 def fill(root: Path, models: Path) -> None:
     """Copy the shipped `models` to `root`, which must not exist. Raises OSError.
 
-    The repository appears complete or not at all; after an interrupted copy, the next start copies
-    again.
+    The repository appears complete or not at all. An interrupted copy is made again.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=STAGING, dir=root.parent) as staging:

@@ -1,7 +1,6 @@
 """Copies the versions of a source to the local repository: verified, or not at all.
 
-A source is a model repository in an object store, on a hub or in a directory. It is read through
-fsspec.
+A source is a model repository in an object store, on a hub or in a directory, read with fsspec.
 """
 
 import hashlib

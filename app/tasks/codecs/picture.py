@@ -30,8 +30,7 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 class PictureStore:
     """Limits the total bytes of the pictures held at one time, from decoding to the request's end.
 
-    A codec process may hold a picture longer, so the real limit is `budget` plus one picture for
-    each process.
+    A codec process may hold a picture longer: one for each process comes on top of `budget`.
     """
 
     def __init__(self, *, budget: int) -> None:
@@ -42,8 +41,7 @@ class PictureStore:
     def open(self, size: int) -> Iterator[Picture]:
         """Hold a picture of up to `size` bytes; only written pages take memory. Raises OSError.
 
-        The file is sealed: a compromised process can neither truncate it while others read it nor
-        make it grow.
+        The file is sealed: a compromised process can neither truncate it nor make it grow.
         """
         picture = Picture(self, os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         try:

@@ -179,8 +179,7 @@ def _request_body() -> dict[str, Any]:
 def read_accept(header: str) -> tuple[bool, str | None]:
     """Whether JSON is wanted, and the preferred picture format, if any.
 
-    Types with equal q-values are preferred in their order. A header with other types only is
-    ignored.
+    Types with equal q-values are preferred in their order. Other types are ignored.
     """
     preferred = None
     json_quality = format_quality = open_quality = 0.0

@@ -441,6 +441,20 @@ def test_requests_that_arrive_together_share_a_batch(build: Build) -> None:
     assert [batch.jobs for batch in taker.batches] == [tuple(jobs)]
 
 
+def test_what_an_idle_instance_will_take_is_not_refused(build: Build) -> None:
+    """Neither for places, which jobs that arrive together leave at once, nor for the estimate."""
+    for places, seconds, accepted in ((1, 0.1, 3), (16, 1.0, 4)):
+        bench = build(live=2, max_rows=2, max_queue=places)
+        for taker in bench.takers:
+            bench.batcher.offer(taker)
+        bench.usual(seconds)
+        jobs = [bench.job(timeout=1.2) for _ in range(accepted)]
+        bench.loop(lambda batcher, jobs: [batcher.submit(job) for job in jobs] and None,
+                   bench.batcher.it, jobs)  # fmt: skip
+        with pytest.raises(Overloaded):
+            bench.submit(timeout=1.2)
+
+
 def test_who_has_left_is_handed_nothing(build: Build) -> None:
     """Whether it was free or at work, and however often it leaves."""
     bench = build(live=2)

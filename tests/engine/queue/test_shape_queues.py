@@ -125,16 +125,17 @@ def test_a_full_lane_does_not_wait_behind_an_older_one() -> None:
     assert filled(older, *full, max_delay=0.5).next_batch(10.0)[0] == full
 
 
-def test_free_instances_share_what_waits() -> None:
-    """What other shapes wait for is left to them, and no run is more than a batch."""
-    many = [job(enqueued=number) for number in range(5)]
-    other = job(width=2, enqueued=9)
+def test_instances_that_would_stay_idle_share_what_waits() -> None:
+    """What other shapes of this priority wait for is left to them, and full batches stay whole."""
+    one = [job(enqueued=number) for number in range(5)]
+    wide, low, large = job(width=2, enqueued=9), job(width=2, priority=1), job(rows=4)
     for waiting, free, taken in (
-        (many, 0, 4), (many, 1, 4), (many, 2, 3), (many[:4], 4, 1), (many[:1], 2, 1),
-        ([*many, other], 2, 4), ([*many, other], 3, 3),
+        (one, 0, 4), (one, 1, 4), (one, 2, 4), (one, 3, 2), (one[:4], 2, 2), (one[:1], 2, 1),
+        ([*one[:4], wide], 2, 4), ([*one[:4], wide], 3, 2), ([*one[:4], low], 2, 2),
+        ([*one[:3], large], 2, 3),
     ):  # fmt: skip
-        assert filled(*waiting).next_batch(10.0, free=free)[0] == many[:taken]
-    assert filled(*many, max_delay=1.0).next_batch(10.0, free=2)[0] == many[:4]
+        assert filled(*waiting).next_batch(10.0, free=free)[0] == waiting[:taken]
+    assert filled(*one, max_delay=1.0).next_batch(10.0, free=3)[0] == one[:4]
 
 
 def test_low_priority_waits_while_a_normal_job_waits_its_delay() -> None:

@@ -40,8 +40,7 @@ class KeyRules:
     ) -> None:
         """`keys` are those of `settings` and of the key file.
 
-        Only the settings' start_group_keys may start instance groups; if there are none, every
-        caller may.
+        Only the settings' start_group_keys may start instance groups; without any, everybody may.
         """
         start_keys = [key.get_secret_value().encode() for key in settings.start_group_keys]
         admin_key = settings.admin_key
