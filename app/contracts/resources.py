@@ -55,7 +55,7 @@ def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo"
 def use_one_heap() -> None:
     """Make all threads allocate from one heap. Call it before threads start.
 
-    By default glibc gives threads heaps of their own; what one heap frees, another does not reuse.
+    By default glibc gives threads heaps of their own; memory freed in one serves no other.
     """
     with contextlib.suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

@@ -95,7 +95,7 @@ async def run_segment(
 ) -> tuple[SegmentResult, dict[str, str], T]:
     """Run a segment request, which `parse` reads once the request has a place in the queue.
 
-    `parse` reads `size` bytes. Return the result, the reply's headers, and `parse`'s other value.
+    `parse` reads `size` bytes. Return the result, the reply's headers and `parse`'s second value.
     """
     parsed: list[T] = []
 

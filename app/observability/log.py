@@ -85,7 +85,7 @@ class BackgroundHandler(logging.Handler):
             text = ""
             while not self.lines.empty():
                 line = self._line(self.lines.get())
-                if len((text + line).encode()) > select.PIPE_BUF:  # others may write in between
+                if len((text + line).encode(errors="replace")) > select.PIPE_BUF:  # may be torn
                     self._put(text)
                     text = ""
                 text += line
@@ -96,11 +96,12 @@ class BackgroundHandler(logging.Handler):
         try:
             return self.format(record) + "\n"
         except Exception:
-            self.handleError(record)
+            with contextlib.suppress(Exception):
+                self.handleError(record)
             return ""
 
     def _put(self, text: str) -> None:
-        with contextlib.suppress(Exception):  # the next lines may be written again
+        with contextlib.suppress(Exception):  # later writes may succeed
             self._stream.write(text)
             self._stream.flush()
 

@@ -32,8 +32,7 @@ than `onednn_rows` run on Paddle's own kernels, in a second predictor with its o
 operator of oneDNN costs 10 to 20 µs more, which matters in a small run (docs/decisions/0030).
 `cache_capacity` is the number of input shapes for which oneDNN keeps its prepared primitives. Each
 shape has its own packed weights. With 0, all shapes share one set of weights, and up to SHAPES
-of these shapes are kept. `bfloat16` is for oneDNN, on a processor that supports it. `float16` is
-for a GPU."""
+of these shapes are kept. `bfloat16` needs oneDNN and a processor that has it; `float16`, a GPU."""
 
 SHAPES = 128
 """With `cache_capacity = 0`, oneDNN never drops a shape, and each one takes 1 MB. The predictor is

@@ -2,7 +2,7 @@
 
 There are two sources, both from Paddle: the optimised program, which the predictor saves after its
 passes, and the profiler's events of a few runs. They are matched by order: the n-th event of a name
-is the n-th operator of that name. What the executor adds (layout changes) has no operator.
+is the n-th operator of that name. What the executor adds (layout changes) has only an event.
 """
 
 import json

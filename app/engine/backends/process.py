@@ -37,8 +37,7 @@ TUNED_ALLOCATOR = malloc_settings(
     "hugetlb=1", "mmap_threshold=4294967296", "trim_threshold=4294967296", "top_pad=67108864"
 )
 CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
-"""Without this flag, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file from their
-directory."""
+"""Without this flag, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file."""
 
 BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "paddle_inference": TUNED_ALLOCATOR,

@@ -215,8 +215,7 @@ def confine_calls(kind: Confinement) -> list[str]:
 
     For a codec it also rejects memory files (memfd) and every change of processor affinity. It
     rejects every ioctl; for a predictor on a machine with a GPU, only those of _IOCTLS, because a
-    GPU may need the others. Returns the measures in force: none if this processor or kernel does
-    not support it.
+    GPU may need the others. Returns the measures in force: none without the system's support.
     """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:

@@ -1,8 +1,8 @@
 """Admission control: rejects a job at once if it could not be served in time.
 
 A job is admitted only if, by the moving average of service times, it can finish before its
-deadline. The one exception is a job for which an instance is free: its wait counts as zero, so that
-its run can correct an estimate that is too high.
+deadline. A job for which an instance is free is excepted: its wait counts as zero, so that its run
+can correct an estimate that is too high.
 
 The estimated wait of a job counts only the jobs, of any caller, that are scheduled ahead of it.
 """
@@ -125,7 +125,7 @@ class Admission:
     def reserve(self, deadline: float, now: float) -> Reservation:
         """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
         caller = CALLER.get().name
-        if self.reservations or not self._at_once(None, 1):
+        if self.reservations or not self._at_once(NORMAL, None, 1):
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
             self._check_time(wait, self.times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
@@ -152,15 +152,15 @@ class Admission:
         if job.priority < NORMAL:
             return
         wait = 0.0
-        if not self._at_once(job.key, job.rows):
+        if not self._at_once(job.priority, job.key, job.rows):
             wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, now)
             self._check_time(wait, self.times.expected(job.key), job.deadline - now)
         self._check_room(job.priority, wait, job.caller)
 
-    def _at_once(self, key: ShapeKey | None, rows: int) -> bool:
-        """Whether an instance is free for a job, beside those that wait for the next dispatch."""
+    def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
+        """Whether free instances suffice for a job and for those that wait for the dispatch."""
         free = self.instances.free
-        return free > 0 and (not self.queues or self.queues.runs(key, rows) <= free)
+        return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
     def _reserving(self, caller: str) -> int:
         """Number of reservations that are ahead of the caller's next one.

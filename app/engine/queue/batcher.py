@@ -134,7 +134,7 @@ class Batcher:
         Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
-        self._check_open(len(jobs))
+        self._check_open(len(jobs) - (reservation in self._admission.reservations))
         shed = self._admission.admit(jobs, now, reservation)
         for job in jobs:
             job.future.add_done_callback(partial(self._settled, job))
@@ -150,7 +150,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _check_open(self, jobs: int) -> None:
-        """Raise if closed. If so many jobs find no place, hand over those that arrived before."""
+        """Raise if closed. If `jobs` more find no place, hand over those that arrived before."""
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()

@@ -138,8 +138,7 @@ class ShapeQueues:
     def _refund(self, gone: Job, turn: Turn) -> None:
         """Move the caller's later jobs forward by the rows of a job that did not run.
 
-        These jobs keep their order. Rows whose turn has passed are not refunded: otherwise a caller
-        could save up turns.
+        These jobs keep their order. Turns that have passed are not refunded: nobody saves them up.
         """
         start, place = turn
         rows = min(gone.rows, start + gone.rows - self._now)
@@ -174,22 +173,21 @@ class ShapeQueues:
         # The turn of the first job decides. Lower priorities wait.
         first = min((priority for priority, _ in self._queues), default=NORMAL)
         queues = [each for each in self._queues if each[0] == first]
+        spare = free - sum(map(self._runs, queues)) if free > 1 and not self._max_delay else 0
         for queue in sorted(queues, key=lambda each: self._queues[each][0][0]):
-            jobs, full = self._head_of(queue, self._rows_at_once(queue, free - len(queues) + 1))
+            jobs, full = self._head_of(queue, spare)
             ready_at = jobs[0].enqueued + self._max_delay
             if full or ready_at <= now:
                 return jobs, now
             ask_again = min(ask_again, ready_at)
         return [], ask_again
 
-    def _rows_at_once(self, queue: QueueKey, instances: int) -> int:
-        """Most rows of the next batch; fewer than a full one only if instances would stay idle."""
-        waiting = sum([job.rows for _, job in self._queues[queue]])
-        if self._max_delay or waiting > self._max_rows * (instances - 1):
-            return self._max_rows
-        return -(-waiting // instances)
-
-    def _head_of(self, queue: QueueKey, most: int) -> tuple[list[Job], bool]:
+    def _head_of(self, queue: QueueKey, spare: int) -> tuple[list[Job], bool]:
+        """Return the next batch, and whether it is full; `spare` instances more may share it."""
+        most = self._max_rows
+        if spare > 0:
+            waiting = sum([job.rows for _, job in self._queues[queue]])
+            most = -(-waiting // (self._runs(queue) + spare))
         jobs: list[Job] = []
         rows = 0
         for _, job in self._queues[queue]:
@@ -199,12 +197,22 @@ class ShapeQueues:
             rows += job.rows
         return jobs, rows >= most
 
-    def runs(self, key: ShapeKey | None, rows: int) -> int:
-        """Number of runs that the waiting jobs need with another one of this shape."""
-        waiting: Counter[ShapeKey | None] = Counter({key: rows})
-        for (_, shape), queue in self._queues.items():
-            waiting[shape] += sum([job.rows for _, job in queue])
-        return sum([-(-each // self._max_rows) for each in waiting.values()])
+    def _runs(self, queue: QueueKey, more: int = 0) -> int:
+        """Number of runs that a queue makes, with a further job of `more` rows."""
+        runs = left = 0
+        for rows in (*[job.rows for _, job in self._queues.get(queue, ())], more):
+            if rows > left:
+                runs, left = runs + 1, self._max_rows
+            left -= rows
+        return runs
+
+    def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
+        """Number of runs up to and with that of a job if it is added now; infinite if unknown."""
+        if self._queues and (self._max_delay or min(self._queues)[0] < priority):
+            return math.inf
+        others = [each for each in self._queues if each[0] == priority and each[1] != key]
+        joined = self._runs((priority, key), rows) if key else 1
+        return joined + sum([self._runs(each) for each in others])
 
     def least_urgent(self, than: int) -> Job | None:
         """Return the job to shed: lowest priority below `than`, then latest turn; or None."""

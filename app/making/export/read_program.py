@@ -67,7 +67,7 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
                 f"{path.name} has parameters, and {path.with_suffix('.pdiparams').name} is missing"
             )
         if path.suffix == ".pdmodel":
-            # load_program() would also rebuild gradients; an inference program lacks their outputs.
+            # load_program() would also rebuild gradients, whose outputs inference programs lack.
             program, names, outputs = paddle.static.load_inference_model(
                 str(path.with_suffix("")), paddle.static.Executor(paddle.CPUPlace())
             )

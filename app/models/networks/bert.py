@@ -2,7 +2,7 @@
 
 The network has a post-layer-norm encoder, absolute positions, exact (erf) GELU and a tanh pooler.
 The embedding of token type 0 is added to the position embeddings once, at import, because serving
-sends one segment. The last layer computes its first position; the pooler reads no other.
+sends one segment. The last layer computes only its first position: the pooler reads no other.
 
 `BertClassifier` is the network in the form for training. `StaticBertClassifier` computes the same
 function of the same parameters with fewer operators per run: Paddle Inference evaluates expressions

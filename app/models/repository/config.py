@@ -68,7 +68,7 @@ TOGETHER = 4
 class InstanceGroup(_Table):
     """One predictor configuration: `count` processes of `threads` threads each.
 
-    In config.toml, `count` may be "cores": processes_for(). docs/model-repository.md has all keys.
+    In config.toml, `count` may be "cores" (processes_for()). docs/model-repository.md has all keys.
     """
 
     name: GroupName

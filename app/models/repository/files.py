@@ -131,7 +131,7 @@ def exists(path: Path) -> bool:
 def fill(root: Path, models: Path) -> None:
     """Copy the shipped `models` to `root`, which must not exist. Raises OSError.
 
-    The repository appears complete or not at all. An interrupted copy is made again.
+    The repository appears complete or not at all. The next start repeats an interrupted copy.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=STAGING, dir=root.parent) as staging:

@@ -100,8 +100,7 @@ class DerivedProgram(Program, Strict):
 class Manifest(Strict):
     """Contents and origin of a version; inputs and outputs are in predictor order.
 
-    Format 2 adds `programs`, and a reference program in ONNX. `params` is null for a program
-    without parameters.
+    Format 2 adds `programs`, and a reference program in ONNX. `params` is null if there are none.
     """
 
     format: Literal[1, 2]

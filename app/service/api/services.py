@@ -33,8 +33,7 @@ class Lifecycle:
 
     draining: bool = False
     accepts_when_ready: bool = False
-    """Accept no connections until every model is ready; other processes that share the listening
-    socket accept them."""
+    """Accept no connections until every model is ready; others that share the socket do so."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def close_others(self) -> None:
@@ -56,8 +55,7 @@ class Services:
     """The active confinement mechanisms by kind of child process."""
     tracing: Tracing | None = None
     operations: Executor
-    """Runs operators' requests and other work that takes milliseconds: /info, /compare/data, large
-    JSON."""
+    """Runs operators' requests and other work of milliseconds: /info, /compare/data, large JSON."""
 
 
 def services_of(request: Request) -> Services:

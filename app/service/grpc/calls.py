@@ -1,7 +1,7 @@
 """Answer gRPC calls: identify the caller, check its quota, receive the message, answer, log.
 
 Handlers receive even a single message as a stream. A call can therefore be rejected before its
-message, which may have many megabytes, is read. This module also limits how many arrive at once.
+message, which may have many megabytes, is read. It also limits how many messages arrive at once.
 """
 
 from __future__ import annotations

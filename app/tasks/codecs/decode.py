@@ -194,7 +194,7 @@ BUDGET_PIXELS = 12_000_000
 """A smaller picture gets the budget of a picture of this size."""
 
 _SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
-"""Matches what ends a scan: inside it, 0x00 (stuffing) or a restart marker follows each 0xFF."""
+"""Matches the end of a scan: in a scan, 0x00 (stuffing) or a restart marker follows 0xFF."""
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 
 

@@ -30,7 +30,7 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 class PictureStore:
     """Limits the total bytes of the pictures held at one time, from decoding to the request's end.
 
-    A codec process may hold a picture longer: one for each process comes on top of `budget`.
+    A codec process may hold one longer, so the limit is `budget` plus one picture for each process.
     """
 
     def __init__(self, *, budget: int) -> None:

@@ -307,8 +307,7 @@ class CodecPool:
     def _lost(self, reason: Restart) -> float:
         """Seconds to wait before a lost process is replaced.
 
-        A process that was open is replaced at once: pictures that kill processes must not make
-        other pictures wait.
+        A process that was open is replaced at once: no picture waits for those that kill processes.
         """
         if reason in OPENING_FAILURES:
             return self._backoff.delay_after_loss()

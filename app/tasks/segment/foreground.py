@@ -23,8 +23,7 @@ RADIUS = 3
 FINEST_PIXELS = 1_000_000
 """The last level has half the picture's resolution up to 4 MP, a quarter above that, and so on."""
 WHOLE_PIXELS = 200_000
-"""Levels of up to this many pixels are computed for the whole picture. The last level is computed
-only along edges."""
+"""Levels of up to this many pixels are computed as a whole; the last level, only along edges."""
 COARSEST = 64
 TILE = 64
 """Side of the tile that is computed at once, in pixels of the last level."""
@@ -156,8 +155,7 @@ def _window(plane: Plane) -> Pixels:
 
 
 def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
-    """One step of blur-fusion: the next F, and the B that it was made with. `share` is alpha from 0
-    to 1."""
+    """One step of blur-fusion: the next F, and the B that it was made with. `share` is alpha."""
     window = (2 * RADIUS + 1, 2 * RADIUS + 1)
     weight = cv2.blur(share, window)
     rest = np.float32(1) + EPSILON - weight

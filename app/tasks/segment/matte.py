@@ -229,7 +229,7 @@ Bands = Callable[[slice], Pixels]
 """A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
 
 SMALL_SIGMA = 4.0
-"""A wide blur is computed on a reduced picture; its standard deviation there, in pixels."""
+"""Standard deviation, in pixels, of a wide blur on the reduced picture where it is computed."""
 SUBJECT_COUNTS = 1e-4
 """Weight of the subject's colours in the blur: a picture may consist of the subject alone."""
 DOUBT = 0.02
@@ -363,7 +363,7 @@ def stacked(pixels: Pixels, alpha: Pixels, *, ground: Bands, shade: Bands | None
 
 BLUR = 0.025
 FALLS = (0.015, 0.03)
-"""The shadow's blur, and its offset right and down: fractions of the subject's longer side."""
+"""The shadow's standard deviation and its offset right and down, in the subject's longer side."""
 REACH = 3.0
 """The blur's reach in standard deviations; beyond it less than half a level is left."""
 

@@ -138,6 +138,14 @@ def test_instances_that_would_stay_idle_share_what_waits() -> None:
     assert filled(*one, max_delay=1.0).next_batch(10.0, free=3)[0] == one[:4]
 
 
+def test_the_runs_up_to_a_job_are_counted() -> None:
+    """A job is not divided; how many instances share more urgent ones is not known before."""
+    queues = filled(*[job(rows=3, width=width) for width in (1, 1, 1, 2)], max_rows=8)
+    assert [queues.runs(0, job().key, rows) for rows in (5, 6)] == [3, 4]
+    assert queues.runs(0, None, 1) == 4
+    assert queues.runs(1, job().key, 1) == math.inf
+
+
 def test_low_priority_waits_while_a_normal_job_waits_its_delay() -> None:
     """A ready job of low priority does not slip in front of a normal one that is not ready yet."""
     low, normal = job(priority=1, enqueued=0.0), job(priority=0, enqueued=10.0)

@@ -40,7 +40,7 @@ class KeyRules:
     ) -> None:
         """`keys` are those of `settings` and of the key file.
 
-        Only the settings' start_group_keys may start instance groups; without any, everybody may.
+        Only the settings' start_group_keys may start groups; without any, every caller may.
         """
         start_keys = [key.get_secret_value().encode() for key in settings.start_group_keys]
         admin_key = settings.admin_key
