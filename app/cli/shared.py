@@ -93,7 +93,7 @@ def _pull(root: Path) -> None:
     if published_version(root / PULLED, RELEASES[PULLED].sha256):
         return
     logger.info("looking for the official weights of %s", PULLED)
-    # A separate process, because it imports Paddle. -P: no `app` of the working directory.
+    # A separate process, because it imports Paddle. -P: not the working directory's `app`.
     command = [sys.executable, "-P", "-m", "app.cli", "pull", PULLED, "--if-possible"]
     command += ["--timeout", str(PULL_TIMEOUT), "--repository", str(root)]
     done = subprocess.run(

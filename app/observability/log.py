@@ -85,7 +85,7 @@ class BackgroundHandler(logging.Handler):
             text = ""
             while not self.lines.empty():
                 line = self._line(self.lines.get())
-                if len((text + line).encode(errors="replace")) > select.PIPE_BUF:  # may be torn
+                if len((text + line).encode(errors="replace")) > select.PIPE_BUF:  # else torn
                     self._put(text)
                     text = ""
                 text += line

@@ -124,7 +124,7 @@ class Batcher:
         Raises Overloaded or ModelNotReady: a request is rejected before its picture is decoded.
         """
         now = self.clock()
-        self._check_open(1)
+        self._prepare_for(1)
         return self._admission.reserve(deadline, now)
 
     def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
@@ -134,7 +134,7 @@ class Batcher:
         Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
-        self._check_open(len(jobs) - (reservation in self._admission.reservations))
+        self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
         shed = self._admission.admit(jobs, now, reservation)
         for job in jobs:
             job.future.add_done_callback(partial(self._settled, job))
@@ -149,7 +149,7 @@ class Batcher:
             self._collecting = True
             asyncio.get_running_loop().call_soon(self.dispatch)
 
-    def _check_open(self, jobs: int) -> None:
+    def _prepare_for(self, jobs: int) -> None:
         """Raise if closed. If `jobs` more find no place, hand over those that arrived before."""
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)

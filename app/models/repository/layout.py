@@ -92,7 +92,7 @@ class ModelRepository:
     """Directories `<root>/<name>/<version>/`. **Invariant**: nothing outside `root` is opened.
 
     Only plain directories count: links, versions with leading zeros, staging directories and all
-    other entries are ignored. A version exists once its manifest, which is written last, does.
+    other entries are ignored. A version exists once its manifest is written, which comes last.
     """
 
     def __init__(self, root: Path) -> None:

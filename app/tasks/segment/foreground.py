@@ -155,7 +155,7 @@ def _window(plane: Plane) -> Pixels:
 
 
 def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
-    """One step of blur-fusion: the next F, and the B that it was made with. `share` is alpha."""
+    """One step of blur-fusion: the next F, and the B it was made with. `share` is alpha, 0 to 1."""
     window = (2 * RADIUS + 1, 2 * RADIUS + 1)
     weight = cv2.blur(share, window)
     rest = np.float32(1) + EPSILON - weight

@@ -363,7 +363,7 @@ def stacked(pixels: Pixels, alpha: Pixels, *, ground: Bands, shade: Bands | None
 
 BLUR = 0.025
 FALLS = (0.015, 0.03)
-"""The shadow's standard deviation and its offset right and down, in the subject's longer side."""
+"""Sigma and offset (right, down) of the shadow: fractions of the subject's longer side."""
 REACH = 3.0
 """The blur's reach in standard deviations; beyond it less than half a level is left."""
 
