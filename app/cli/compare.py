@@ -28,7 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="pictures, or text files with one text per line; default: built-in samples",
+        help="pictures, text files with one text per line, or .npz files with an array for each "
+        "input; default: built-in samples",
     )
     parser.add_argument(
         "--requests",

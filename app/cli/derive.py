@@ -51,14 +51,12 @@ def derive_program(root: Path, name: str) -> str:
         return f"{where}: no program {INT8} without {packages}; see docs/application.md"
     derived = derive.derive_int8(files)
     if derived is None:
-        if files.config.pipeline is None:
-            return f"{where}: no program {INT8}: the model has no pipeline that could read data"
         return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
     task = comparison_of(files.info())
     patterns = SAMPLES.get(files.config.pipeline or "", ())
     data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
     selftest = files.selftest()
-    samples = [inputs for _, inputs in choose_samples(task, data, selftest)]
+    samples = [inputs for _, inputs in choose_samples(task, data, selftest, files.manifest.inputs)]
     derived = derive.checked(
         derived,
         files,

@@ -22,6 +22,7 @@ from app.evidence.quality.report import CARD, compare_card, read_card, write_car
 from app.evidence.quality.run import measure_model, task_quality
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import read_manifest
+from app.models.repository.selftest import shapes_of
 from app.models.sources import sync
 from app.observability.metrics import Metrics
 from app.tasks.task import agreement_of, load_tasks
@@ -62,6 +63,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL/VERSION",
         help="contains NAME.json or NAME.pdmodel, and NAME.pdiparams if it has parameters; "
         "or NAME.onnx",
+    )
+    seal.add_argument(
+        "--input",
+        dest="inputs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="real inputs: .npz files with an array for each input, one set in a file",
+    )
+    seal.add_argument(
+        "--shape",
+        dest="shapes",
+        action="append",
+        nargs="+",
+        default=[],
+        metavar="NAME=SIZE,…",
+        help="a realistic shape of each input, such as x=1,3,480,640; may be repeated",
     )
     seal.add_argument("--source", default="", help="free text: source of the weights")
     seal.add_argument("--licence", default="", help="licence of the weights")
@@ -244,29 +263,37 @@ def _size(size: int) -> str:
 def _seal(args: argparse.Namespace) -> int:
     from app.making.export.seal import seal  # imports onnx
 
-    inputs, trial, config = seal(
+    inputs, trial, groups, config = seal(
         args.directory.resolve(),
         open_predictor=ProcessBackend(),
+        given=args.inputs,
+        shapes=args.shapes,
         source=args.source,
         licence=args.licence,
     )
     _print_tensors(inputs, trial.specs)
     print()
-    facts = {
-        "rows": {
-            True: "independent: requests may share a batch",
-            False: "not independent: each request runs alone",
-            None: "none: the first axis is fixed",
-        }[trial.independent],
-        "onednn": trial.onednn or "equals the native kernels",
-        "config.toml": "written" if config else "unchanged",
-    }
-    unproven = [name for name, array in trial.outputs.items() if not array.size]
+    cases = trial.selftest.cases
+    facts = [
+        ("tried on", f"{shapes_of(cases[0].inputs)} ({trial.source})"),
+        *(("", shapes_of(case.inputs)) for case in cases[1:]),
+        *(("", note) for note in trial.notes),
+        (
+            "rows",
+            {
+                True: "independent: requests may share a batch",
+                False: "not independent: each request runs alone",
+                None: "none: the first axis is fixed",
+            }[trial.independent],
+        ),
+    ]
+    facts += [(each.name, each.refusal or "right on every input") for each in groups]
+    facts.append(("config.toml", "written" if config else "unchanged"))
+    unproven = [name for name, array in trial.selftest.outputs.items() if not array.size]
     if unproven:
-        facts["self-test"] = (
-            f"checks only dtype and shape of {', '.join(unproven)}: empty for random input"
-        )
-    print(columns([(f"{label}:", value) for label, value in facts.items()]))
+        fact = f"checks only dtype and shape of {', '.join(unproven)}: empty for random input"
+        facts.append(("self-test", fact))
+    print(columns([(f"{label}:" if label else "", value) for label, value in facts]))
     return 0
 
 

@@ -7,15 +7,17 @@ from pathlib import Path
 from app.cli.shared import add_repository_option, open_repository, read_version
 from app.contracts.errors import ConfigError, ExportError
 from app.contracts.tensors import Tensors
+from app.evidence.comparison.measure import choose_samples
 from app.making.export.publish import template, versions_of
 from app.making.programs import qdq
 from app.making.programs.derive import FILE, INT8, Derived, differences, named_graph, publish_with
+from app.models.repository.inputs import ARRAYS
 from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
 from app.tasks.task import comparison_of
 
 DATA = Path("../shared/data/sod_train/images")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt", ARRAYS)
 EVERY = 10
 PROBES = 4
 MARGIN = 3
@@ -30,7 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=DATA,
         metavar="DIR",
-        help=f"pictures, or .txt files with one text per line; default: {DATA}. "
+        help=f"pictures, .txt files with one text per line, or {ARRAYS} files with an array for "
+        f"each input; default: {DATA}. "
         f"Every {EVERY}th file by name is held out for the check",
     )
     parser.add_argument(
@@ -118,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _samples(files: ModelFiles, paths: Sequence[Path]) -> list[Tensors]:
-    task = comparison_of(files.info())
-    if task is None:
-        raise ConfigError(f"{files.name} has no pipeline that could read data")
-    return [inputs for _, inputs in task.samples(paths)]
+    chosen = choose_samples(
+        comparison_of(files.info()), paths, files.selftest(), files.manifest.inputs
+    )
+    return [inputs for _, inputs in chosen]

@@ -20,7 +20,7 @@ from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job, ShapeKey
 from app.models.repository.config import ModelConfig
 from app.models.repository.layout import ModelFiles
-from app.models.repository.selftest import SelfTest
+from app.models.repository.selftest import SelfTest, too_small
 
 PINNED = "config.toml names it"
 UNDECIDED = "it serves until the candidates have been measured, in idle moments"
@@ -149,6 +149,7 @@ class ServedModel:
         self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
         self._fit: dict[Shapes, tuple[int, ShapeKey]] = {}
         self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
+        self.too_small: str = "" if self.warmups else too_small(self.selftest, manifest.inputs)
         self._statistics: Statistics = Statistics() if before is None else before._statistics
         self._groups = {
             group.name: Group(

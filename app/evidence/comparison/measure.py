@@ -13,11 +13,12 @@ from typing import Protocol
 
 from app.contracts.errors import ConfigError, PaddlepoolError
 from app.contracts.ports import Clock, Predictor, PredictorFactory
-from app.contracts.tensors import Tensors
+from app.contracts.tensors import Tensors, TensorSpec
 from app.evidence.verdict.proof import Runs, Timed, interleave
 from app.models.repository.config import InstanceGroup
+from app.models.repository.inputs import ARRAYS, read_input
 from app.models.repository.layout import ModelFiles
-from app.models.repository.selftest import SelfTest
+from app.models.repository.selftest import SelfTest, too_small
 
 Sample = tuple[str, Tensors]
 """A name to show, and one row of inputs."""
@@ -39,18 +40,31 @@ class TaskComparison(Protocol):
 
 
 def choose_samples(
-    task: TaskComparison | None, files: Sequence[Path], selftest: SelfTest
+    task: TaskComparison | None,
+    paths: Sequence[Path],
+    selftest: SelfTest,
+    inputs: Sequence[TensorSpec],
 ) -> list[Sample]:
     """Samples from the files if given, else the task's own, else the self-test's input.
 
-    Raises ConfigError if the files cannot be read or hold no input.
+    Files of arrays (.npz) go with every model, others only with a task that reads them. Raises
+    ConfigError if the files cannot be read or hold no input, or if the self-test's input is too
+    small to measure anything on it.
     """
-    if not files:
+    if not paths:
         samples = [] if task is None else task.default_samples()
+        if not samples and (reason := too_small(selftest, inputs)):
+            raise ConfigError(f"{reason}, or use --input")
         return samples or [("self-test", selftest.inputs)]
-    if task is None:
-        raise ConfigError("--input needs a model with a pipeline; this one takes raw tensors")
-    samples = task.samples(files)
+    samples = [(path.name, read_input(path, inputs)) for path in paths if path.suffix == ARRAYS]
+    others = [path for path in paths if path.suffix != ARRAYS]
+    if others and task is None:
+        raise ConfigError(
+            f"{others[0].name}: a model without a pipeline reads only {ARRAYS} files with "
+            "an array for each input"
+        )
+    if others and task is not None:
+        samples += task.samples(others)
     if not samples:
         raise ConfigError("the files given with --input hold no input")
     return samples

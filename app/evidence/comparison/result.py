@@ -131,7 +131,7 @@ def compare(
         config = config.model_copy(update={"default_group": groups[0]})
     chosen = [group for group in config.instance_group if group.name in (groups or known)]
     selftest = files.selftest(task.agreement if task else None)
-    samples = choose_samples(task, inputs, selftest)
+    samples = choose_samples(task, inputs, selftest, files.manifest.inputs)
     cores = available_cores()
     loads: dict[str, Load] = {}
     not_busy: dict[str, str] = {}
@@ -181,7 +181,12 @@ def compare(
         default_group=config.default_group,
         agreement_name=task.agreement_name if task else None,
         groups=group_results(
-            config, runs, loads=loads, resident=resident, task=task, tolerance=selftest.tolerance
+            config,
+            runs,
+            loads=loads,
+            resident=resident,
+            task=task,
+            tolerance=selftest.mean_tolerance,
         ),
         refused=refused,
         not_busy=not_busy,

@@ -296,7 +296,9 @@ class Search:
         # A job has one row; a batch is made of jobs.
         jobs = [
             {name: array[:1] for name, array in inputs.items()}
-            for _, inputs in choose_samples(task, (), files.selftest(agreement))
+            for _, inputs in choose_samples(
+                task, (), files.selftest(agreement), files.manifest.inputs
+            )
         ]
         shapes = {tuple((name, array.shape) for name, array in job.items()) for job in jobs}
         warmups = tuple(Warmup(shapes=dict(each)) for each in sorted(shapes))

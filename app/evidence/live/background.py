@@ -212,6 +212,8 @@ class Prover:
         base = served.config.base_of(group)
         if base is None:
             return NOTHING_TO_COMPARE, False
+        if served.too_small:
+            return Effect(None, served.too_small), False
 
         def enough(runs: Mapping[str, Runs]) -> bool:
             own, pairs = runs[group], len(runs[group].seconds)

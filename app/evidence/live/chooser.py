@@ -144,6 +144,8 @@ class Chooser:
             return unfit("it has a lower precision, which exact excludes"), True
         if crashed := self._crashed.get(_key(served, name)):
             return unfit(crashed), True
+        if served.too_small:
+            return unfit(served.too_small), True
         if together == 0:
             return unfit("not enough memory is free to measure it"), False
         if count > together:  # not all can run at once: count as many as fit into the same threads

@@ -1,192 +1,56 @@
 """Seals a program that was exported elsewhere: reads it, runs it on trial, writes its manifest.
 
-The trial records golden values and tests whether rows are independent.
+The trial records golden values, tests whether rows are independent, and tests instance groups.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from app.contracts.errors import ExportError, PaddlepoolError
-from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
-from app.contracts.tensors import DTYPES, Array, Tensors, TensorSpec
-from app.making.export.publish import Origin, sha256_of, template, write_manifest
+from app.contracts.errors import ExportError
+from app.contracts.ports import PredictorFactory, PredictorSpec
+from app.contracts.tensors import DTYPES, TensorSpec
+from app.making.export.publish import Origin, sha256_of, write_manifest
 from app.making.export.read_program import read_specs
-from app.models.repository.config import MODEL_NAME, ModelConfig, load_config
+from app.making.export.sealed_groups import (
+    GroupOnTrial,
+    check_configured,
+    check_usual,
+    config_text,
+)
+from app.making.export.trial import Trial, run_trial
+from app.making.export.trial_inputs import parse_shapes
+from app.models.repository.config import MODEL_NAME, load_config
+from app.models.repository.inputs import read_input
 from app.models.repository.layout import VERSION
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, PICKLED
-from app.models.repository.selftest import SelfTest, write_selftest
-
-RUN_SECONDS = 120.0
-FREE_SIZES = (1, 8, 32, 64, 224)
-"""Sizes of free axes, tried in this order."""
-
-TOLERANCE = 1e-3
-"""Allowed difference, as a share of the largest output or of 1, whichever is larger: ten times the
-difference between two kernels that compute the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Results of run_trial().
-
-    `onednn` is the reason why oneDNN must not serve the program; it is empty if oneDNN may.
-    `independent` tells whether a row's outputs do not depend on the other rows of its batch; it is
-    None if not every input and output has a first axis of free size.
-    """
-
-    inputs: Tensors
-    outputs: Tensors
-    specs: tuple[TensorSpec, ...]
-    tolerance: float
-    onednn: str
-    independent: bool | None
-
-
-def run_trial(
-    spec: PredictorSpec, *, config: ModelConfig, open_predictor: PredictorFactory
-) -> Trial:
-    """Run a program with random inputs from a fixed seed; integers are 0 or 1.
-
-    Shapes come from the first [[warmup]] of `config`, if any. Raises ExportError if the program
-    cannot be opened, accepts no shape, or returns an output that is not finite.
-    """
-    is_paddle = spec.format == "paddle"
-    native = replace(spec, options={"onednn": False}) if is_paddle else spec
-    shapes, one, golden, predictor = _first_accepted(native, config, open_predictor)
-    with closing(predictor):
-        for name, array in golden.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ExportError(f"output {name} is not finite for random inputs")
-        largest = max(
-            (float(np.abs(a).max(initial=0)) for a in golden.values() if a.dtype.kind == "f"),
-            default=0.0,
-        )
-        tolerance = TOLERANCE * max(1.0, largest)
-        independent: bool | None = None
-        seen = [golden]
-        batched = all(each.shape[:1] == (-1,) for each in (*spec.inputs, *spec.outputs))
-        if batched and all(array.ndim for array in one.values()):
-            other = _filled(spec.inputs, shapes, seed=2)
-            independent, more = _rows_are_independent(predictor, one, other, golden)
-            seen += more
-    onednn = "it runs no ONNX"
-    if is_paddle:
-        test = SelfTest(inputs=one, outputs=golden, tolerance=tolerance)
-        onednn = ""
-        try:
-            test.opened(open_predictor, replace(spec, options={"onednn": True})).close()
-        except PaddlepoolError as error:
-            onednn = error.message
-    return Trial(
-        inputs=one,
-        outputs=golden,
-        specs=tuple(_as_seen(output, seen) for output in spec.outputs),
-        tolerance=tolerance,
-        onednn=onednn,
-        independent=independent,
-    )
-
-
-def _first_accepted(
-    spec: PredictorSpec, config: ModelConfig, open_predictor: PredictorFactory
-) -> tuple[Mapping[str, tuple[int, ...]], Tensors, Tensors, Predictor]:
-    """The first shapes that the program accepts, its inputs and outputs, and an open predictor."""
-    tried: Sequence[Mapping[str, tuple[int, ...]]] = [
-        {
-            each.name: tuple(
-                size if size > 0 else 1 if axis == 0 else free
-                for axis, size in enumerate(each.shape)
-            )
-            for each in spec.inputs
-        }
-        for free in FREE_SIZES
-    ]
-    if config.warmup:
-        tried = [config.warmup[0].shapes]
-    refusal: PaddlepoolError
-    for shapes in tried:
-        try:
-            predictor = open_predictor(spec)
-        except PaddlepoolError as error:
-            name = "Paddle" if spec.format == "paddle" else spec.backend
-            raise ExportError(f"{name} cannot open the program: {error.message}") from error
-        feeds = _filled(spec.inputs, shapes, seed=1)
-        try:
-            return shapes, feeds, predictor.run(feeds, timeout=RUN_SECONDS), predictor
-        except PaddlepoolError as error:
-            predictor.close()
-            refusal = error
-    raise ExportError(
-        f"the program ran on none of the tried shapes ({refusal.message}); name one under "
-        "[[warmup]] in config.toml"
-    ) from refusal
-
-
-def _filled(
-    inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int
-) -> dict[str, Array]:
-    random = np.random.default_rng(seed)
-    return {
-        spec.name: (
-            random.random(shapes[spec.name])
-            if spec.dtype.startswith("float")
-            else random.integers(0, 2, shapes[spec.name])
-        ).astype(spec.dtype)
-        for spec in inputs
-    }
-
-
-def _rows_are_independent(
-    predictor: Predictor, one: Tensors, other: Tensors, golden: Tensors
-) -> tuple[bool, list[Tensors]]:
-    both = {name: np.concatenate([one[name], other[name]]) for name in one}
-    try:
-        second, joined = (predictor.run(each, timeout=RUN_SECONDS) for each in (other, both))
-    except PaddlepoolError:
-        return False, []
-    # All lengths must be equal: an output may have a row per detection instead of per input row.
-    lengths = {len(array) for array in (*both.values(), *joined.values())}
-    alike = all(_is_concatenation(golden[name], second[name], joined[name]) for name in golden)
-    return len(lengths) == 1 and alike, [second, joined]
-
-
-def _is_concatenation(first: Array, second: Array, joined: Array) -> bool:
-    if first.shape[1:] != second.shape[1:]:
-        return False
-    rows = np.concatenate([first, second])
-    return rows.shape == joined.shape and np.allclose(rows, joined, rtol=1e-4, atol=1e-5)
-
-
-def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
-    """Correct a declared output by the arrays of the trial: Paddle infers some shapes wrongly."""
-    arrays = [tensors[spec.name] for tensors in seen]
-    declared = spec.shape if len(spec.shape) == arrays[0].ndim else arrays[0].shape
-    shape = tuple(
-        size if size and all(array.shape[axis] == size for array in arrays) else -1
-        for axis, size in enumerate(declared)
-    )
-    return TensorSpec(spec.name, arrays[0].dtype.name, shape)
-
+from app.models.repository.selftest import write_selftest
 
 PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
 
 
 def seal(
-    directory: Path, *, open_predictor: PredictorFactory, source: str = "", licence: str = ""
-) -> tuple[tuple[TensorSpec, ...], Trial, str]:
+    directory: Path,
+    *,
+    open_predictor: PredictorFactory,
+    given: Sequence[Path] = (),
+    shapes: Sequence[Sequence[str]] = (),
+    source: str = "",
+    licence: str = "",
+) -> tuple[tuple[TensorSpec, ...], Trial, tuple[GroupOnTrial, ...], str]:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
-    Writes config.toml if there is none and the defaults do not fit, then selftest.npz. Writes
-    manifest.json last, because it makes the version visible to servers. Raises ExportError before
-    it writes a file if the program cannot be served. Returns the inputs, the results of the trial,
-    and the text written to config.toml, if any.
+    `given` are .npz files with real inputs, `shapes` lists `NAME=SIZE,…` of each input; see
+    run_trial(). Writes config.toml if there is none, then selftest.npz. Writes manifest.json last,
+    because it makes the version visible to servers. Returns the inputs, the results of the trial,
+    each instance group's, and the text written to config.toml, if any.
+
+    Raises ExportError before it writes a file if the program cannot be served or the default group
+    of config.toml gives wrong results, and ConfigError for unfit `given`, `shapes` or [[warmup]].
     """
     program, params = _program_of(directory)
     config_file = directory.parent / "config.toml"
@@ -207,11 +71,30 @@ def seal(
         threads=1,
         format="onnx" if is_onnx else "paddle",
     )
-    trial = run_trial(spec, config=config, open_predictor=open_predictor)
-    written = "" if config_file.exists() else _config_text(trial, is_onnx=is_onnx)
-    if written:
+    trial = run_trial(
+        spec,
+        config=config,
+        open_predictor=open_predictor,
+        given=[read_input(path, inputs) for path in given],
+        shapes=[parse_shapes(each) for each in shapes],
+    )
+    spec = replace(spec, outputs=trial.specs)
+    if config_file.exists():
+        groups = check_configured(spec, config, trial.selftest, open_predictor)
+        written = ""
+    else:
+        groups = check_usual(spec, trial.selftest, open_predictor)
+        written = config_text(trial, groups, real=bool(given))
         config_file.write_text(written, "utf-8")
-    write_selftest(directory, trial.inputs, trial.outputs, tolerance=trial.tolerance)
+    test = trial.selftest
+    write_selftest(
+        directory,
+        test.inputs,
+        test.outputs,
+        tolerance=test.tolerance,
+        more=test.more,
+        relative=test.relative,
+    )
     write_manifest(
         directory,
         program=program,
@@ -222,7 +105,7 @@ def seal(
         origin=Origin("foreign", source=source, licence=licence),
         weights_sha256=sha256_of(directory / (params or program)),
     )
-    return inputs, trial, written
+    return inputs, trial, groups, written
 
 
 def _program_of(directory: Path) -> tuple[str, str | None]:
@@ -280,18 +163,6 @@ def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runne
                     f"{kind} {spec.name} is {spec.dtype}, which {runner} cannot "
                     f"pass through; served are {', '.join(DTYPES)}: cast it in the model"
                 )
-
-
-def _config_text(trial: Trial, *, is_onnx: bool) -> str:
-    """The text of config.toml; empty if the defaults fit."""
-    batching = ""
-    if trial.independent is not None:
-        batching = template("batched" if trial.independent else "unbatched")
-    if is_onnx:
-        return template("sealed_onnx", batching=batching)
-    if trial.onednn:
-        return template("sealed_paddle", doubt=f"oneDNN: {trial.onednn}.", batching=batching)
-    return batching
 
 
 def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

@@ -1,15 +1,17 @@
-"""selftest.npz: the golden input and output by which a predictor is tested before it serves."""
+"""selftest.npz: the golden inputs and outputs by which a predictor is tested before it serves."""
 
 from __future__ import annotations
 
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.contracts.errors import BackendError, ConfigError, ManifestError
 from app.contracts.ports import Agreement, Predictor, PredictorFactory, PredictorSpec
@@ -42,24 +44,49 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelfTest:
-    """One input, its expected output, and how far other outputs may be from it.
+class Case:
+    """One input of a program and its expected output."""
 
-    The limit is `tolerance`, the largest absolute difference, or the `budget` of a lower precision.
+    inputs: Tensors
+    outputs: Tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """Inputs, their expected outputs, and how far other outputs may be from these.
+
+    `inputs` and `outputs` are the first case: the one of a realistic size, on which groups are
+    timed. `more` are further cases, of other sizes and with several rows. The limit is `tolerance`
+    or the `budget` of a lower precision. `tolerance` is the largest absolute difference; if
+    `relative`, it is a share of the expected value and of the usual size of the output's values.
     """
 
     inputs: Tensors
     outputs: Tensors
     tolerance: float
+    more: tuple[Case, ...] = ()
+    relative: bool = False
     budget: Budget | None = None
     agreement: Agreement | None = None
     program: str | None = None
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        return (Case(inputs=self.inputs, outputs=self.outputs), *self.more)
+
+    @property
+    def mean_tolerance(self) -> float:
+        """Largest mean difference of a group without a budget."""
+        if not self.relative:
+            return self.tolerance
+        return self.tolerance * max(map(usual_size, self.outputs.values()), default=1.0)
 
     def judging(self, group: InstanceGroup) -> SelfTest:
         """Return a copy for this group: with its program, its budget, and its tolerance if set."""
         return replace(
             self,
             tolerance=group.tolerance or self.tolerance,
+            relative=self.relative and group.tolerance is None,
             budget=group.budget,
             program=group.program,
         )
@@ -77,13 +104,23 @@ class SelfTest:
         return predictor
 
     def check(self, predictor: Predictor, *, timeout: float) -> None:
-        """Run the predictor once and check its outputs.
+        """Run the predictor on every case and check its outputs.
 
         Raises BackendError if an output is missing, wrong, or of the wrong shape or dtype, and
         ConfigError if the budget has an agreement but the model's task has no measure of it.
         """
-        found = predictor.run(self.inputs, timeout=timeout)
-        for name, expected in self.outputs.items():
+        for case in self.cases:
+            found = predictor.run(case.inputs, timeout=timeout)
+            try:
+                self.compare(case, found)
+            except BackendError as error:
+                if not self.more:
+                    raise
+                raise BackendError(f"{error.message}; {shapes_of(case.inputs)}") from None
+
+    def compare(self, case: Case, found: Tensors) -> None:
+        """Check outputs for a case's inputs. Raises as check() does."""
+        for name, expected in case.outputs.items():
             array = found.get(name)
             if array is None or (array.dtype, array.shape) != (expected.dtype, expected.shape):
                 raise BackendError(
@@ -91,9 +128,12 @@ class SelfTest:
                     f"received {_described(array)}"
                 )
         if self.budget is not None:
-            self._check_budget(self.budget, self.quality(found))
+            self._check_budget(self.budget, self._quality(found, case))
             return
-        for name, expected in self.outputs.items():
+        for name, expected in case.outputs.items():
+            if self.relative:
+                self._check_relative(name, found[name], expected)
+                continue
             worst = float(absolute_differences(found[name], expected).max(initial=0.0))
             # `not <=` rather than `>`: a NaN must fail.
             if not worst <= self.tolerance:
@@ -102,12 +142,34 @@ class SelfTest:
                     f"limit {self.tolerance:.3g}"
                 )
 
+    def _check_relative(self, name: str, found: Array, expected: Array) -> None:
+        if expected.dtype.kind != "f":
+            share = float((found != expected).mean()) if expected.size else 0.0
+            if share > UNEQUAL_SHARE:
+                raise BackendError(
+                    f"self-test: {share:.1%} of output {name!r} differ from the expected values, "
+                    f"limit {UNEQUAL_SHARE:.0%}"
+                )
+            return
+        gaps = absolute_differences(found, expected)
+        limits = self.tolerance * (np.abs(expected.astype(np.float64)) + usual_size(expected))
+        wrong = ~(gaps <= limits)  # a NaN must fail
+        if wrong.any():
+            at = np.unravel_index(int(np.argmax(np.where(wrong, gaps, -1.0))), gaps.shape)
+            raise BackendError(
+                f"self-test: output {name!r} has {found[at]:.4g} in place of {expected[at]:.4g}, "
+                f"allowed difference {limits[at]:.2g}; {wrong.mean():.1%} of its values are wrong"
+            )
+
     def quality(self, found: Tensors) -> Quality:
-        """Compare outputs with the golden outputs, which must have the same shapes."""
+        """Compare outputs with those of the first case, which must have the same shapes."""
+        return self._quality(found, self.cases[0])
+
+    def _quality(self, found: Tensors, case: Case) -> Quality:
         return Quality(
-            largest_difference=largest_difference(found, self.outputs),
-            mean_difference=mean_difference(found, self.outputs),
-            agreement=None if self.agreement is None else self.agreement(found, self.outputs),
+            largest_difference=largest_difference(found, case.outputs),
+            mean_difference=mean_difference(found, case.outputs),
+            agreement=None if self.agreement is None else self.agreement(found, case.outputs),
         )
 
     def _check_budget(self, budget: Budget, quality: Quality) -> None:
@@ -138,13 +200,77 @@ class SelfTest:
         return f": {remark}" if remark else ""
 
 
-def write_selftest(directory: Path, inputs: Tensors, outputs: Tensors, *, tolerance: float) -> None:
+UNEQUAL_SHARE = 0.01
+"""Share of an output's whole numbers that may differ: rounding can decide between two classes."""
+
+
+def usual_size(expected: Array) -> float:
+    """The size of an output's values, for a relative tolerance.
+
+    The 90th percentile, so that a few huge values do not hide wrong small ones; but at least a
+    hundredth of the largest, so that rounding does not fail where most values are 0, and at least
+    SMALLEST_SIZE: an output of probabilities may be almost 0 everywhere.
+    """
+    sizes: NDArray[np.float64] = np.abs(expected.astype(np.float64))
+    if not sizes.size:
+        return SMALLEST_SIZE
+    return max(float(np.quantile(sizes, 0.9)), float(sizes.max()) / 100, SMALLEST_SIZE)
+
+
+SMALLEST_SIZE = 1e-3
+
+
+def shapes_of(tensors: Tensors) -> str:
+    """Names and shapes, for messages: `x 1×3×320×480, length 1`."""
+    return ", ".join(
+        f"{name} {'×'.join(map(str, array.shape)) or 'scalar'}" for name, array in tensors.items()
+    )
+
+
+def too_small(test: SelfTest, inputs: Sequence[TensorSpec]) -> str:
+    """Why times of the self-test's input tell nothing; an empty string if they tell something.
+
+    Sealing once ran a program only on size 1 of each free axis: on one pixel, for example.
+    """
+    small = [
+        f"{spec.name} {list(test.inputs[spec.name].shape)}"
+        for spec in inputs
+        if any(
+            axis > 0 and size == -1 and test.inputs[spec.name].shape[axis] == 1
+            for axis, size in enumerate(spec.shape)
+        )
+    ]
+    if test.relative or not small:
+        return ""
+    return (
+        f"the self-test's input is too small to tell: {', '.join(small)}; "
+        "seal the version again, or add a [[warmup]] of a realistic size"
+    )
+
+
+def write_selftest(
+    directory: Path,
+    inputs: Tensors,
+    outputs: Tensors,
+    *,
+    tolerance: float,
+    more: Sequence[Case] = (),
+    relative: bool = False,
+) -> None:
     """Write selftest.npz as read_selftest() reads it."""
-    golden = {f"input.{name}": array for name, array in inputs.items()}
-    golden |= {f"output.{name}": array for name, array in outputs.items()}
+    golden: dict[str, Array] = {}
+    for number, case in enumerate([Case(inputs=inputs, outputs=outputs), *more]):
+        for kind, tensors in (("input", case.inputs), ("output", case.outputs)):
+            golden |= {_key(number, kind, name): array for name, array in tensors.items()}
+    if relative:
+        golden["relative"] = np.bool_(True)  # type: ignore[assignment]
     np.savez_compressed(
         directory / SELFTEST, allow_pickle=False, tolerance=np.float64(tolerance), **golden
     )
+
+
+def _key(case: int, kind: str, name: str) -> str:
+    return f"{case}.{kind}.{name}" if case else f"{kind}.{name}"
 
 
 def read_selftest(
@@ -161,23 +287,37 @@ def read_selftest(
             open_plain_file(directory / SELFTEST) as file,
             np.load(file, allow_pickle=False) as archive,
         ):
-            given, expected = (
-                {spec.name: _array(archive, kind, spec, label) for spec in specs}
-                for kind, specs in (("input", inputs), ("output", outputs))
-            )
-            tolerance = archive.get("tolerance")
+            cases = []
+            for number in count():
+                if number and _key(number, "input", inputs[0].name) not in archive:
+                    break
+                given, expected = (
+                    {
+                        spec.name: _array(archive, _key(number, kind, spec.name), spec, label)
+                        for spec in specs
+                    }
+                    for kind, specs in (("input", inputs), ("output", outputs))
+                )
+                cases.append(Case(inputs=given, outputs=expected))
+            tolerance, relative = archive.get("tolerance"), "relative" in archive
     except UNREADABLE as error:
         raise ManifestError(f"{label} cannot be read as arrays") from error
     is_number = tolerance is not None and not tolerance.shape and tolerance.dtype.kind in "fiu"
     if not (is_number and 0 < tolerance < np.inf):
         raise ManifestError(f"{label}: tolerance must be one positive number")
-    return SelfTest(inputs=given, outputs=expected, tolerance=float(tolerance))
+    first, *more = cases
+    return SelfTest(
+        inputs=first.inputs,
+        outputs=first.outputs,
+        tolerance=float(tolerance),
+        more=tuple(more),
+        relative=relative,
+    )
 
 
-def _array(archive: Mapping[str, Array], kind: str, spec: TensorSpec, label: str) -> Array:
-    name = f"{kind}.{spec.name}"
+def _array(archive: Mapping[str, Array], name: str, spec: TensorSpec, label: str) -> Array:
     found = archive.get(name)
-    if found is None or not spec.admits(found) or (kind == "input" and found.size == 0):
+    if found is None or not spec.admits(found) or ("input." in name and found.size == 0):
         raise ManifestError(
             f"{label}: {name} should be {spec.dtype} {list(spec.shape)}, "
             f"received {_described(found)}"

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.contracts.errors import BackendError
+from app.contracts.errors import BackendError, ConfigError
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors
 from app.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
 from app.evidence.comparison.result import Comparison, compare, group_results, recommend
-from app.models.repository.layout import ModelFiles
+from app.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import FakeFactory, FakePredictor, ManualClock, doubled, row
+from tests.model_files import group, write_config, write_version
 
 
 class Slow:
@@ -138,6 +139,38 @@ def test_only_the_named_groups_run(double: ModelFiles, named: tuple[str, ...]) -
     assert found.default_group == ("main" if "main" in named else "spare")
     alone = recommend(found, double.config).reason == "no other group ran"
     assert alone == (len(named) == 1)
+
+
+def test_real_arrays_go_with_every_model(double: ModelFiles, tmp_path: Path) -> None:
+    """Without a task as well; a file that does not fit is named with what would fit."""
+    rows = tmp_path / "rows.npz"
+    np.savez(rows, x=np.full((1, 5), 3.0))  # float64, and every value is a float32 as well
+    found = compared(double, FakeFactory(), inputs=(rows,))
+    assert found.samples == ("rows.npz",)
+    for arrays, message in (
+        ({"y": np.ones((1, 5))}, r"rows\.npz names y; the program takes x"),
+        ({"x": np.ones(5)}, r"rows\.npz: x of shape \[5\] does not fit \[-1, -1\]"),
+        ({"x": np.array([["a"]])}, r"rows\.npz: x should be float32, received <U1"),
+        ({"x": np.array([[1 + 1e-3j]])}, r"rows\.npz: x should be float32, received complex128"),
+    ):
+        np.savez(rows, **arrays)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=message):
+            compared(double, FakeFactory(), inputs=(rows,))
+    rows.write_bytes(b"no archive")
+    with pytest.raises(ConfigError, match=r"rows\.npz cannot be read as arrays by name"):
+        compared(double, FakeFactory(), inputs=(rows,))
+    with pytest.raises(ConfigError, match=r"a\.png: a model without a pipeline reads only \.npz"):
+        compared(double, FakeFactory(), inputs=(tmp_path / "a.png",))
+
+
+def test_nothing_is_measured_on_one_pixel(tmp_path: Path) -> None:
+    """As older versions were sealed: the input is too small to tell, and the answer says so."""
+    write_config(tmp_path / "double", group("onednn"))
+    x = np.ones((1, 1), np.float32)
+    write_version(tmp_path / "double" / "1", inputs={"x": x}, outputs={"y": 2 * x})
+    small = ModelRepository(tmp_path).read("double", 1)
+    with pytest.raises(ConfigError, match=r"too small to tell: x \[1, 1\]; seal .* use --input"):
+        compared(small, FakeFactory())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.contracts.errors import WorkerCrashed
@@ -26,7 +27,13 @@ from tests.engine.fakes import (
     wait_until,
 )
 from tests.evidence.live.fakes import Live, PacedFactory
-from tests.model_files import ON_DEMAND, write_model
+from tests.model_files import (
+    ON_DEMAND,
+    add_to_config,
+    write_config,
+    write_model,
+    write_version,
+)
 from tests.model_files import group as table
 
 NOW = 1_795_000_000.0
@@ -382,3 +389,17 @@ def test_off_chooses_nothing(bench: Bench) -> None:
     bench.load(FAST)
     assert not bench.chooser("off").choose_one()
     assert len(bench.factory.opened) == 2
+
+
+def test_no_group_is_chosen_on_one_pixel(bench: Bench) -> None:
+    """Times of such a run are those of a call, not of the model; a [[warmup]] would tell more."""
+    x = np.ones((1, 1), np.float32)
+    write_config(bench.root / "double", AUTO + FAST)
+    write_version(bench.root / "double" / "1", inputs={"x": x}, outputs={"y": 2 * x})
+    bench.registry.load_all()
+    assert bench.choose().group == "first"
+    assert "too small to tell: x [1, 1]" in bench.candidate("fast")
+    assert not bench.tried.opened
+    add_to_config(bench.root / "double", "[[warmup]]\nshapes = { x = [1, 8] }\n")
+    bench.registry.load_all()
+    assert bench.choose().group == "fast"

@@ -54,7 +54,8 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_configuration_that_can_run_it_is_written(sealed: Path) -> None:
     text = (sealed / "classifier" / "config.toml").read_text("utf-8")
-    assert 'default_group = "onnxruntime"' in text
+    assert 'default_group = "auto"' in text
+    assert text.index('name = "onnxruntime"') < text.index('name = "openvino"')
     assert "max_batch_size = 8" in text
     assert main(["models", "verify", "--run", "--repository", str(sealed)]) == 0
 

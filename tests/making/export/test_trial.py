@@ -1,46 +1,79 @@
 """What is concluded from trial runs, with predictors that only pretend."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ExportError, RunRefused
+from app.contracts.errors import BackendError, ConfigError, ExportError, RunRefused
 from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
-from app.contracts.tensors import Tensors, TensorSpec
-from app.making.export.seal import run_trial
-from app.models.repository.config import ModelConfig
+from app.contracts.tensors import Array, Tensors, TensorSpec
+from app.making.export.sealed_groups import check_configured, check_usual, config_text
+from app.making.export.trial import Trial, run_trial
+from app.models.repository.config import ModelConfig, parse_config
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))
+PICTURE = TensorSpec("x", "float32", (-1, 3, -1, -1))
+TOKENS = TensorSpec("ids", "int64", (-1, -1))
+MASK = TensorSpec("mask", "int64", (-1, -1))
+Y = TensorSpec("y", "float32", (-1, -1))
+
+Feeds = Mapping[str, Any]
+Behaviour = Callable[[Feeds], Tensors]
 
 
-def spec(*outputs: TensorSpec) -> PredictorSpec:
+def spec(
+    *outputs: TensorSpec, inputs: tuple[TensorSpec, ...] = (ROWS,), directory: Path = Path("m/1")
+) -> PredictorSpec:
     return PredictorSpec(
-        directory=Path("m/1"),
+        directory=directory,
         program="p.json",
         params=None,
-        inputs=(ROWS,),
+        inputs=inputs,
         outputs=outputs,
         backend="paddle_inference",
         threads=1,
     )
 
 
-def opening(behaviour: Callable[[Tensors], Tensors]) -> PredictorFactory:
-    predictor = Mock(run=lambda inputs, timeout: behaviour(inputs))
-    return lambda _spec: predictor  # type: ignore[return-value]
+def opening(
+    behaviour: Behaviour, others: Mapping[str, Behaviour] | None = None
+) -> PredictorFactory:
+    """Opens predictors with one behaviour, but for groups named by their switch or backend."""
+
+    def open_predictor(opened: PredictorSpec) -> Predictor:
+        switched = next((name for name, on in opened.options.items() if on is True), opened.backend)
+        chosen = (others or {}).get(switched, behaviour)
+        return Mock(run=lambda inputs, timeout: chosen(inputs), failure=lambda: None)
+
+    return open_predictor  # type: ignore[return-value]
+
+
+def tried(behaviour: Behaviour, *outputs: TensorSpec, **options: object) -> Trial:
+    inputs = options.pop("inputs", (ROWS,))
+    directory = options.pop("directory", Path("m/1"))
+    return run_trial(
+        spec(*outputs, inputs=inputs, directory=directory),  # type: ignore[arg-type]
+        config=options.pop("config", ModelConfig()),  # type: ignore[arg-type]
+        open_predictor=opening(behaviour),
+        **options,  # type: ignore[arg-type]
+    )
 
 
 def test_rows_that_differ_in_length_are_no_batch() -> None:
-    counts = iter((2, 3, 4, 2))
-    trial = run_trial(
-        spec(TensorSpec("found", "float32", (-1, 2))),
-        config=ModelConfig(),
-        open_predictor=opening(
-            lambda inputs: {"found": np.zeros((len(inputs["rows"]), next(counts)), np.float32)}
+    lengths = count(2)
+    trial = tried(
+        lambda inputs: (
+            {"found": np.zeros((len(inputs["rows"]), next(lengths) % 5), np.float32)}
+            if len(inputs["rows"]) == 2
+            else {"found": np.zeros((1, 3), np.float32)}
         ),
+        TensorSpec("found", "float32", (-1, 2)),
     )
     assert trial.independent is False
     assert trial.specs == (TensorSpec("found", "float32", (-1, -1)),)
@@ -52,7 +85,7 @@ def test_why_nothing_ran_is_said() -> None:
     def refuse_to_open(_spec: PredictorSpec) -> Predictor:
         raise BackendError("the backend raised an error")
 
-    def refuse_to_run(_inputs: Tensors) -> Tensors:
+    def refuse_to_run(_inputs: Feeds) -> Tensors:
         raise RunRefused("the framework cannot run it")
 
     y = TensorSpec("y", "float32", (-1, 2))
@@ -61,4 +94,197 @@ def test_why_nothing_ran_is_said() -> None:
     with pytest.raises(
         ExportError, match=r"none of the tried shapes \(the framework cannot run it\); name"
     ):
-        run_trial(spec(y), config=ModelConfig(), open_predictor=opening(refuse_to_run))
+        tried(refuse_to_run, y)
+
+
+def summed(inputs: Feeds) -> Tensors:
+    [x] = inputs.values()
+    return {"y": np.asarray(x.sum((1, 2)), np.float32)}
+
+
+def test_inputs_have_no_peculiarity_that_could_hide_a_fault() -> None:
+    """Both signs, two rows that differ, odd and unequal sizes, at least two of each free axis."""
+    trial = tried(summed, Y, inputs=(PICTURE,))
+    pictures = [np.asarray(case.inputs["x"]) for case in trial.selftest.cases]
+    for picture in pictures:
+        assert picture.min() < -5
+        assert 5 < picture.max() <= 8
+    assert pictures[0].shape == (1, 3, 320, 480)
+    assert {len(each) for each in pictures} == {1, 2}
+    assert (2, 3, 33, 37) in {each.shape for each in pictures}
+    for rows in (each for each in pictures if len(each) == 2):
+        assert not np.array_equal(rows[0], rows[1])
+    again = tried(summed, Y, inputs=(PICTURE,))
+    assert np.array_equal(np.asarray(again.selftest.inputs["x"]), pictures[0])
+
+
+def multiples_of_32(inputs: Feeds) -> Tensors:
+    if any(size % 32 for size in inputs["x"].shape[2:]):
+        raise RunRefused("sizes must be multiples of 32")
+    return summed(inputs)
+
+
+def test_sizes_come_from_whoever_names_them_first(tmp_path: Path) -> None:
+    """An .npz, --shape, [[warmup]], inference.yml, else usual sizes; others are tried besides."""
+    (tmp_path / "inference.yml").write_text(
+        "Hpi: {backend_configs: {paddle_infer: {trt_dynamic_shapes: "
+        "{x: [[1, 3, 32, 32], [1, 3, 736, 736], [1, 3, 4000, 4000]]}}}}"
+    )
+    described = {"inputs": (PICTURE,), "directory": tmp_path}
+    warm = parse_config(b"[[warmup]]\nshapes = { x = [1, 3, 96, 64] }")
+    real = {"x": np.ones((1, 3, 64, 32), np.float32)}
+    for first, source, options in (
+        ((1, 3, 736, 736), "inference.yml", {}),
+        ((1, 3, 96, 64), "[[warmup]]", {"config": warm}),
+        ((1, 3, 128, 64), "--shape", {"config": warm, "shapes": [{"x": (1, 3, 128, 64)}]}),
+        ((1, 3, 64, 32), "--input", {"shapes": [{"x": (1, 3, 128, 64)}], "given": [real]}),
+    ):
+        trial = tried(multiples_of_32, Y, **described, **options)
+        sizes = [case.inputs["x"].shape for case in trial.selftest.cases]
+        assert (sizes[0], trial.source) == (first, source)
+        assert {(2, 3, 64, 96), (2, 3, 224, 256)} <= set(sizes)
+    with pytest.raises(ConfigError, match=r"--shape: x of shape \[1, 4, 8, 8\] does not fit"):
+        tried(summed, Y, inputs=(PICTURE,), shapes=[{"x": (1, 4, 8, 8)}])
+    with pytest.raises(ExportError, match="--shape: x 1×3×33×32: sizes must be multiples of 32"):
+        tried(multiples_of_32, Y, inputs=(PICTURE,), shapes=[{"x": (1, 3, 33, 32)}])
+
+
+def test_token_ids_reach_the_end_of_the_vocabulary_and_masks_are_masks() -> None:
+    def looked_up(inputs: Feeds) -> Tensors:
+        if np.asarray(inputs["ids"]).max() >= 21128:
+            raise RunRefused("an id is out of range")
+        return {"y": np.asarray(inputs["ids"] * inputs["mask"], np.float32)}
+
+    trial = tried(looked_up, Y, inputs=(TOKENS, MASK))
+    assert max(int(case.inputs["ids"].max()) for case in trial.selftest.cases) == 21127
+    assert max(int(case.inputs["mask"].max()) for case in trial.selftest.cases) == 1
+    assert "ids takes integers below 21128" in trial.notes
+    assert {case.inputs["ids"].shape for case in trial.selftest.cases} >= {(1, 64), (2, 7)}
+
+
+def test_integers_that_are_no_ids_exceed_32_bits() -> None:
+    def doubled(inputs: Feeds) -> Tensors:
+        return {"y": np.asarray(inputs["ids"]) * 2}
+
+    trial = tried(doubled, TensorSpec("y", "int64", (-1, -1)), inputs=(TOKENS,))
+    assert int(trial.selftest.inputs["ids"].max()) > 1 << 32
+
+
+def test_a_program_that_takes_no_negative_numbers_gets_none() -> None:
+    def logarithm(inputs: Feeds) -> Tensors:
+        with np.errstate(invalid="ignore"):
+            return {"y": np.log1p(inputs["rows"])}
+
+    trial = tried(logarithm, TensorSpec("y", "float32", (-1, 2)))
+    assert all(np.asarray(case.inputs["rows"]).min() >= 0 for case in trial.selftest.cases)
+    assert "not finite for numbers of both signs" in trial.notes[0]
+
+
+def test_a_random_program_is_refused() -> None:
+    generator = np.random.default_rng(1)
+
+    def noisy(inputs: Feeds) -> Tensors:
+        return {"y": generator.random(inputs["rows"].shape, np.float32)}
+
+    with pytest.raises(ExportError, match="the program is random: on the same input, output 'y'"):
+        tried(noisy, TensorSpec("y", "float32", (-1, 2)))
+
+
+def test_only_what_the_program_fixes_stays_fixed() -> None:
+    """An undeclared rank, a declared size that does not follow the input, a free last axis."""
+
+    def transposed(inputs: Feeds) -> Tensors:
+        x = np.asarray(inputs["x"])
+        return {"a": x[:, 0].transpose(1, 0, 2), "b": x.mean((2, 3)), "c": x.mean((1, 2))}
+
+    trial = tried(
+        transposed,
+        TensorSpec("a", "float32", ()),
+        TensorSpec("b", "float32", (-1, 3)),
+        TensorSpec("c", "float32", (1, 480)),
+        inputs=(PICTURE,),
+    )
+    assert [each.shape for each in trial.specs] == [(-1, -1, -1), (-1, 3), (-1, -1)]
+
+    def squeezed(inputs: Feeds) -> Tensors:
+        return {"y": np.squeeze(np.asarray(inputs["rows"]))}
+
+    with pytest.raises(ExportError, match="output y has 1 or 2 axes, depending on the input"):
+        tried(squeezed, TensorSpec("y", "float32", ()))
+
+
+WRONG: dict[str, Callable[[Any], Array]] = {
+    "for negative numbers": lambda x: np.abs(x),
+    "for large numbers": lambda x: np.minimum(x, 6),
+    "for several rows": lambda x: np.repeat(x[:1], len(x), 0),
+    "at odd sizes": lambda x: x if x.shape[3] % 2 == 0 else x * np.float32(1.01),
+    "at large sizes": lambda x: x if x.shape[3] < 400 else x * np.float32(0.99),
+    "in a few values of many": lambda x: np.where(np.arange(x.shape[3]) == 5, x * 2, x),
+    "in its type": lambda x: np.asarray(x, np.float64),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_group_that_is_wrong_somewhere_is_refused(fault: str) -> None:
+    """However right it is elsewhere; the next group that is right takes its place."""
+    shown = TensorSpec("y", "float32", (-1, 3, -1, -1))
+
+    def right(inputs: Feeds) -> Tensors:
+        return {"y": np.asarray(inputs["x"])}
+
+    def wrong(inputs: Feeds) -> Tensors:
+        return {"y": WRONG[fault](np.asarray(inputs["x"]))}
+
+    wrongly = opening(right, {"onednn": wrong, "bfloat16": wrong, "openvino": wrong})
+    opened = spec(shown, inputs=(PICTURE,))
+    trial = run_trial(opened, config=ModelConfig(), open_predictor=wrongly)
+    groups = check_usual(opened, trial.selftest, wrongly)
+    refused = {each.name for each in groups if each.refusal}
+    assert {"onednn", "openvino"} <= refused
+    assert not refused & {"native", "onnxruntime"}
+    assert "; x " in next(each.refusal for each in groups if each.name == "onednn")
+    text = config_text(trial, groups, real=False)
+    config = parse_config(text.encode())
+    assert (config.first_group, config.default_group) == ("native", "native")
+    assert "# onednn is left out: self-test: output 'y'" in text
+
+
+def test_a_default_group_that_is_wrong_ends_sealing() -> None:
+    y = TensorSpec("y", "float32", (-1, 2))
+    wrongly = opening(
+        lambda inputs: {"y": np.asarray(inputs["rows"])},
+        {"onednn": lambda inputs: {"y": np.abs(inputs["rows"])}},
+    )
+    opened = spec(y)
+    trial = run_trial(opened, config=ModelConfig(), open_predictor=wrongly)
+    with pytest.raises(ExportError, match="the default group onednn of config"):
+        check_configured(opened, ModelConfig(), trial.selftest, wrongly)
+    text = (
+        b'default_group = "auto"\n[[instance_group]]\nname = "onednn"\nbackend = "paddle_inference"'
+        b"\noptions = { onednn = true }\n"
+        b'[[instance_group]]\nname = "native"\nbackend = "paddle_inference"\nstart = "on_demand"\n'
+        b"options = { onednn = false }"
+    )
+    groups = check_configured(opened, parse_config(text), trial.selftest, wrongly)
+    assert [bool(each.refusal) for each in groups] == [True, False]
+    alone = replace(opened, format="onnx")
+    failing = opening(lambda inputs: {"y": np.abs(inputs["rows"])})
+    with pytest.raises(ExportError, match="cannot be served: onnxruntime"):
+        check_usual(alone, trial.selftest, failing)
+
+
+def test_bfloat16_is_a_candidate_only_on_real_inputs() -> None:
+    y = TensorSpec("y", "float32", (-1, 2))
+    rounding = opening(
+        lambda inputs: {"y": np.asarray(inputs["rows"])},
+        {"bfloat16": lambda inputs: {"y": inputs["rows"] * np.float32(1.004)}},
+    )
+    trial = run_trial(spec(y), config=ModelConfig(), open_predictor=rounding)
+    groups = check_usual(spec(y), trial.selftest, rounding)
+    for real in (False, True):
+        config = parse_config(config_text(trial, groups, real=real).encode())
+        group = config.group("onednn_bf16")
+        assert group.candidate is real
+        assert group.budget is not None
+        assert group.budget.mean_difference is not None
+        assert 0 < group.budget.mean_difference < 0.1

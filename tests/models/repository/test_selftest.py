@@ -13,7 +13,13 @@ from app.contracts.ports import ServedModelInfo
 from app.contracts.resources import processor
 from app.contracts.tensors import Array, TensorSpec
 from app.models.repository.config import Budget, InstanceGroup
-from app.models.repository.selftest import SelfTest, read_selftest
+from app.models.repository.selftest import (
+    Case,
+    SelfTest,
+    read_selftest,
+    too_small,
+    write_selftest,
+)
 from app.tasks.segment.pipeline import mask_agreement
 
 INPUTS = (TensorSpec("x", "float32", (-1, 2)),)
@@ -173,3 +179,62 @@ def test_an_agreement_that_nothing_measures_is_a_wrong_configuration() -> None:
     judged({"mean_difference": 0.01}, task=False).check(answers, timeout=1)
     with pytest.raises(ConfigError, match=r"budget\.agreement needs a model whose task"):
         judged({"agreement": 0.9}, task=False).check(answers, timeout=1)
+
+
+def test_every_case_is_checked_and_kept(tmp_path: Path) -> None:
+    """An engine may be right on the first input and wrong on another; its shape is named."""
+    cases = [Case(inputs={"x": X}, outputs={"boxes": np.full((n, 4), n)}) for n in (1, 2, 3)]
+    first, *more = cases
+    write_selftest(tmp_path, first.inputs, first.outputs, tolerance=0.1, more=more, relative=True)
+    test = read_selftest(tmp_path, INPUTS, (BOXES,))
+    assert [case.outputs["boxes"].shape for case in test.cases] == [(1, 4), (2, 4), (3, 4)]
+    assert test.relative
+    answers = iter([case.outputs for case in test.cases])
+    test.check(Mock(run=lambda _inputs, timeout: next(answers)), timeout=1)
+    wrong = iter([case.outputs for case in test.cases[:2]] + [{"boxes": NONE}])
+    with pytest.raises(BackendError, match=r"received int64 \[0, 4\]; x 1×2$"):
+        test.check(Mock(run=lambda _inputs, timeout: next(wrong)), timeout=1)
+
+
+def relative(expected: Array) -> SelfTest:
+    return SelfTest(inputs={"x": X}, outputs={"y": expected}, tolerance=1e-3, relative=True)
+
+
+def test_huge_values_do_not_hide_wrong_small_ones() -> None:
+    """As where a numerator and its denominator were exchanged."""
+    expected = np.concatenate([np.ones(999), [1e5]])
+    found = expected.copy()
+    relative(expected).check(answering({"y": found}), timeout=1)
+    found[-1] *= 1.0009
+    relative(expected).check(answering({"y": found}), timeout=1)
+    found[7] = 3.5
+    with pytest.raises(BackendError, match=r"has 3\.5 in place of 1, .* 0\.1% of its values"):
+        relative(expected).check(answering({"y": found}), timeout=1)
+
+
+def test_rounding_where_nearly_everything_is_0_is_no_fault() -> None:
+    expected = np.zeros(1000, np.float32)
+    expected[:5] = 1.0
+    relative(expected).check(answering({"y": expected + np.float32(5e-6)}), timeout=1)
+    relative(expected[10:]).check(answering({"y": expected[10:] + np.float32(5e-7)}), timeout=1)
+    with pytest.raises(BackendError, match="in place of"):
+        relative(expected).check(answering({"y": expected * np.float32(np.nan)}), timeout=1)
+
+
+def test_a_class_in_a_hundred_may_be_another() -> None:
+    expected = np.arange(1000)
+    found = expected.copy()
+    found[:10] += 1
+    relative(expected).check(answering({"y": found}), timeout=1)
+    found[:11] = 5000
+    with pytest.raises(BackendError, match=r"1\.1% of output 'y' differ .* limit 1%"):
+        relative(expected).check(answering({"y": found}), timeout=1)
+
+
+def test_one_pixel_is_too_small_to_tell() -> None:
+    """As versions were sealed once; a size that was chosen, or a batch of 1, is not."""
+    wide = (TensorSpec("x", "float32", (-1, 3, -1, -1)),)
+    pixel = SelfTest(inputs={"x": np.ones((1, 3, 1, 8))}, outputs={"y": X}, tolerance=1.0)
+    assert "too small to tell: x [1, 3, 1, 8]" in too_small(pixel, wide)
+    assert not too_small(relative(X), INPUTS)
+    assert not too_small(SelfTest(inputs={"x": X}, outputs={"y": X}, tolerance=1.0), INPUTS)
