@@ -12,6 +12,7 @@ from app.contracts.errors import BackendError
 from app.engine.process.child import Child
 from app.engine.process.environment import Limits
 from app.models.repository.layout import ModelFiles
+from app.models.repository.selftest import too_small
 
 TARGET = "app.engine.backends.paddle_profile:open_profile"
 PROFILE_SECONDS = 300.0
@@ -73,6 +74,8 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
     if files.manifest.reference.format == "onnx":
         raise BackendError("only a Paddle program has a graph to show; this one is ONNX")
     selftest = files.selftest()
+    if reason := too_small(selftest, files.manifest.inputs):
+        raise BackendError(reason)
     opening = {
         "directory": str(files.directory),
         "program": files.manifest.program,
