@@ -3,6 +3,7 @@
 The reference is the program itself on Paddle's native kernels, or on ONNX Runtime.
 """
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -97,8 +98,8 @@ def run_trial(
             source, named = "--input", []
         trials.find_ranges([*_plans(spec, ODD[picture], 1), *named, *_of(given)])
         cases, independent = _rows_on_trial(trials, spec, ODD[picture])
-        second = _first_case(trials, _plans(spec, SECOND[picture], 2), CASE_BYTES)
-        if has_free_sizes(spec.inputs) and second is not None:
+        free = has_free_sizes(spec.inputs)
+        if free and (second := _first_case(trials, _plans(spec, SECOND[picture], 2), CASE_BYTES)):
             cases.append(second)
         if source == INFERENCE_YML:
             tried = [trials.random_case(each, seed=5, limit=FIRST_CASE_BYTES) for each in named]
@@ -107,10 +108,11 @@ def run_trial(
             chosen = [trials.case(inputs, source) for inputs in given]
             chosen += [trials.case(trials.values(each, seed=5), source) for each in named]
         if not chosen:
-            source = "a usual size" if has_free_sizes(spec.inputs) else "its only size"
+            source = "a usual size" if free else "its only size"
             rows = MANY if independent is False and not picture else FEW
             usual = [*_plans(spec, REALISTIC[picture], rows), *_plans(spec, REALISTIC[picture], 1)]
-            found = _first_case(trials, usual, FIRST_CASE_BYTES) or next(iter(cases), None)
+            most = FIRST_CASE_BYTES if free else math.inf
+            found = _first_case(trials, usual, most) or next(iter(cases), None)
             if found is None:
                 raise ExportError(
                     f"an input and its outputs are larger than {FIRST_CASE_BYTES >> 20} MiB at "
@@ -339,28 +341,32 @@ def _rows_on_trial(
 ) -> tuple[list[Case], bool | None]:
     """Cases of odd sizes, and whether rows are independent.
 
-    Two rows are run alone and as one batch; the batch is a case if it is accepted.
+    Two rows are run alone and as one batch. The batch is a case if it is accepted and not too large
+    to be kept.
     """
+    free = has_free_sizes(spec.inputs)
+    most = CASE_BYTES if free else math.inf
     for shapes in _plans(spec, sizes, 1):
-        one = trials.random_case(shapes, seed=1, limit=CASE_BYTES)
-        other = trials.random_case(shapes, seed=2, limit=CASE_BYTES) if one is not None else None
+        one = trials.random_case(shapes, seed=1, limit=most)
+        other = trials.random_case(shapes, seed=2, limit=most) if one is not None else None
         if one is not None and other is not None:
             break
     else:
         return [], None
+    alone = [each for each in (one, other) if _is_small(each)]
     if not all(each.shape[:1] == (-1,) for each in spec.inputs):
-        return [one, other], None
+        return alone, None
     both = joined(one.inputs, other.inputs)
     try:
         outputs = trials.run(both)
     except ExportError:
         raise
     except PaddlepoolError:
-        return [one, other], False
+        return alone, False
     if not all_finite(outputs):
-        return [one, other], False
+        return alone, False
     trials.seen.append(outputs)
-    cases = [Case(inputs=both, outputs=outputs)]
+    cases = [each for each in (Case(inputs=both, outputs=outputs),) if _is_small(each)]
     arrays = [array for each in (one.outputs, other.outputs, outputs) for array in each.values()]
     if not all(array.ndim for array in arrays):
         return cases, None
@@ -370,6 +376,10 @@ def _rows_on_trial(
         _is_concatenation(one.outputs[name], other.outputs[name], outputs[name]) for name in outputs
     )
     return cases, len(lengths) == 1 and alike
+
+
+def _is_small(case: Case) -> bool:
+    return nbytes(case.inputs, case.outputs) <= FIRST_CASE_BYTES
 
 
 def _is_concatenation(first: Array, second: Array, both: Array) -> bool:

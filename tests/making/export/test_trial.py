@@ -118,6 +118,21 @@ def test_inputs_have_no_peculiarity_that_could_hide_a_fault() -> None:
     assert np.array_equal(np.asarray(again.selftest.inputs["x"]), pictures[0])
 
 
+def test_a_large_program_of_one_size_is_kept_once() -> None:
+    """Its rows are still tried together; only the first case is part of the version."""
+
+    def enlarged(inputs: Feeds) -> Tensors:
+        return {
+            "y": np.broadcast_to(
+                inputs["rows"].sum(1)[:, None, None], (len(inputs["rows"]), 3000, 3000)
+            )
+        }
+
+    trial = tried(enlarged, TensorSpec("y", "float32", (-1, 3000, 3000)))
+    assert trial.independent is True
+    assert [len(case.inputs["rows"]) for case in trial.selftest.cases] == [1]
+
+
 def multiples_of_32(inputs: Feeds) -> Tensors:
     if any(size % 32 for size in inputs["x"].shape[2:]):
         raise RunRefused("sizes must be multiples of 32")
