@@ -30,7 +30,11 @@ class Question:
 
 def questions(dashboard: dict[str, Any]) -> Iterator[Question]:
     """Every expression of every panel, rows' panels included."""
-    variables = {f"${each['name']}": each["allValue"] for each in dashboard["templating"]["list"]}
+    variables = {
+        f"${each['name']}": each["allValue"]
+        for each in dashboard["templating"]["list"]
+        if "allValue" in each  # the data source has none, and no expression names it
+    }
     pending = list(dashboard["panels"])
     while pending:
         panel = pending.pop(0)

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from panels import Json, lines, number, panel, placed, quantiles, variable
+from panels import Json, data_source, lines, number, panel, placed, quantiles, variable
 
 TARGET = Path(__file__).resolve().parent / "dashboards" / "paddlepool.json"
 
@@ -400,6 +400,7 @@ def dashboard() -> Json:
         "timezone": "browser",
         "templating": {
             "list": [
+                data_source(),
                 variable("namespace", "label_values(paddlepool_build_info, namespace)"),
                 variable("job", f"label_values(paddlepool_build_info{{{NAMESPACE}}}, job)"),
                 variable("instance", f"label_values(paddlepool_build_info{{{RELEASE}}}, instance)"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-DATASOURCE = {"type": "prometheus", "uid": "paddlepool-prometheus"}
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+"""The variable that `data_source()` makes: an imported dashboard must find any Prometheus."""
 WIDTH = 24
 
 Json = dict[str, Any]
@@ -94,6 +95,16 @@ def number(title: str, targets: list[Target], *, width: int, text: str, **more: 
         height=5,
         **more,
     )
+
+
+def data_source() -> Json:
+    """The variable with the Prometheus that all queries ask; Grafana's default one at first."""
+    return {
+        "type": "datasource",
+        "name": "datasource",
+        "label": "Data source",
+        "query": "prometheus",
+    }
 
 
 def variable(name: str, query: str) -> Json:

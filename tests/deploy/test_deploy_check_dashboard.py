@@ -17,7 +17,7 @@ from tests.deploy.conftest import Script, Stub, prometheus_scraping
 from tests.http_stub import Answer, Reply, as_json
 
 DASHBOARD = {
-    "templating": {"list": [{"name": "model", "allValue": ".*"}]},
+    "templating": {"list": [{"name": "datasource"}, {"name": "model", "allValue": ".*"}]},
     "panels": [
         {"title": "Rate", "targets": [{"expr": 'rate(a{m=~"$model"}[$__rate_interval])'}]},
         {"title": "Row", "panels": [{"title": "Drift", "targets": [{"expr": "drift"}]}]},

@@ -22,7 +22,8 @@ def expressions() -> Iterator[str]:
         for target in panel.get("targets", []):
             yield target["expr"]
     for each in DASHBOARD["templating"]["list"]:
-        yield each["query"]["query"]
+        if each["type"] == "query":
+            yield each["query"]["query"]
 
 
 def rules() -> list[dict[str, Any]]:
@@ -96,16 +97,22 @@ def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-def test_the_data_source_is_the_provisioned_one() -> None:
-    """Every panel, target and variable asks it, and it knows the scrape interval."""
+def test_every_query_asks_the_chosen_data_source() -> None:
+    """A variable: an imported dashboard finds a Prometheus with any uid. Other variables come after
+    it, because their values are asked there."""
+    first, *others = DASHBOARD["templating"]["list"]
+    assert (first["type"], first["query"]) == ("datasource", "prometheus")
+    targets = [target for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    asking = [each for each in DASHBOARD["panels"] if each["type"] != "row"] + targets + others
+    used = [(each["datasource"]["type"], each["datasource"]["uid"]) for each in asking]
+    assert set(used) == {("prometheus", f"${{{first['name']}}}")}
+    assert json.dumps(DASHBOARD).count('"datasource": {') == len(used)
+
+
+def test_the_provisioned_data_source_is_the_default_and_knows_the_scrape_interval() -> None:
+    """Grafana chooses it for the variable at first."""
     file = (GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text("utf-8")
     (source,) = yaml.safe_load(file)["datasources"]
-    used = set(
-        re.findall(
-            r'"datasource": \{\s+"type": "(\w+)",\s+"uid": "([\w-]+)"',
-            json.dumps(DASHBOARD, indent=2),
-        )
-    )
-    assert used == {(source["type"], source["uid"])}
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)
     scrape = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text("utf-8"))
     assert source["jsonData"]["timeInterval"] == scrape["global"]["scrape_interval"]
