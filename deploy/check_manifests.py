@@ -33,6 +33,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "everything": {
         "image": {"digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "registry"}],
+        "host": "::",
         "settings": {"PADDLEPOOL_METRICS_NEEDS_KEY": "true", "PADDLEPOOL_TRACING": "true"},
         "service": {"grpcPort": 8001},
         "resources": {"requests": {"cpu": 1.5}, "limits": {"memory": "6291456Ki"}},
@@ -47,6 +48,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "from": "source",
             "source": {"address": "s3://models/repository", "pollSeconds": 60},
         },
+        "state": {"existingClaim": "choices"},
         "ingress": {
             "enabled": True,
             "className": "nginx",
@@ -111,6 +113,13 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
     "a number in the environment": {"settings": {"PADDLEPOOL_CODEC_PROCESSES": 4}},
     "a key in clear": {"settings": {"PADDLEPOOL_API_KEYS": "secret"}},
     "a key of another kind in clear": {"settings": {"PADDLEPOOL_START_GROUP_KEYS": "secret"}},
+    "a host that is a name": {"host": "localhost"},
+    "a host that no probe reaches": {"host": "127.0.0.1"},
+    "the same with IPv6": {"host": "::1"},
+    "two files for the choices": {
+        "state": {"existingClaim": "choices"},
+        "settings": {"PADDLEPOOL_STATE_FILE": "off"},
+    },
     "one port for HTTP and gRPC": {"service": {"port": 8001, "grpcPort": 8001}},
     "probes that need a key": {"settings": {"PADDLEPOOL_HEALTH_NEEDS_KEY": "true"}},
     "a variable without a name": {"extraEnv": [{"value": "1"}]},

@@ -162,6 +162,9 @@ def test_variables_in_manifests_are_settings(file: Path) -> None:
 
 
 VALUES: dict[str, Any] = {
+    "defaults": {},
+    "IPv6": {"host": "::"},
+    "state": {"state": {"existingClaim": "choices"}},
     "drain": {"drain": {"delaySeconds": 100, "timeoutSeconds": 200}},
     "": {"monitoring": {"prometheusRule": {"enabled": True, "runbooks": ""}}},
     "https://runbooks.example": {
@@ -194,6 +197,27 @@ def test_the_chart_waits_for_the_drain(rendered: dict[str, dict[str, Any]]) -> N
     """The grace period follows the delay and the timeout that an operator sets."""
     pod = rendered["drain"]["Deployment"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= 100 + 200 + 5
+
+
+def test_the_pods_listen_on_the_charts_host(rendered: dict[str, dict[str, Any]]) -> None:
+    """For every family of addresses: probes and Service name none, so they use the pod's own."""
+    pod = rendered["IPv6"]["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "PADDLEPOOL_HOST", "value": "::"} in pod["env"]
+    assert not {"ipFamilies", "ipFamilyPolicy"} & set(rendered["IPv6"]["Service"]["spec"])
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        assert "host" not in pod[probe]["httpGet"]
+
+
+def test_a_claim_keeps_the_choices(rendered: dict[str, dict[str, Any]]) -> None:
+    """The file lies on the claim, in a directory that the pod may write to."""
+    pod = rendered["state"]["Deployment"]["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "state")
+    assert volume == {"name": "state", "persistentVolumeClaim": {"claimName": "choices"}}
+    assert {"name": "state", "mountPath": "/state"} in server["volumeMounts"]
+    assert {"name": "PADDLEPOOL_STATE_FILE", "value": "/state/choices.json"} in server["env"]
+    without = rendered["defaults"]["Deployment"]["spec"]["template"]["spec"]
+    assert "state" not in {each["name"] for each in without["volumes"]}
 
 
 @pytest.mark.parametrize("runbooks", ["", "https://runbooks.example"])

@@ -16,10 +16,20 @@ import httpx
 import pytest
 
 from app.contracts.errors import ConfigError
-from app.service.server.system import INTERVAL_SECONDS, passed_listener, watch_loop
+from app.service.server.system import INTERVAL_SECONDS, bind, passed_listener, watch_loop
 from tests.e2e.process import GATED, PATIENCE, Server, asking, running, wait_until
 
 READY = b"READY=1\nWATCHDOG=1"
+
+
+def test_the_unspecified_ipv6_address_accepts_ipv4_too() -> None:
+    """docs/orchestration.md promises it for clusters with both."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("SKIPPED: this machine has no IPv6")
+    with bind("::", 0) as listener:
+        listener.listen()
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.getsockname()[1]), PATIENCE).close()
 
 
 @contextlib.contextmanager
