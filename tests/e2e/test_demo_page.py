@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -783,6 +784,7 @@ def test_a_model_of_ones_own_has_a_card_with_a_form(
             ["output", "scores", "FP32", "any × 2"],
             ["output", "mean", "FP32", "any × 4"],
         ]
+        expect(card.locator(".pad")).to_have_count(0)
         assert complaints == []
         card.locator("button.main").click()
         expect(card.locator(".outputs")).to_contain_text("scores FP32 1 × 2")
@@ -801,6 +803,62 @@ def test_a_model_of_ones_own_has_a_card_with_a_form(
             card.locator("textarea").fill(values)
             card.locator("button.main").click()
             expect(card.locator(".refusal")).to_contain_text(said)
+
+
+ONE = [(0.6, 0.0), (0.4, 1.0)]
+ZERO = [(0.5 + 0.35 * math.sin(a / 4), 0.5 - 0.5 * math.cos(a / 4)) for a in range(26)]
+
+
+@pytest.mark.parametrize("touch", [False, True], ids=["a mouse", "a phone"])
+def test_a_digit_that_is_drawn_is_read(
+    browser: Browser, full_server: Server, complaints: list[str], touch: bool
+) -> None:
+    """Large, or small in a corner: it is sent as MNIST has digits. The button that wipes it away
+    works by a key, and a stroke that follows is a new digit."""
+    phone: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
+    with visited(browser, full_server, complaints, **(phone if touch else {})) as page:
+        pad, bars = page.locator(".digits .pad"), page.locator(".digits .scores li")
+        pad.scroll_into_view_if_needed()
+        expect(page.locator(".digits button")).to_have_text("Clear")
+        for digit, points in (("1", ONE), ("0", ZERO)):
+            for size, corner in ((0.8, 0.1), (0.25, 0.7)):
+                sent = drawn(page, [(corner + size * x, corner + size * y) for x, y in points])
+                expect(bars).to_have_count(10)
+                expect(page.locator(".digits .best")).to_contain_text(digit)
+                ink = (np.array(sent["data"]).reshape(28, 28) + 1) / 2
+                rows, columns = np.nonzero(ink > 0.02)
+                assert 18 <= max(np.ptp(rows), np.ptp(columns)) + 1 <= 22
+                for axis in (0, 1):
+                    mass = ink.sum(axis=axis)
+                    assert mass @ (np.arange(28) + 0.5) / mass.sum() == pytest.approx(14, abs=0.2)
+                page.focus(".digits button")
+                page.keyboard.press("Enter")
+                expect(bars).to_have_count(0)
+                pad.scroll_into_view_if_needed()
+        page.click("#language")
+        expect(page.locator(".digits button")).to_have_text("清除")
+        expect(pad).to_have_attribute("aria-label", "手写数字区域")
+    assert complaints == []
+
+
+def drawn(page: Page, points: list[tuple[float, float]]) -> Any:
+    """Draw one stroke on the pad, in shares of its sides; the tensor that the page sends then."""
+    box = page.locator(".digits .pad").bounding_box()
+    assert box is not None
+    (first, *others) = [
+        (box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points
+    ]
+    with page.expect_response(
+        lambda reply: reply.url.endswith("/mnist/versions/1/infer")
+    ) as caught:
+        page.mouse.move(*first)
+        page.mouse.down()
+        for point in others:
+            page.mouse.move(*point)
+        page.mouse.up()
+    sent: Any = caught.value.request.post_data_json
+    (tensor,) = sent["inputs"]
+    return tensor
 
 
 def test_a_key_is_asked_for_where_the_server_wants_one(

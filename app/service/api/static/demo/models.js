@@ -7,6 +7,7 @@ import { onLanguage, t } from "/console/i18n.js";
 import { hideRefusal, showRefusal } from "/console/refusal.js";
 import { modelsOf, onServer, server } from "/console/server.js";
 import { codeBox } from "./codebox.js";
+import { digitPad, readsDigits } from "./digits.js";
 import { showTiming } from "./timing.js";
 
 const SECTIONS = { segment: "pictures", sentiment: "texts" };
@@ -49,7 +50,11 @@ function inputFields(input) {
   fill();
   const label = (words, control) => element("label", {}, element("span", {}, element("b", { className: "mono" }, input.name), " ", element("span", { "data-t": words }, t(words))), control);
   const read = () => ({ name: input.name, shape: numbers(), datatype: input.datatype, data: JSON.parse(values.value) });
-  return { elements: [label("tensor.shape", shape), label("tensor.values", values)], read };
+  const write = (sides, data) => {
+    shape.value = sides.join(", ");
+    values.value = JSON.stringify(data);
+  };
+  return { elements: [label("tensor.shape", shape), label("tensor.values", values)], read, write };
 }
 
 function outputOf({ name, datatype, shape, data }) {
@@ -69,7 +74,25 @@ function form(model, metadata) {
   const path = `${addressOf(model)}/infer`;
   const request = () => ({ path, query: [], json: { inputs: fields.map(({ read }) => read()) } });
 
-  const made = element("form", { className: "tensor-form" }, ...fields.flatMap(({ elements }) => elements), send, refusal, outputs, timing, code);
+  let abort = new AbortController();
+  const clear = () => {
+    outputs.replaceChildren();
+    timing.replaceChildren();
+    pad?.show([]);
+  };
+  const drawn = (values) => {
+    fields[0].write([1, values.length], values);
+    made.requestSubmit();
+  };
+  const cleared = () => {
+    abort.abort();
+    send.disabled = false;
+    hideRefusal(refusal);
+    clear();
+  };
+  const pad = readsDigits(model, metadata) ? digitPad({ drawn, cleared }) : null;
+
+  const made = element("form", { className: "tensor-form" }, pad?.box, ...fields.flatMap(({ elements }) => elements), send, refusal, outputs, timing, code);
   made.addEventListener("input", () => {
     try {
       showCode(request());
@@ -81,19 +104,25 @@ function form(model, metadata) {
     event.preventDefault();
     hideRefusal(refusal);
     send.disabled = true;
+    abort.abort();
+    abort = new AbortController();
+    const mine = abort;
     try {
       const { json } = request();
-      const response = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(json) });
-      outputs.replaceChildren(...(await response.json()).outputs.map(outputOf));
+      const response = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(json), signal: mine.signal });
+      const read = await response.json();
+      if (mine.signal.aborted) return;
+      outputs.replaceChildren(...read.outputs.map(outputOf));
+      pad?.show(read.outputs[0].data);
       showTiming(timing, response);
       showCode(request());
     } catch (error) {
-      outputs.replaceChildren();
-      timing.replaceChildren();
+      if (mine.signal.aborted) return;
+      clear();
       const told = error instanceof SyntaxError ? new Refusal({ code: "invalid_json", detail: error.message }) : error;
       showRefusal(refusal, told, { again: () => made.requestSubmit() });
     } finally {
-      send.disabled = false;
+      if (!mine.signal.aborted) send.disabled = false;
     }
   });
   showCode(request());
