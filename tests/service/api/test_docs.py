@@ -69,6 +69,16 @@ def test_what_the_page_shows_of_an_operation_has_a_translation(schema: dict[str,
     assert set(chinese["api"]) == texts
 
 
+def test_every_error_has_a_chinese_sentence_on_the_pages() -> None:
+    """It tells a person what to do: it ends as a sentence and names no header or parameter."""
+    text = (STATIC / "console" / "chinese.js").read_text("utf-8")
+    advice = dict(re.findall(r'^  (\w+): "(.+)",$', text, re.MULTILINE))
+    assert set(advice) == {row.code for row in error_codes()}
+    assert [code for code, sentence in advice.items() if not sentence.endswith("。")] == []
+    technical = re.compile("`|[a-z]+_[a-z]+|[A-Z]+_[A-Z]+")
+    assert [code for code, sentence in advice.items() if technical.search(sentence)] == []
+
+
 OTHER_FORMS = {
     "/v2": "ProtocolError",
     "/api/remove": "RembgError",

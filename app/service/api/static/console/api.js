@@ -28,11 +28,15 @@ export class Refusal extends Error {
   }
 }
 
+// Errors of the protocol have no code; where a status says little, its number is shown.
+const CODES = { 400: "invalid_request", 401: "unauthorized", 404: "model_not_found", 429: "quota_exceeded", 504: "deadline_exceeded" };
+
 export async function problemOf(response) {
-  const read = await response.json().catch(() => ({}));
-  const fallback = { code: `http_${response.status}`, title: `HTTP ${response.status}` };
+  const { status } = response;
+  const read = await response.json().catch(() => ({ detail: t("detail.proxy"), language: language() }));
+  const fallback = { code: (read.error && CODES[status]) || `http_${status}`, title: `HTTP ${status}` };
   const waits = Number(response.headers.get("Retry-After")) || undefined;
-  return { ...fallback, retry_after: waits, ...(read.error ? { detail: read.error } : read), status: response.status };
+  return { ...fallback, retry_after: waits, ...(read.error ? { detail: read.error } : read), status };
 }
 
 // As fetch(), but a reply that is no success is thrown as a Refusal. An AbortError stays one.

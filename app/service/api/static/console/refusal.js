@@ -1,8 +1,9 @@
 // A refusal shown where it happened: what kind it is, the server's own words, its limit.
 
 import { Refusal } from "./api.js";
+import { ADVICE } from "./chinese.js";
 import { element } from "./dom.js";
-import { knows, numberText, onLanguage, t } from "./i18n.js";
+import { knows, language, numberText, onLanguage, t } from "./i18n.js";
 
 const shown = new Map(); // box -> what it shows, so that it can be said in the other language
 
@@ -13,6 +14,15 @@ function figure(value) {
 export function titleOf(problem) {
   const name = `error.${problem.code}`;
   return knows(name) ? t(name) : (problem.title ?? problem.code);
+}
+
+// Paragraphs: what the server or this page says; on a Chinese page, a Chinese sentence before English.
+export function sentencesOf({ code, detail, language: said = "en" }) {
+  const advice = language() === "zh" && said === "en" ? ADVICE[code] : undefined;
+  return [
+    ...(advice ? [element("p", {}, advice)] : []),
+    ...(detail ? [element("p", { lang: said, className: advice ? "small" : "" }, detail)] : []),
+  ];
 }
 
 // Not again what the sentence before says in full.
@@ -31,7 +41,7 @@ function render(box, { problem, more, of, again }) {
   box.replaceChildren(
     element("strong", {}, titleOf(problem)),
     ...(of ? [element("span", { className: "small" }, of)] : []),
-    element("p", { lang: problem.language ?? "en" }, problem.detail ?? ""),
+    ...sentencesOf(problem),
     ...(more ? [element("p", {}, more)] : []),
     ...(rows.length ? [element("dl", {}, ...rows)] : []),
     ...(problem.type ? [element("a", { href: problem.type, target: "_blank" }, t("refusal.about"))] : []),

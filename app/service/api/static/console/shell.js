@@ -3,7 +3,7 @@
 import { hasKey, keyEvents, setKey } from "./api.js";
 import { $, element } from "./dom.js";
 import { applyLanguage, onLanguage, t } from "./i18n.js";
-import { titleOf } from "./refusal.js";
+import { sentencesOf, titleOf } from "./refusal.js";
 import { modelsOf, onServer, refresh, server } from "./server.js";
 import { startSwitch } from "./switch.js";
 
@@ -73,7 +73,7 @@ function showServer() {
     if (!refusal) return;
     dot.className = "dot bad";
     $("server-state").textContent = titleOf(refusal.problem);
-    $("server-models").replaceChildren(element("p", { lang: "en" }, refusal.message));
+    $("server-models").replaceChildren(...sentencesOf(refusal.problem));
     return;
   }
   const models = modelsOf(info);

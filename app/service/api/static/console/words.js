@@ -27,6 +27,7 @@ export const WORDS = {
   "refusal.about": ["About this error", "关于此错误"],
   again: ["Try again", "再试一次"],
   "detail.unreachable": ["It has stopped, is being restarted, or the network is down. Nothing on this page is lost.", "服务器已停止、正在重启，或网络中断。本页内容不会丢失。"],
+  "detail.proxy": ["This reply is not the server's own: a proxy in front of it refused the request or could not reach it.", "这不是服务器自己的应答：它前面的代理拒绝了请求，或无法连接服务器。"],
   "error.unreachable": ["The server does not answer", "服务器没有应答"],
   // By the code of the server's own table; a test holds the two together.
   "error.cross_site": ["Sent by a page of another site", "由其他网站的页面发出"],
