@@ -107,7 +107,7 @@ $(RAY_INSTALLED): requirements.ray.lock $(INSTALLED)
 comparison: $(INSTALLED)  ## measure predictor configurations, write docs/comparison.md (45 minutes)
 	$(BIN)/python loadtest/claims.py --docs docs
 
-screenshots: weights  ## write pictures of the demo page to docs/images
+screenshots: weights  ## write pictures of the demo page and /compare to docs/images (minutes)
 	$(BIN)/python loadtest/screenshots.py
 
 # Installed from clients/python, without a hash.

@@ -1,18 +1,21 @@
-"""Take the documents' pictures of the demo page.
+"""Take the documents' pictures of the demo page and of /compare.
 
     python loadtest/screenshots.py
 
-Needs chromium on the path, and starts its own server.
+Needs chromium on the path, and starts its own servers. The one for /compare measures the instance
+groups of `emotion` first, which takes a minute or more.
 """
 
 import io
 import shutil
 import sys
+import time
 from typing import Any
 
-from harness import ROOT, running_server
+import httpx
+from harness import HOST, ROOT, running_server
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 MOST_BYTES = 200_000
 """Maximum size of a picture in the repository."""
@@ -30,41 +33,73 @@ VIEWS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (BLUE, "#sentences .chip:last-child"),
     ),
 }
-"""Browser options and pressed elements, by the picture's name."""
+"""Pictures of the demo page: browser options and pressed elements, by the picture's name."""
+COMPARED = "emotion"
+MEASURING_SECONDS = 600.0
 
 
 def main() -> None:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         sys.exit("screenshots need chromium on the path; there is none")
-    with running_server() as server, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
         )
-        for name, (options, pressed) in VIEWS.items():
-            page = browser.new_context(**options, reduced_motion="reduce").new_page()
-            page.set_default_timeout(1000 * SECONDS)
-            page.goto(f"http://127.0.0.1:{server.port}/")
-            for selector in pressed:
-                page.wait_for_selector("#segment-result:not([hidden])")
-                page.click(selector)
-            page.wait_for_selector("#viewer[aria-busy=false] #canvas.over")
-            page.wait_for_selector("#sentiment-result:not([hidden])")
-            page.mouse.move(0, 0)
-            page.wait_for_timeout(SETTLE_MILLISECONDS)
-            file = ROOT / "docs" / "images" / f"{name}.png"
-            file.write_bytes(small(page.screenshot()))
-            print(f"{file}: {file.stat().st_size} bytes")
+        with running_server() as server:
+            for name, (options, pressed) in VIEWS.items():
+                page = opened(browser, f"http://{HOST}:{server.port}/", options)
+                for selector in pressed:
+                    page.wait_for_selector("#segment-result:not([hidden])")
+                    page.click(selector)
+                page.wait_for_selector("#viewer[aria-busy=false] #canvas.over")
+                page.wait_for_selector("#sentiment-result:not([hidden])")
+                save(page, name)
+        with running_server(environment={"PADDLEPOOL_PROVE_GROUPS": "started"}) as server:
+            address = f"http://{HOST}:{server.port}"
+            wait_for_choice(address)
+            page = opened(browser, f"{address}/compare?model={COMPARED}", DESKTOP)
+            page.wait_for_selector("#cards .answer li")
+            save(page, "compare")
         browser.close()
 
 
+def opened(browser: Browser, url: str, options: dict[str, Any]) -> Page:
+    page = browser.new_context(**options, reduced_motion="reduce").new_page()
+    page.set_default_timeout(1000 * SECONDS)
+    page.goto(url)
+    return page
+
+
+def wait_for_choice(address: str) -> None:
+    """Wait until the default group of COMPARED is measured. Raises TimeoutError."""
+    give_up = time.monotonic() + MEASURING_SECONDS
+    while time.monotonic() < give_up:
+        models = httpx.get(f"{address}/info", timeout=SECONDS).json()["models"]
+        if any(each["name"] == COMPARED and each["choice"]["by"] == "measured" for each in models):
+            return
+        time.sleep(1)
+    raise TimeoutError(f"{COMPARED} was not measured within {MEASURING_SECONDS:g} s")
+
+
+def save(page: Page, name: str) -> None:
+    page.mouse.move(0, 0)
+    page.evaluate("scrollTo(0, 0)")  # a press may have scrolled the page
+    page.wait_for_timeout(SETTLE_MILLISECONDS)
+    file = ROOT / "docs" / "images" / f"{name}.png"
+    file.write_bytes(small(page.screenshot()))
+    print(f"{file}: {file.stat().st_size} bytes")
+
+
 def small(png: bytes) -> bytes:
-    """Reduce it to 256 colours. Raises ValueError if it is still too large."""
-    file = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(file, "PNG", optimize=True)
-    if file.tell() > MOST_BYTES:
-        raise ValueError(f"a picture of {file.tell()} bytes; the limit is {MOST_BYTES}")
-    return file.getvalue()
+    """Reduce it to 256 colours if it is too large. Raises ValueError if it still is then."""
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    for form in (picture, picture.quantize(256)):
+        file = io.BytesIO()
+        form.save(file, "PNG", optimize=True)
+        if file.tell() <= MOST_BYTES:
+            return file.getvalue()
+    raise ValueError(f"a picture of {file.tell()} bytes; the limit is {MOST_BYTES}")
 
 
 if __name__ == "__main__":

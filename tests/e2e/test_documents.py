@@ -50,6 +50,7 @@ NOT_RUN = {
     "source .venv/bin/activate": "the tests have an environment",
     "paddlepool serve --model-repository": "serves until it is stopped; the tests do it themselves",
     "docker compose": "needs Docker",
+    "docker build": "needs Docker",
     "PADDLEPOOL_PUBLISHED_PORT= docker compose": "needs Docker",
     "helm install": "needs a cluster",
     "cp deploy/systemd": "needs systemd; tests/service/server/test_system.py plays its part",
