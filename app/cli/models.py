@@ -11,6 +11,7 @@ from pathlib import Path
 
 from app.cli import shared
 from app.contracts.errors import ConfigError, ManifestError, PaddlepoolError
+from app.contracts.sentences import printable
 from app.contracts.tensors import TensorSpec
 from app.engine.backends.process import ProcessBackend
 from app.engine.pool.context import EngineContext
@@ -263,7 +264,7 @@ def _size(size: int) -> str:
 def _seal(args: argparse.Namespace) -> int:
     from app.making.export.seal import seal  # imports onnx
 
-    inputs, trial, groups, config = seal(
+    sealed = seal(
         args.directory.resolve(),
         open_predictor=ProcessBackend(),
         given=args.inputs,
@@ -271,7 +272,8 @@ def _seal(args: argparse.Namespace) -> int:
         source=args.source,
         licence=args.licence,
     )
-    _print_tensors(inputs, trial.specs)
+    trial = sealed.trial
+    _print_tensors(sealed.inputs, trial.specs)
     print()
     cases = trial.selftest.cases
     facts = [
@@ -287,8 +289,10 @@ def _seal(args: argparse.Namespace) -> int:
             }[trial.independent],
         ),
     ]
-    facts += [(each.name, each.refusal or "right on every input") for each in groups]
-    facts.append(("config.toml", "written" if config else "unchanged"))
+    facts += [(each.name, each.refusal or "right on every input") for each in sealed.groups]
+    facts.append(("config.toml", "written" if sealed.config else "unchanged"))
+    if sealed.unused:
+        facts.append(("ignored", ", ".join(map(printable, sealed.unused))))
     unproven = [name for name, array in trial.selftest.outputs.items() if not array.size]
     if unproven:
         fact = f"checks only dtype and shape of {', '.join(unproven)}: empty for random input"

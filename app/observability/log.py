@@ -12,6 +12,8 @@ import threading
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from app.contracts.sentences import printable
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -163,7 +165,7 @@ class TerminalLines(logging.Formatter):
         time = self._in("dim", datetime.fromtimestamp(record.created).strftime("%H:%M:%S"))
         line = f"{time}  {self._event(record, extras(record))}"
         if record.exc_info:
-            line += "\n" + _plain(self.formatException(record.exc_info), kept="\n")
+            line += "\n" + printable(self.formatException(record.exc_info), kept="\n")
         return line
 
     def _event(self, record: logging.LogRecord, extra: dict[str, object]) -> str:
@@ -172,12 +174,12 @@ class TerminalLines(logging.Formatter):
             return self._request(extra)
         if event == "listening":
             self._url = str(extra["url"]).replace("//0.0.0.0:", "//127.0.0.1:")
-            return f"listening on {_plain(str(extra['url']))}; the models are being loaded"
+            return f"listening on {printable(str(extra['url']))}; the models are being loaded"
         if event == "loaded" and not extra["ready"]:
             return self._in("bad", f"not every model could be loaded; {self._url}/info says why")
         if event == "loaded":
             return f"ready after {extra['seconds']} s.  {self._in('bold', f'Open {self._url}')}"
-        words = _plain("  ".join((event, *(f"{name}={value}" for name, value in extra.items()))))
+        words = printable("  ".join((event, *(f"{name}={value}" for name, value in extra.items()))))
         if record.levelno >= logging.ERROR:
             return self._in("bad", f"error: {words}")
         if record.levelno >= logging.WARNING:
@@ -189,16 +191,8 @@ class TerminalLines(logging.Formatter):
         kind = "good" if status < 400 else "warning" if status < 500 else "bad"
         who = " ".join(str(extra.get(name, "")) for name in ("x_model", "x_predictor"))
         words = f"{extra['method']} {extra['route']}  {extra['milliseconds']} ms  {who}"
-        named = self._in("dim", _plain(str(extra["request_id"])))
-        return f"{self._in(kind, str(status))}  {_plain(words).rstrip()}  {named}"
+        named = self._in("dim", printable(str(extra["request_id"])))
+        return f"{self._in(kind, str(status))}  {printable(words).rstrip()}  {named}"
 
     def _in(self, kind: str, text: str) -> str:
         return f"\x1b[{COLOURS[kind]}m{text}\x1b[0m" if self._colour else text
-
-
-def _plain(text: str, kept: str = "") -> str:
-    """Escape unprintable characters, such as a terminal's control codes, as Python does."""
-    return "".join(
-        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode()
-        for each in text
-    )

@@ -16,7 +16,7 @@ from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
 from app.models.repository.files import staging_name, write_synced
 from app.models.repository.layout import VERSION, version_numbers
-from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX
+from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, is_unused
 
 LAST_VERSION = 999_999_999
 TEMPLATES = Path(__file__).parent / "templates"
@@ -114,13 +114,16 @@ def write_manifest(
     origin: Origin,
     weights_sha256: str,
 ) -> None:
-    """Write a manifest that lists every file in `directory`; call it when all files are written.
+    """Write a manifest that lists every file in `directory` that something may open.
 
-    Equal versions give equal bytes, because a manifest has no times and no paths.
+    Call it when all files are written. Equal versions give equal bytes, because a manifest has no
+    times and no paths.
     """
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if not is_unused(entry))
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in sorted(directory.iterdir())
+        name: {"bytes": (directory / name).stat().st_size, "sha256": sha256_of(directory / name)}
+        for name in names
     }
     manifest = {
         "format": 2 if program.endswith(ONNX_SUFFIX) else 1,

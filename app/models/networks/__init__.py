@@ -12,7 +12,6 @@ from paddle.static import InputSpec
 from app.contracts.errors import BackendError, ExportError
 from app.models.networks.bert import BertClassifier, BertConfig, StaticBertClassifier
 from app.models.networks.u2net import U2NET, U2NETP, U2NetMask
-from app.models.repository.manifest import PICKLED
 
 NAMES = ("bert", "mnist", "u2net", "u2netp")
 PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
@@ -55,13 +54,13 @@ class LinearDigits(nn.Layer):
 
 
 def load_program(path: Path) -> Any:
-    """Load a saved program as a layer, by its path without a suffix.
+    """Load a saved program of Paddle 3 as a layer, by its path without a suffix.
 
-    Raises BackendError if there is a file *.info next to the program. Paddle 2 wrote such pickles;
-    `paddle.jit.load` would unpickle one and run any code in it.
+    Raises BackendError in the mode for programs of Paddle 2, in which `paddle.jit.load` would
+    unpickle a file *.info next to the program and run any code in it.
     """
-    if found := sorted(each.name for each in path.parent.glob(f"*{PICKLED}")):
-        raise BackendError(f"{found[0]} is a pickle, which Paddle would load: remove it")
+    if not paddle.framework.use_pir_api():
+        raise BackendError("FLAGS_enable_pir_api=0 loads programs of Paddle 2, which are pickled")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return paddle.jit.load(str(path))

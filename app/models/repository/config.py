@@ -20,7 +20,7 @@ from app.models.repository.files import open_plain_file
 
 Table = TypeVar("Table", bound=BaseModel)
 MAX_CONFIG_BYTES = 1 << 20
-MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 AUTO = "auto"
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
 CORES = "cores"

@@ -22,6 +22,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 ONNX_SUFFIX = ".onnx"
 PICKLED = ".info"
 """Suffix of a pickle that Paddle 2 wrote next to a program."""
+DOCUMENT = re.compile(r"(README|LICEN[CS]E|NOTICE|COPYING)(\.[a-z]+)?|.+\.md", re.IGNORECASE)
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -185,17 +186,30 @@ def _contradictions(manifest: Manifest) -> list[str]:
     return faults
 
 
+def is_unused(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a version directory is one that nothing opens, so it needs no digest.
+
+    These are subdirectories, documents, pickles, and names that no manifest can list, such as
+    hidden ones.
+    """
+    name = entry.name
+    unlistable = not FILE_NAME.fullmatch(name) or name.endswith(PICKLED)
+    return unlistable or bool(DOCUMENT.fullmatch(name)) or entry.is_dir(follow_symlinks=False)
+
+
 def verify_files(
     directory: Path, manifest: Manifest, *, label: str = "", gently: bool = False
 ) -> None:
     """Compare every file of a version with its manifest; raises ManifestError at the first fault.
 
     A file that is missing, not listed, a link, or different in a single byte makes the version
-    unusable: the framework itself would load it and return garbage. With `gently`, this takes four
-    times as long and uses a quarter of a core.
+    unusable: the framework itself would load it and return garbage. Entries that nothing opens
+    (is_unused()) are ignored. With `gently`, this takes four times as long and uses a quarter of a
+    core.
     """
     label = label or f"{directory.parent.name}/{directory.name}"
-    present = {entry.name for entry in os.scandir(directory)} - {MANIFEST}
+    with os.scandir(directory) as entries:
+        present = {entry.name for entry in entries if not is_unused(entry)} - {MANIFEST}
     if unlisted := sorted(present - set(manifest.files)):
         raise ManifestError(f"{label}: not listed in {MANIFEST}: {', '.join(unlisted)}")
     for name, expected in manifest.files.items():

@@ -177,12 +177,13 @@ def test_no_file_beside_a_program_is_unpickled(
     marker = tmp_path / "opened"
     (tmp_path / "inference.pdiparams.info").write_bytes(pickle.dumps(Opened(marker)))
     files = replace(mnist, directory=tmp_path)
-    with pytest.raises(BackendError, match="is a pickle"), opened(files, backend):
-        pass
-    assert not marker.exists()
-    (tmp_path / "inference.pdiparams.info").unlink()
     with pytest.raises(BackendError), opened(files, backend):
         pass
+    assert not marker.exists()
+    old = ProcessBackend(environments={backend: {"FLAGS_enable_pir_api": "0"}})
+    with pytest.raises(BackendError, match="which are pickled"):
+        old(files.spec(InstanceGroup(name="old", backend=backend)))
+    assert not marker.exists()
 
 
 @pytest.mark.slow

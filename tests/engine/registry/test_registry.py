@@ -354,6 +354,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         v, lambda m: m["inputs"][0].update(shape=[-2, 0])
     ),
     "an unlisted file": lambda v: (v / "more.bin").write_bytes(b"x"),
+    "an unlisted link": lambda v: (v / "tokenizer.json").symlink_to(v / "inference.json"),
+    "an unlisted pipe": lambda v: os.mkfifo(v / "pipe"),
 }
 
 
@@ -369,6 +371,18 @@ def test_a_damaged_version_is_never_served(bench: Bench, damage: Callable[[Path]
     assert state == "UNAVAILABLE"
     assert reason.startswith("double/2")
     assert [spec.directory.name for spec in bench.factory.specs] == ["1"]
+
+
+def test_what_nothing_opens_needs_no_entry(bench: Bench) -> None:
+    """Hidden entries, subdirectories and documents of a folder as it was downloaded."""
+    version = write_version(bench.root / "double" / "1")
+    (version / ".cache" / "more").mkdir(parents=True)
+    (version / ".link").symlink_to("/etc/passwd")
+    for name in ("README", "notes.md", "model.pdiparams.info", "two words.onnx"):
+        (version / name).write_bytes(b"x")
+    registry = bench.open()
+    registry.load("double")
+    assert answer(registry).version == 1
 
 
 @pytest.mark.parametrize("name", ["007", "abc", "0", "-3", "2.0", "２", ".staging-x", "3\n"])

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from app.cli import main
+from app.contracts.ports import Predictor, PredictorSpec
 from app.contracts.tensors import TensorSpec
 from app.engine.backends.process import ProcessBackend
+from app.making.export.seal import seal
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import read_manifest
@@ -205,6 +207,41 @@ def refusal(version: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
+def test_a_folder_as_downloaded_is_sealed(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nothing opens is named and ignored, then and by the server; the rest is verified."""
+    version = shutil.copytree(foreign / "doubled", tmp_path / "PP-Doubled_v1.0") / "1"
+    (version / ".cache" / "download").mkdir(parents=True)
+    for name in (".gitattributes", "README.md", "LICENSE", "model.pdiparams.info", "a b.txt"):
+        (version / name).write_bytes(b"?")
+    (version / "inference.yml").write_text("Global: {}", "utf-8")
+    assert main(["models", "seal", str(version)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "ignored: .cache/, .gitattributes, LICENSE, README.md, a b.txt, model.pdiparams.info"
+    ) in said
+    files = ModelRepository(tmp_path).read("PP-Doubled_v1.0", 1)
+    assert set(files.manifest.files) == {"inference.yml", "model.json", "selftest.npz"}
+    spec = files.spec(InstanceGroup(name="jit", backend="paddle_jit"))
+    with closing(ProcessBackend()(spec)) as predictor:
+        files.selftest().check(predictor, timeout=60)
+
+
+def test_an_interrupted_sealing_leaves_nothing(foreign: Path, tmp_path: Path) -> None:
+    version = copy_of(foreign, tmp_path, "doubled")
+    before = set(tmp_path.rglob("*"))
+
+    def opening(spec: PredictorSpec) -> Predictor:
+        (version / "manifest.json").mkdir(exist_ok=True)  # so that it cannot be written
+        return ProcessBackend()(spec)
+
+    with pytest.raises(OSError, match="directory"):
+        seal(version, open_predictor=opening)  # type: ignore[arg-type]
+    (version / "manifest.json").rmdir()
+    assert set(tmp_path.rglob("*")) == before
+
+
 def test_what_cannot_be_sealed_is_named(
     foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,9 +259,9 @@ def test_what_cannot_be_sealed_is_named(
     assert "found 2: model.pdmodel, other.pdmodel" in refusal(version, capsys)
     for suffix in (".pdmodel", ".pdiparams"):
         (version / f"other{suffix}").unlink()
-    (version / "model.pdiparams.info").write_bytes(b"")
-    assert "model.pdiparams.info is a pickle" in refusal(version, capsys)
-    (version / "model.pdiparams.info").unlink()
+    (version / "other.pdiparams").symlink_to(version / "model.pdiparams")
+    assert "other.pdiparams is a link" in refusal(version, capsys)
+    (version / "other.pdiparams").unlink()
     assert main(["models", "seal", str(version), "--licence", "MIT"]) == 0
     assert json.loads((version / "manifest.json").read_text("utf-8"))["weights"]["licence"] == "MIT"
     capsys.readouterr()
