@@ -2,7 +2,8 @@
 
 `app.service.api.errors` maps these classes to HTTP status codes; this module does not depend on
 HTTP. A message states what was received, what was expected and the limit. It never repeats the
-client's input and never contains the text of a library's exception.
+client's input, and contains the text of a library's exception only as
+`app.contracts.sentences.sentence` returns it.
 """
 
 import re
@@ -133,7 +134,7 @@ class DeadlineExceeded(PaddlepoolError, title="Deadline exceeded"): ...
 class WorkerCrashed(PaddlepoolError, title="The worker process died"): ...
 
 
-class ModelOutputInvalid(PaddlepoolError, title="The model's output is not a number"): ...
+class ModelOutputInvalid(PaddlepoolError, title="The model's output is invalid"): ...
 
 
 class OperatorError(PaddlepoolError):
@@ -156,8 +157,11 @@ class DownloadError(OperatorError):
     """The download failed."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BackendError(OperatorError):
-    """The backend refused the model."""
+    """The backend refused the model. `said` is the framework's own text, if it raised the error."""
+
+    said: str = ""
 
 
 class BackendUnavailable(BackendError):

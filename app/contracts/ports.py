@@ -136,8 +136,9 @@ class Predictor(Worker[Tensors, Ran], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
     check_timeout() and poll_reply() raise DeadlineExceeded after the timeout; the predictor is then
-    dead. They raise WorkerCrashed if the process died, or was killed because its outputs do not
-    match the model's specification. They raise RunRefused if the framework rejected the batch.
+    dead. They raise WorkerCrashed if the process died, or was killed because no run of the model
+    gives such outputs. They raise RunRefused if the framework rejected the batch, and
+    ModelOutputInvalid if an output has a shape that the specification excludes.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:

@@ -1,5 +1,22 @@
 """Text of others (frameworks, file names) as one line that is safe to print."""
 
+import re
+
+LONGEST, READ = 500, 5_000
+"""Maximum characters of a sentence, and of the text that it is made from."""
+
+_TRACE = re.compile(r"^.*Error Message Summary:\s*-*", re.DOTALL)
+"""What Paddle writes before its sentence."""
+_ORIGIN = re.compile(
+    r"In user code:|Exception from [^\s:]+:\d+:|\(at [^()\s]+:\d+\)|0x[0-9a-fA-F]+"
+)
+_ROOTS = "bin|boot|data|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|srv|sys|tmp|usr|var"
+_PATH = re.compile(
+    rf"(?<![\w.@+-])/(?:(?:{_ROOTS})(?:/[\w.@+-]*)+|(?:[\w.@+-]+/)*[\w@+-]+\.[A-Za-z][\w.]*(?::\d+)?)"
+)
+"""An absolute path of a usual root, or to a file with a suffix; a node of a graph may be called
+`/model/Add`."""
+
 
 def printable(text: str, kept: str = "") -> str:
     """Escape unprintable characters, such as a terminal's control codes, as Python does."""
@@ -7,3 +24,10 @@ def printable(text: str, kept: str = "") -> str:
         each if each.isprintable() or each in kept else each.encode("unicode_escape").decode()
         for each in text
     )
+
+
+def sentence(text: str, *, longest: int = LONGEST) -> str:
+    """What a framework says of an error, in one line without paths, addresses and C++ traces."""
+    text = _TRACE.sub("", text)[:READ]
+    line = printable(" ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split()))
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"

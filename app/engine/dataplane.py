@@ -189,12 +189,12 @@ class DataPlane:
                     )
             except (TimeoutError, errors.DeadlineExceeded):
                 raise _too_late(served, group, asked.timeout) from None
-            except errors.RunRefused:
+            except errors.RunRefused as refused:
                 # The tensors are at fault: they ran alone, and the model passed its self-test.
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
                 raise errors.InvalidTensor(
-                    "the model cannot be run on these tensors; each fits by itself, but their "
-                    f"shapes do not go together or a value is out of range: {', '.join(shapes)}"
+                    f"the model cannot be run on {', '.join(shapes)}, because these shapes do not "
+                    f"fit or a value is out of range. The framework says: {refused.said}"
                 ) from None
             return asked, self._answered(served, [asked.inputs], results, results[0].outputs, {})
 

@@ -62,6 +62,7 @@ class ProcessPredictor(ChildWorker):
         super().__init__(child)
         self._outputs = {str(number): output.name for number, output in enumerate(spec.outputs)}
         self._batched = spec.batched
+        self._shown = partial(_without, spec.directory)
         self._rows: int | None = None
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
@@ -108,7 +109,8 @@ class ProcessPredictor(ChildWorker):
     def _blamed(self, error: ChildDied | errors.BackendError) -> errors.PaddlepoolError:
         """Return the error that a failed run raises to its caller."""
         if isinstance(error, errors.BackendError):
-            return errors.RunRefused("the framework cannot run the model on these tensors")
+            said = self._shown(error.said or error.message)
+            return errors.RunRefused(f"the framework cannot run the model: {said}", said=said)
         self._failure = error.reason
         if isinstance(error, ChildTimeout):
             return errors.DeadlineExceeded("the predictor gave no result in time and was killed")
@@ -170,6 +172,10 @@ class ProcessBackend:
                 )
                 check = partial(check_outputs, spec.outputs)
                 child = Child(target, opening, limits=limits, check=check)
+        except errors.BackendError as error:
+            if not error.said:
+                raise
+            raise errors.BackendError(_without(spec.directory, error.said)) from error
         except ChildTimeout as error:
             raise errors.BackendError(
                 f"the {spec.backend} process did not load the model"
@@ -187,10 +193,12 @@ class ProcessBackend:
 def check_outputs(
     specs: Sequence[TensorSpec], asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
 ) -> None:
-    """Raise ValueError if a run's outputs do not match the specification or the number of rows.
+    """Compare a run's outputs with the specification and the number of rows.
 
     `asked["rows"]` is that number; None allows any. Requests without it, which run() sends for
-    self-tests and warm-ups, are not checked. Implements `app.engine.process.answers.Check`.
+    self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
+    gives, and ModelOutputInvalid for a shape that the manifest does not expect: it describes what
+    was seen when the version was sealed. Implements `app.engine.process.answers.Check`.
     """
     if "rows" not in asked:
         return
@@ -199,8 +207,19 @@ def check_outputs(
     rows = asked["rows"]
     for number, spec in enumerate(specs):
         array = arrays.get(str(number))
-        if array is None or not spec.admits(array) or rows not in (None, *array.shape[:1]):
-            raise ValueError(f"output {spec.name!r} is {spec.dtype} of shape {list(spec.shape)}")
+        if array is None or array.dtype != spec.dtype:
+            raise ValueError(f"output {spec.name!r} is {spec.dtype}")
+        if not spec.admits_shape(array.shape) or rows not in (None, *array.shape[:1]):
+            expected = [rows or size if axis == 0 else size for axis, size in enumerate(spec.shape)]
+            raise errors.ModelOutputInvalid(
+                f"output {spec.name!r} has shape {list(array.shape)}, its manifest expects "
+                f"{expected} (-1 is free)"
+            )
+
+
+def _without(directory: Path, said: str) -> str:
+    """A framework's text without the path of the model version."""
+    return said.replace(f"{directory}/", "").replace(f"{directory}", "")
 
 
 def _check_program(spec: PredictorSpec) -> None:

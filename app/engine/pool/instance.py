@@ -20,7 +20,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from app.contracts.errors import BackendError, ConfigError, PaddlepoolError, WorkerCrashed
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    ModelOutputInvalid,
+    PaddlepoolError,
+    WorkerCrashed,
+)
 from app.contracts.ports import Clock, Interrupted, Ran, Worker
 from app.contracts.reasons import Restart
 from app.engine.awaiting import in_some_thread
@@ -467,6 +473,8 @@ class Instance(Generic[Request, Answer]):
         if not isinstance(error, PaddlepoolError):
             log.error("%s: a run failed", self.name, exc_info=error)
             error = BackendError("the outputs of the run do not fit its inputs")
+        elif isinstance(error, BackendError | ModelOutputInvalid):
+            log.warning("%s: a run failed: %s", self.name, error.message)
         for job in batch.jobs:
             job.fail(error)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.contracts import errors
+from app.contracts.sentences import sentence
 from app.contracts.tensors import Tensors
 
 MESSAGE_CHARACTERS = 1000
@@ -21,8 +22,10 @@ RAISED_BY_CHILDREN = {
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
 """A function that checks an answer. It gets the values of the call, and the answer's values and
-arrays. It raises ValueError for an answer that the genuine target never gives. The arrays' dtypes
-and shapes are fixed, but their values may change: the child can still write to their memory."""
+arrays. It raises ValueError for an answer that the genuine target never gives, and a
+PaddlepoolError for one that the genuine target may give but its caller cannot use. The arrays'
+dtypes and shapes are fixed, but their values may change: the child can still write to their
+memory."""
 
 
 class Reply(NamedTuple):
@@ -75,11 +78,14 @@ def _error(described: object, *, opening: bool) -> Exception:
     if not isinstance(name, str) or not isinstance(message, str):
         raise ValueError("an error must have a kind and a message")
     kind = RAISED_BY_CHILDREN.get(name, errors.BackendError)
-    return kind(
+    error = kind(
         message[:MESSAGE_CHARACTERS],
         limit=_plain(described.get("limit")),
         received=_plain(described.get("received")),
     )
+    if isinstance(error, errors.BackendError) and isinstance(said := described.get("said"), str):
+        error.said = sentence(said[:MESSAGE_CHARACTERS])
+    return error
 
 
 def _plain(value: object) -> int | float | str | None:

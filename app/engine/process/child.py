@@ -25,6 +25,7 @@ from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
+from app.contracts.errors import PaddlepoolError
 from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
 from app.engine.process.answers import Check, Reply, read_answer
@@ -106,9 +107,9 @@ class Child:
 
     `target(init)` runs in the child and returns `ready` and `handler(meta, arrays, descriptors)`,
     which returns `(meta, arrays)`. A PaddlepoolError of the handler is raised here as the same
-    class; any other exception becomes a BackendError, and no text of it reaches the caller. `held`
-    lists the MEASURES of its confinement that are in force. `check` verifies each later answer; the
-    process is killed if an answer fails the check or is malformed.
+    class; any other exception becomes a BackendError, whose message contains only its class and
+    place. `held` lists the MEASURES of its confinement that are in force. `check` verifies each
+    later answer; the process is killed if an answer is malformed or `check` raises ValueError.
 
     Calls run one after another, in the order they were sent. Up to SLOTS of them may be under way,
     so that the child does not wait for its parent between two calls.
@@ -342,6 +343,9 @@ class Child:
                 return size + sum([view.nbytes for view in views.values()])
         except ValueError as fault:
             raise self._kill_corrupt(str(fault)) from None
+        except PaddlepoolError:
+            self._under_way.popleft()
+            raise
         try:
             raise answer
         finally:

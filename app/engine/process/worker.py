@@ -10,16 +10,15 @@ import resource
 import select
 import signal
 import socket
-import sys
 import termios
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from app.contracts.errors import PaddlepoolError
+from app.contracts.sentences import sentence
 from app.contracts.tensors import Tensors
 from app.engine.process.confinement import Confinement, confine_calls, confine_files
 from app.engine.process.environment import lower_limit
@@ -77,10 +76,8 @@ def main(arguments: Sequence[str]) -> None:
             described = {"limit": error.limit, "received": error.received}
             answer = {"error": {"kind": kind, "message": message, **described}}
         except Exception as failure:
-            _log(failure, opening=handler is None)
             passing = _resource_errno(failure) if handler is None else None
-            unnamed = {"kind": "BackendError", "message": "the backend raised an error"}
-            answer = {"error": {"errno": passing} if passing else unnamed}
+            answer = {"error": {"errno": passing} if passing else _described(failure)}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -119,23 +116,13 @@ def _resource_errno(failure: Exception) -> int | None:
     return failure.errno if isinstance(failure, OSError) and failure.errno in passing else None
 
 
-def _log(error: BaseException, *, opening: bool) -> None:
-    """Write one line of the server's log.
-
-    The error's text may quote a client's input, so it is left out, except while opening.
-    """
-    frames = traceback.extract_tb(error.__traceback__)[-6:]
-    line = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "level": "error",
-        "logger": "paddlepool.child",
-        "event": "opening failed" if opening else "a call failed",
-        "error": type(error).__name__,
-        "where": [f"{frame.name}:{frame.lineno}" for frame in frames],
-    }
-    if opening:
-        line["text"] = str(error)
-    print(json.dumps(line), file=sys.stderr, flush=True)
+def _described(failure: Exception) -> Mapping[str, str]:
+    """Describe an error that is none of ours; only the part `said` may quote a client's input."""
+    frames = traceback.extract_tb(failure.__traceback__)[-6:]
+    where = ", ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
+    name = type(failure).__name__
+    said = sentence(str(failure)) or name
+    return {"kind": "BackendError", "message": f"{name} in {where}", "said": said}
 
 
 def _ignore_signals() -> None:

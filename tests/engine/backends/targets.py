@@ -19,12 +19,14 @@ CRASH, HANG, REFUSE, STOP, SPIN = 13.0, 14.0, 15.0, 16.0, 17.0
 def open_double(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """y = 2 x."""
     options = checked_options(
-        "double", opening["options"], {"refuse": False, "die": False, "errno": 0}
+        "double", opening["options"], {"refuse": False, "raise": False, "die": False, "errno": 0}
     )
     if options["errno"]:
         raise OSError(options["errno"], os.strerror(options["errno"]))
     if options["refuse"]:
         raise BackendError("this model is refused")
+    if options["raise"]:
+        raise RuntimeError(f"{opening['directory']}/no operator foo\n")
     if options["die"]:
         os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -37,7 +39,7 @@ def open_double(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]
         if (x == STOP).any():
             os.kill(os.getpid(), signal.SIGSTOP)
         if (x == REFUSE).any():
-            raise ValueError("a secret of the framework")
+            raise ValueError(f"the framework\nread {opening['directory']}/{opening['program']}")
         if (x == SPIN).any():
             threading.Event().wait(0.02)
         return [2 * x]  # type: ignore[operator]

@@ -12,7 +12,13 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ConfigError, ManifestError, PaddlepoolError
+from app.contracts.errors import (
+    BackendError,
+    ConfigError,
+    ManifestError,
+    PaddlepoolError,
+    RunRefused,
+)
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.backends import paddle_inference
@@ -119,10 +125,12 @@ def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> N
 
 
 def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessPredictor) -> None:
-    """A wrong number of channels is a BackendError without Paddle's text; the next run works."""
-    with pytest.raises(BackendError) as refused:
+    """A wrong number of channels is an error with Paddle's sentence; the next run works."""
+    with pytest.raises(RunRefused) as refused:
         predictor.run({"image": np.zeros((1, 5, 8, 8), np.float32)}, timeout=PATIENCE)
-    assert "InvalidArgument" not in refused.value.message
+    assert refused.value.said.startswith("InvalidArgumentError: The number of input's channels")
+    assert "(at " not in refused.value.said
+    assert "Traceback" not in refused.value.said
     assert predictor.run(image(1), timeout=PATIENCE)["scores"].shape == (1, 2)
 
 

@@ -1,8 +1,8 @@
 """Predictors in child processes that really die, hang and stop."""
 
 import contextlib
-import json
 import os
+import re
 import select
 import signal
 import threading
@@ -20,12 +20,14 @@ from app.contracts.errors import (
     BackendError,
     ConfigError,
     DeadlineExceeded,
+    ModelOutputInvalid,
     RunRefused,
     WorkerCrashed,
 )
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.backends.process import NICE, ProcessBackend, ProcessPredictor
+from app.engine.process.child import Child
 from app.engine.process.suspension import Suspension
 from tests.engine.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.driving import Driven, Loop
@@ -38,12 +40,13 @@ from tests.engine.fakes import (
     wait_until,
     write_double,
 )
-from tests.engine.process.hostile import WRONG
+from tests.engine.process.hostile import UNEXPECTED, WRONG
 from tests.model_files import PAIRS, write_manifest
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
 
 BACKENDS = {"fake": "tests.engine.backends.targets:open_double"}
+FAKE = {"options": {}, "directory": "double/1", "program": "p"}
 HOSTILE = {"fake": "tests.engine.process.hostile:open_turning_predictor"}
 
 
@@ -143,18 +146,27 @@ def test_the_end_of_a_run_is_named(
 
 
 def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
-    """The framework's text, which may quote a client, is neither in the error nor in the log."""
-    with opened(spec()) as predictor:
+    """The error has the framework's sentence without the server's paths; nothing is printed."""
+    directory = Path("/models/double/1")
+    with opened(spec(directory=directory)) as predictor:
         with pytest.raises(RunRefused) as refused:
             predictor.run(row(REFUSE), timeout=PATIENCE)
-        assert "secret" not in refused.value.message
+        assert refused.value.said == "the framework read p"
+        assert refused.value.message.endswith(": the framework read p")
         assert predictor.failure() is None
         assert predictor.run(row(1), timeout=PATIENCE)["y"] == 2
-    [line] = capfd.readouterr().err.splitlines()
-    logged = json.loads(line)
-    assert (logged["event"], logged["error"]) == ("a call failed", "ValueError")
-    assert logged["where"][-1].startswith("run:")
-    assert "secret" not in line
+    assert capfd.readouterr().err == ""
+
+
+def test_the_place_of_an_error_is_told_without_its_text() -> None:
+    """To callers of a child that is no predictor: a codec's text may quote a client's picture."""
+    with (
+        contextlib.closing(Child(BACKENDS["fake"], FAKE)) as child,
+        pytest.raises(BackendError) as raised,
+    ):
+        child.call({}, row(REFUSE), timeout=PATIENCE)
+    assert re.match(r"ValueError in .*run:\d+$", raised.value.message)
+    assert "framework" not in raised.value.message
 
 
 @pytest.mark.parametrize(
@@ -164,6 +176,7 @@ def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -
         pytest.param({"options": {"x": 1}}, ConfigError, "has no option 'x'", id="option"),
         pytest.param({"options": {"die": 1}}, ConfigError, "'die' must be a bool", id="type"),
         pytest.param({"options": {"refuse": True}}, BackendError, "is refused", id="refusal"),
+        pytest.param({"options": {"raise": True}}, BackendError, "^no operator foo$", id="raise"),
         pytest.param(
             {"options": {"die": True}}, WorkerCrashed, "ended while it loaded", id="death"
         ),
@@ -244,19 +257,26 @@ def registry(
 
 @pytest.mark.parametrize("wrong", range(2000, 2000 + len(WRONG)), ids=WRONG)
 def test_a_predictor_that_turns_hostile_costs_its_request(
-    loop: Loop, tmp_path: Path, observer: RecordingObserver, wrong: int
+    loop: Loop,
+    tmp_path: Path,
+    observer: RecordingObserver,
+    wrong: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The request gets an error of the server's, and the process is replaced."""
+    """The request gets an error of the server's. The process is replaced, unless a genuine one may
+    give such an answer: the manifest does not know every shape of its outputs."""
+    unexpected = list(WRONG)[wrong - 2000] in UNEXPECTED
     with (
         serving_double(loop, tmp_path, observer, HOSTILE, count=1, width=3) as registry,
         registry.lease("double") as model,
     ):
         future = model.submit(row(wrong, 0, 0), deadline=time.monotonic() + PATIENCE)
-        with pytest.raises(WorkerCrashed):
+        with pytest.raises(ModelOutputInvalid if unexpected else WorkerCrashed):
             future.result(timeout=PATIENCE)
         good = model.submit(row(1, 2, 3), deadline=time.monotonic() + PATIENCE)
         assert good.result(timeout=PATIENCE).outputs["y"].tolist() == [[2, 4, 6]]
-        assert observer.restarts == ["corrupt"]
+        assert observer.restarts == ([] if unexpected else ["corrupt"])
+        assert ("output 'y' has shape" in caplog.text) == unexpected
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=str)

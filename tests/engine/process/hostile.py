@@ -70,6 +70,8 @@ WRONG: dict[str, Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]]] =
     "values beside": lambda y: ({"x": 1}, {"0": y}),
 }
 """Answers as they can be, that this model never gives; its output has as many columns as `x`."""
+UNEXPECTED = ("a number", "five rows for one", "another width")
+"""Those that only a manifest contradicts."""
 
 
 def open_turning_predictor(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

@@ -50,9 +50,11 @@ def refused(response: httpx.Response, status: int = 400) -> str:
 def test_what_the_framework_refuses_is_the_clients_to_mend(
     client: Client, factory: FakeFactory
 ) -> None:
-    """Shapes that do not go together, an index out of range: 400 with the shapes, not 500."""
-    factory.behaviour = failing(lambda: RunRefused("the framework cannot run the model"))
-    assert "x [1, 2]" in refused(client.post(INFER, json=document()))
+    """Shapes that do not fit, an index out of range: 400 with the framework's words, not 500."""
+    factory.behaviour = failing(lambda: RunRefused("it cannot be run", said="3 is not 4"))
+    message = refused(client.post(INFER, json=document()))
+    assert "x [1, 2]" in message
+    assert message.endswith("The framework says: 3 is not 4")
 
 
 def test_each_served_version_answers_by_its_number(

@@ -49,7 +49,7 @@ export const WORDS = {
   "error.model_load_failed": ["The model cannot be loaded", "模型无法加载"],
   "error.model_not_found": ["Model not found", "没有这个模型"],
   "error.model_not_ready": ["Model not ready", "模型未就绪"],
-  "error.model_output_invalid": ["The model's output is not a number", "模型输出不是数字"],
+  "error.model_output_invalid": ["The model's output is invalid", "模型输出无效"],
   "error.not_found": ["Not found", "没有找到"],
   "error.not_implemented": ["Not implemented", "未实现"],
   "error.output_too_large": ["The requested output is too large", "要求的结果太大"],
