@@ -10,6 +10,10 @@ _TRACE = re.compile(r"^.*Error Message Summary:\s*-*", re.DOTALL)
 _ORIGIN = re.compile(
     r"In user code:|Exception from [^\s:]+:\d+:|\(at [^()\s]+:\d+\)|0x[0-9a-fA-F]+"
 )
+_SIGNATURE = re.compile(
+    r"… [\w:<>*&, ~]*onnxruntime::[\w:<>*&, ~]*\([^()]*(?:\([^()]*\)[^()]*)*\)( const)? "
+)
+"""The C++ function that ONNX Runtime names after its file."""
 _ROOTS = "bin|boot|data|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|srv|sys|tmp|usr|var"
 _PATH = re.compile(
     rf"(?<![\w.@+-])/(?:(?:{_ROOTS})(?:/[\w.@+-]*)+|(?:[\w.@+-]+/)*[\w@+-]+\.[A-Za-z][\w.]*(?::\d+)?)"
@@ -29,5 +33,6 @@ def printable(text: str, kept: str = "") -> str:
 def sentence(text: str, *, longest: int = LONGEST) -> str:
     """What a framework says of an error, in one line without paths, addresses and C++ traces."""
     text = _TRACE.sub("", text)[:READ]
-    line = printable(" ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split()))
+    line = " ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split())
+    line = printable(_SIGNATURE.sub("", line))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -30,6 +30,11 @@ def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpe
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     kind = value.type.tensor_type
+    if {value.type.WhichOneof("value")} & {"sequence_type", "map_type"}:
+        raise ExportError(
+            f"{value.name} is a map or a sequence and not a tensor; of scikit-learn, convert the "
+            'model with options={"zipmap": False}'
+        )
     if not value.type.HasField("tensor_type") or not kind.elem_type:
         raise ExportError(f"{value.name} is no tensor of a known type")
     if kind.elem_type == onnx.TensorProto.BFLOAT16:

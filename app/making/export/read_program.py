@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.contracts.errors import ExportError
+from app.contracts.sentences import sentence
 from app.contracts.tensors import TensorSpec
 from app.engine.process.child import Child, ChildDied
 from app.engine.process.environment import Limits
@@ -78,7 +79,12 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"Paddle cannot load {path.stem}: {type(error).__name__}") from error
+        raise ExportError(f"Paddle cannot load {path.stem}: {sentence(str(error))}") from error
+    if uneven := [each.name for each in inputs if getattr(each, "lod_level", 0)]:
+        raise ExportError(
+            f"input {uneven[0]} is a LoD tensor, whose rows differ in length, and no request can "
+            "carry one: export the model again with padded inputs and their lengths"
+        )
     found = {
         "inputs": [_describe(each, each.name) for each in inputs],
         "outputs": [_describe(each, f"output_{index}") for index, each in enumerate(outputs)],

@@ -14,6 +14,7 @@ from app.contracts.tensors import DTYPES, TensorSpec
 from app.making.export.publish import Origin, sha256_of, write_manifest
 from app.making.export.read_onnx import read_onnx_specs
 from app.making.export.read_program import read_specs
+from app.making.export.refusals import with_advice
 from app.making.export.sealed_groups import (
     GroupOnTrial,
     check_configured,
@@ -79,13 +80,16 @@ def seal(
         threads=1,
         format="onnx" if is_onnx else "paddle",
     )
-    trial = run_trial(
-        spec,
-        config=config,
-        open_predictor=open_predictor,
-        given=[read_input(path, inputs) for path in given],
-        shapes=[parse_shapes(each) for each in shapes],
-    )
+    try:
+        trial = run_trial(
+            spec,
+            config=config,
+            open_predictor=open_predictor,
+            given=[read_input(path, inputs) for path in given],
+            shapes=[parse_shapes(each) for each in shapes],
+        )
+    except ExportError as error:
+        raise ExportError(with_advice(error.message)) from error
     spec = replace(spec, outputs=trial.specs)
     if config_file.exists():
         groups = check_configured(spec, config, trial.selftest, open_predictor)

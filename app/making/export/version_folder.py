@@ -10,6 +10,7 @@ from app.models.repository.config import MODEL_NAME
 from app.models.repository.layout import VERSION
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, is_unused
 
+FIRST_FORM = "__model__"
 PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
 
 
@@ -49,6 +50,10 @@ def read_folder(directory: Path) -> VersionFolder:
     programs = [path for path in files if path.suffix in PROGRAMS]
     chosen = [path for path in programs if path.with_suffix(PARAMS) in files]
     chosen = chosen or [path for path in programs if _is_program(path)]
+    if not chosen and directory / FIRST_FORM in files:
+        raise ExportError(
+            f"{where}: {FIRST_FORM} is a program of Paddle 1; docs/sealing.md converts it"
+        )
     if len(chosen) != 1:
         raise ExportError(
             f"{where} must hold one program: NAME.json or NAME.pdmodel with NAME{PARAMS}, or "
