@@ -99,7 +99,7 @@ def _pull(root: Path) -> None:
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    for line in (done.stdout + done.stderr).splitlines():
+    for line in filter(None, (done.stdout + done.stderr).split("\n")):
         logger.info("%s", line)
 
 

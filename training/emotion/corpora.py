@@ -73,7 +73,7 @@ class Post:
 
 def smp(data: Path, split: str) -> Iterator[Post]:
     """Yield one split of SMP2020-EWECT: ``usual_train``, ``virus_eval`` and so on."""
-    for line in _text(data / "smp2020_ewect" / f"{split}.jsonl").splitlines():
+    for line in _lines_of(_text(data / "smp2020_ewect" / f"{split}.jsonl")):
         row = json.loads(line)
         yield Post(row["content"], "smp", row["label"], split)
 
@@ -82,7 +82,7 @@ def auxiliary(data: Path) -> Iterator[Post]:
     """Yield every post of the corpora beside SMP2020-EWECT."""
     root = data / "zh_corpora"
     for part in ("test", "valid"):
-        for line in _text(root / f"cluemotion2020_{part}.txt").splitlines():
+        for line in _lines_of(_text(root / f"cluemotion2020_{part}.txt")):
             row = json.loads(line)
             yield from _post(row["content"], "clue", row["label"], "clue")
     for label, text in _pairs(root / "spianmo_Nlpcc2013Train.tsv", ","):
@@ -113,7 +113,7 @@ def more(data: Path) -> Iterator[Post]:
 
 def _lines(path: Path, task: str) -> Iterator[Post]:
     source = path.name.removesuffix(".jsonl.gz")
-    for line in gzip.decompress(_file(path).read_bytes()).decode("utf-8").splitlines():
+    for line in _lines_of(gzip.decompress(_file(path).read_bytes()).decode("utf-8")):
         row = json.loads(line)
         known = row["label"] in TASKS[task]
         if row["text"].strip():
@@ -131,7 +131,7 @@ def _post(text: str, task: str, label: str, source: str) -> Iterator[Post]:
 
 
 def _pairs(path: Path, separator: str) -> Iterator[tuple[str, str]]:
-    for line in _text(path).splitlines():
+    for line in _lines_of(_text(path)):
         label, found, text = line.partition(separator)
         if found:
             yield label, text
@@ -141,6 +141,11 @@ def _csv(text: str) -> Iterator[list[str]]:
     rows = csv.reader(io.StringIO(text))
     width = len(next(rows))
     yield from (row for row in rows if len(row) == width)
+
+
+def _lines_of(text: str) -> list[str]:
+    """Lines that a newline ends: a post may contain other separators, such as U+2028."""
+    return text.removesuffix("\n").split("\n")
 
 
 def _text(path: Path) -> str:

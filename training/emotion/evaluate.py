@@ -88,7 +88,7 @@ def main() -> None:
                     f"{posts[row].text}"
                 )
     for path in SENTENCES:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").removesuffix("\n").split("\n")
         own = [Post(**json.loads(line), task="smp", source=path.stem) for line in lines]
         found, labels = scores(own)
         for row in np.flatnonzero(found.argmax(axis=1) != labels):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.contracts.errors import BackendError, ConfigError
+from app.contracts.sentences import sentence
 from app.contracts.tensors import Tensors
 from app.engine.process.worker import Handler as Handler
 
@@ -73,6 +74,6 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
         ) from None
     if done.returncode != 0 or not done.stdout:
         said = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
-        last = said.strip().splitlines()[-1:] or ["no message"]  # /info shows this line to clients
-        raise BackendError(f"the program cannot be converted to ONNX: {last[0][:200]}")
+        last = sentence(said.strip().rpartition("\n")[2], longest=200) or "no message"
+        raise BackendError(f"the program cannot be converted to ONNX: {last}")
     return done.stdout

@@ -158,7 +158,7 @@ def _block_of(text: str, version: int) -> re.Match[str] | None:
 
 def _figures(block: str) -> list[str]:
     """The lines that must agree: the one with version and weights, and the tables."""
-    return [line for line in block.splitlines() if line.startswith(("Version", "|"))]
+    return [line for line in block.split("\n") if line.startswith(("Version", "|"))]
 
 
 def _words(line: str) -> list[str]:

@@ -329,7 +329,8 @@ def _read(source: Path) -> Tokenizer:
     vocabulary = source / "vocab.txt"
     if not vocabulary.is_file():
         raise ExportError(f"{source} has neither tokenizer.json nor vocab.txt")
-    words = vocabulary.read_text("utf-8").splitlines()
+    # Not splitlines(): in Chinese vocabularies, one word is U+2028, and each line is an id.
+    words = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
     missing = [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in words]
     if missing:
         raise ExportError(f"{vocabulary} lacks the special tokens {', '.join(missing)}")

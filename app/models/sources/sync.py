@@ -364,7 +364,7 @@ def refresh(
             child.kill()  # does nothing if it has ended
         child.communicate()  # closes its input
         printed.seek(0)
-        lines = printed.read().splitlines()
+        lines = [line for line in printed.read().split("\n") if line]
     for line in lines[-50:]:
         log.info("model source: %s", line)
     if late and not until.is_set():

@@ -221,7 +221,7 @@ class LabelComparison(_Texts):
                 texts += [row["text"] for row in read_jsonl(file, keys=("text",))]
                 continue
             try:
-                lines = file.read_text("utf-8").splitlines()
+                lines = file.read_text("utf-8").split("\n")
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"{file} cannot be read as UTF-8 text") from error
             texts += [line for line in lines if line.strip()]

@@ -319,14 +319,15 @@ def test_several_texts_are_shown_a_line_each(
 def test_standard_input_is_a_text_a_line(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Empty lines are none; as JSON for another program."""
-    lines = "一\n\n  \n二\n" + "三\n" * 40
+    """Empty lines are none; as JSON for another program. Only newlines end a line."""
+    lines = "一\r\n\n  \n二\u2028\n" + "三\n" * 40
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert server.classify(Path("-"), "--json") == 0
     assert [len(asked) for asked in server.asked] == [32, 10]
     shown = json.loads(capsys.readouterr().out)
     assert len(shown) == 42
-    assert shown[1] == [{"label": "of 二", "label_zh": None, "score": 0.5}]
+    assert shown[0] == [{"label": "of 一", "label_zh": None, "score": 0.5}]
+    assert shown[1] == [{"label": "of 二\u2028", "label_zh": None, "score": 0.5}]
 
 
 def test_bytes_that_are_no_text_are_refused_before_they_are_sent(server: Server) -> None:

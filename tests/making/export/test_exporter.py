@@ -23,6 +23,7 @@ from app.making.export.exporter import (
     sentiment_config,
 )
 from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
+from app.making.export.weights import write_tokenizer
 from app.models.repository.config import load_config
 from app.models.repository.layout import VERSION, version_numbers
 from app.tasks.sentiment import pipeline
@@ -99,6 +100,18 @@ def test_text_model_carries_its_tokenizer_and_labels(text_version: Path) -> None
     assert config.parameters["buckets"] == [16, 24, 32, 48, 64]
 
 
+def test_a_line_of_a_vocabulary_ends_at_a_newline_alone(tmp_path: Path) -> None:
+    """In Chinese BERT's, the word at 343 is U+2028; every later id would be wrong by one."""
+    from tokenizers import Tokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2028", "\x85", "好"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", "utf-8")
+    write_tokenizer(tmp_path, tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [tokenizer.token_to_id(word) for word in words] == list(range(len(words)))
+    assert tokenizer.get_vocab_size() == len(words)
+
+
 def test_equal_input_gives_equal_bytes(digits: Path, tmp_path: Path) -> None:
     """Two exports of the same weights are the same bytes, so the manifest is a fingerprint."""
     recipe = read_recipe("mnist", digits)
@@ -166,7 +179,7 @@ def test_weights_that_cannot_be_served(
         export_version(recipe, repository=tmp_path, name="m", origin=ORIGIN, store=store)
 
 
-@pytest.mark.parametrize("name", ["", "Upper", "../up", ".hidden", "a" * 65])
+@pytest.mark.parametrize("name", ["", "two words", "../up", ".hidden", "a" * 65])
 def test_model_names(digits: Path, tmp_path: Path, name: str) -> None:
     """A name that the server would not list, or that leaves the repository, is refused."""
     with pytest.raises(ExportError, match="must match"):

@@ -88,8 +88,8 @@ def _is_file(text: str) -> bool:
 
 
 def _lines() -> list[str]:
-    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="replace").splitlines()
-    if not (texts := [line for line in lines if line.strip()]):
+    lines = sys.stdin.buffer.read().decode("utf-8-sig", errors="replace").split("\n")
+    if not (texts := [line.removesuffix("\r") for line in lines if line.strip()]):
         raise CommandError("standard input has no text; expected one per line")
     return texts
 
