@@ -229,7 +229,7 @@ def _describe(args: argparse.Namespace) -> int:
     }
     print(columns([(f"{label}:", value) for label, value in facts.items()]))
     print()
-    _print_tensors(manifest.inputs, manifest.outputs)
+    _print_tensors(manifest.inputs, files.outputs)
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
     for group in config.instance_group:
         name = f"{group.name} (default)" if group.name == config.default_group else group.name
@@ -273,7 +273,7 @@ def _seal(args: argparse.Namespace) -> int:
         licence=args.licence,
     )
     trial = sealed.trial
-    _print_tensors(sealed.inputs, trial.specs)
+    _print_tensors(sealed.inputs, sealed.outputs)
     print()
     cases = trial.selftest.cases
     facts = [

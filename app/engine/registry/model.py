@@ -140,7 +140,7 @@ class ServedModel:
         self.config = files.config
         self.manifest = manifest
         self.inputs: tuple[TensorSpec, ...] = manifest.inputs
-        self.outputs: tuple[TensorSpec, ...] = manifest.outputs
+        self.outputs: tuple[TensorSpec, ...] = files.outputs
         self.pipeline: Pipeline | None = None
         self._clock = context.clock
         self.batched: bool = files.batched

@@ -26,15 +26,20 @@ from app.making.export.trial_inputs import parse_shapes
 from app.making.export.version_folder import read_folder
 from app.models.repository.config import load_config
 from app.models.repository.inputs import read_input
+from app.models.repository.layout import named_outputs
 from app.models.repository.manifest import ONNX_SUFFIX
 from app.models.repository.selftest import SELFTEST, write_selftest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """What seal() found and wrote: `config` is the new text of config.toml, empty if unchanged."""
+    """What seal() found and wrote.
+
+    `outputs` have the names of config.toml. `config` is its new text, empty if it is unchanged.
+    """
 
     inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     trial: Trial
     groups: tuple[GroupOnTrial, ...]
     config: str
@@ -90,6 +95,7 @@ def seal(
         )
     except ExportError as error:
         raise ExportError(with_advice(error.message)) from error
+    named = named_outputs(trial.specs, config)
     spec = replace(spec, outputs=trial.specs)
     if config_file.exists():
         groups = check_configured(spec, config, trial.selftest, open_predictor)
@@ -122,7 +128,14 @@ def seal(
             weights_sha256=sha256_of(directory / (params or program)),
         )
         incomplete.pop_all()
-    return Sealed(inputs=inputs, trial=trial, groups=groups, config=written, unused=folder.unused)
+    return Sealed(
+        inputs=inputs,
+        outputs=named,
+        trial=trial,
+        groups=groups,
+        config=written,
+        unused=folder.unused,
+    )
 
 
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:

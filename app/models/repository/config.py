@@ -23,6 +23,7 @@ MAX_CONFIG_BYTES = 1 << 20
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 AUTO = "auto"
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}$")]
 CORES = "cores"
 MAX_COUNT = 64
 BYTES_OF_A_PROCESS = 1 << 30
@@ -136,7 +137,8 @@ class VersionPolicy(_Table):
 class ModelConfig(_Table):
     """The whole of config.toml. Only the pipeline reads `parameters`.
 
-    In the result of load_config(), `default_group` is always the name of a group: "auto" is
+    `outputs` gives outputs of the program other names. In the result of load_config(),
+    `default_group` is always the name of a group: "auto" is
     replaced by the first group with start = "always".
     """
 
@@ -150,6 +152,7 @@ class ModelConfig(_Table):
     )
     warmup: tuple[Warmup, ...] = ()
     equal_axes: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = ()
+    outputs: dict[str, OutputName] = Field(default_factory=dict)
     parameters: dict[str, Any] = Field(default_factory=dict)
     _first_group: str | None = PrivateAttr(default=None)
 
@@ -167,6 +170,8 @@ class ModelConfig(_Table):
             raise ValueError(f"default_group {self.default_group!r} is not one of {names}")
         elif self.group(self.default_group).start != "always":
             raise ValueError(f"default_group {self.default_group!r} must have start = 'always'")
+        if len(set(self.outputs.values())) != len(self.outputs):
+            raise ValueError(f"outputs have the same name: {list(self.outputs.values())}")
         for group in self.instance_group:
             if group.base is not None and group.base not in names:
                 raise ValueError(f"base {group.base!r} of {group.name!r} is not one of {names}")

@@ -4,12 +4,13 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.contracts.errors import ConfigError, ManifestError, ModelNotFound, PaddlepoolError
 from app.contracts.ports import Agreement, PredictorSpec, ServedModelInfo
+from app.contracts.tensors import TensorSpec
 from app.models.repository.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
 from app.models.repository.manifest import MANIFEST, Manifest, read_manifest, verify_files
 from app.models.repository.selftest import SELFTEST, SelfTest, read_selftest
@@ -37,6 +38,11 @@ class ModelFiles:
         return self.config.group(name or self.config.default_group)
 
     @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs as they are served. Raises ConfigError; see named_outputs()."""
+        return named_outputs(self.manifest.outputs, self.config)
+
+    @property
     def batched(self) -> bool:
         """True if the first axis of every tensor is the batch axis: jobs can then share a run."""
         tensors = (*self.manifest.inputs, *self.manifest.outputs)
@@ -51,7 +57,7 @@ class ModelFiles:
     def selftest(self, agreement: Agreement | None = None) -> SelfTest:
         """The version's self-test with its task's measure of `agreement`. Raises ManifestError."""
         test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
-        return replace(test, agreement=agreement)
+        return replace(test.with_outputs(self.config.outputs), agreement=agreement)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
         """The specification with which a backend opens `group`.
@@ -66,7 +72,7 @@ class ModelFiles:
             program_name=group.program,
             format=found.format if found else None,
             inputs=self.manifest.inputs,
-            outputs=self.manifest.outputs,
+            outputs=self.outputs,
             backend=group.backend,
             threads=group.threads,
             options=group.options,
@@ -81,11 +87,27 @@ class ModelFiles:
             version=self.version,
             directory=self.directory,
             inputs=self.manifest.inputs,
-            outputs=self.manifest.outputs,
+            outputs=self.outputs,
             max_rows=self.max_rows,
             parameters=self.config.parameters,
             pipeline=self.config.pipeline,
         )
+
+
+def named_outputs(outputs: Sequence[TensorSpec], config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Apply the names of config.toml to a program's outputs.
+
+    Raises ConfigError if one is unknown or two get the same name.
+    """
+    names = [spec.name for spec in outputs]
+    if unknown := sorted(set(config.outputs) - set(names)):
+        raise ConfigError(
+            f"config.toml names the output {unknown[0]!r}, the program has {', '.join(names)}"
+        )
+    served = [config.outputs.get(name, name) for name in names]
+    if len(set(served)) != len(served):
+        raise ConfigError(f"config.toml gives two outputs the same name: {', '.join(served)}")
+    return tuple(replace(spec, name=name) for spec, name in zip(outputs, served, strict=True))
 
 
 class ModelRepository:
@@ -146,6 +168,7 @@ class ModelRepository:
         verify_files(directory, manifest, gently=gently)
         if SELFTEST not in manifest.files:
             raise ManifestError(f"{name}/{version}: {SELFTEST} is not listed in files")
+        named_outputs(manifest.outputs, config)
         return ModelFiles(
             name=name, version=version, directory=directory, config=config, manifest=manifest
         )

@@ -91,6 +91,15 @@ class SelfTest:
             program=group.program,
         )
 
+    def with_outputs(self, names: Mapping[str, str]) -> SelfTest:
+        """Return a copy whose outputs have other names; those not in `names` keep theirs."""
+
+        def renamed(outputs: Tensors) -> Tensors:
+            return {names.get(name, name): array for name, array in outputs.items()}
+
+        more = [replace(case, outputs=renamed(case.outputs)) for case in self.more]
+        return replace(self, outputs=renamed(self.outputs), more=tuple(more))
+
     def opened(
         self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float = 120.0
     ) -> Predictor:

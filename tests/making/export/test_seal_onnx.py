@@ -49,7 +49,23 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (matte.parent / "config.toml").write_text(MATTE, "utf-8")
     for version in (matte, unsealed(root, "classifier", classifier())):
         assert main(["models", "seal", str(version)]) == 0
+    with (root / "classifier" / "config.toml").open("a", encoding="utf-8") as config:
+        config.write('[outputs]\nscores = "sizes"\n')
     return root
+
+
+def test_named_outputs_are_checked_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = unsealed(tmp_path, "classifier", classifier())
+    config = version.parent / "config.toml"
+    text = 'default_group = "o"\n[[instance_group]]\nname = "o"\nbackend = "onnxruntime"\n'
+    config.write_text(f'{text}[outputs]\nscore = "sizes"\n', "utf-8")
+    assert main(["models", "seal", str(version)]) == 1
+    assert "names the output 'score', the program has scores" in capsys.readouterr().err
+    config.write_text(f'{text}[outputs]\nscores = "sizes"\n', "utf-8")
+    assert main(["models", "seal", str(version)]) == 0
+    assert "output  sizes" in capsys.readouterr().out
 
 
 def test_a_configuration_that_can_run_it_is_written(sealed: Path) -> None:
@@ -85,7 +101,9 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
         tensor = {"name": "rows", "datatype": "FP32", "shape": [2, 4], "data": rows}
         answer = client.post("/v2/models/classifier/infer", json={"inputs": [tensor]})
         assert answer.json()["outputs"][0]["data"] == [0.5, 0.0, -0.5] * 2
+        assert answer.json()["outputs"][0]["name"] == "sizes"
         metadata = client.get("/v2/models/classifier").json()
+        assert [output["name"] for output in metadata["outputs"]] == ["sizes"]
         assert metadata["platform"] == "onnxruntime_onnx"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import ManifestError
+from app.contracts.errors import ConfigError, ManifestError
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import read_manifest
@@ -98,3 +98,30 @@ def test_a_group_gets_the_program_it_names(version: Path) -> None:
     assert (plain.program, plain.format, plain.refusal) == ("inference.json", "paddle", "")
     missing = files.spec(InstanceGroup(name="none", backend="onnxruntime", program="int4"))
     assert missing.refusal == "this version has no program 'int4'"
+
+
+def test_outputs_are_served_under_the_names_of_config_toml(version: Path) -> None:
+    """In the metadata, by predictors and in the self-test; the manifest keeps the program's."""
+    write_manifest(version)
+    (version.parent / "config.toml").write_text('[outputs]\ny = "Doubled.x"\n', "utf-8")
+    files = ModelRepository(version.parent.parent).read("model", 1)
+    assert [spec.name for spec in files.manifest.outputs] == ["y"]
+    group = InstanceGroup(name="onednn", backend="paddle_inference")
+    for outputs in (files.outputs, files.info().outputs, files.spec(group).outputs):
+        assert [spec.name for spec in outputs] == ["Doubled.x"]
+    assert list(files.selftest().outputs) == ["Doubled.x"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ('z = "a"', "names the output 'z', the program has y"),
+        ('y = "a\\nb"', "outputs.y: String should match pattern"),
+        ('y = "a"\nz = "a"', "outputs have the same name"),
+    ],
+)
+def test_wrong_names_of_outputs_are_refused(version: Path, names: str, said: str) -> None:
+    write_manifest(version)
+    (version.parent / "config.toml").write_text(f"[outputs]\n{names}\n", "utf-8")
+    with pytest.raises(ConfigError, match=said):
+        ModelRepository(version.parent.parent).read("model", 1)
