@@ -18,6 +18,7 @@ from app.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from app.engine.process.confinement import MEASURES, Confinement
 from app.engine.process.environment import Limits, malloc_settings
 from app.engine.process.suspension import Suspension
+from app.models.repository.manifest import ONNX_BACKENDS
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +50,6 @@ BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 }
 """Environment by backend. Only Paddle's static programs are tuned. The dynamic graph and the other
 frameworks are compared as their users run them, without tuning: docs/decisions/0006."""
-
-
-CONVERTING = ("onnxruntime", "openvino")
-"""Backends that run ONNX programs and convert a Paddle program while they open it."""
 
 
 class ProcessPredictor(ChildWorker):
@@ -152,7 +149,7 @@ class ProcessBackend:
         _check_program(spec)
         opening = asdict(spec) | {"directory": str(spec.directory)}
         environment = {**ENVIRONMENT, **self.environments.get(spec.backend, {})}
-        converts = spec.backend in CONVERTING and spec.format != "onnx"
+        converts = spec.backend in ONNX_BACKENDS and spec.format != "onnx"
         try:
             with contextlib.ExitStack() as opened:
                 if converts:

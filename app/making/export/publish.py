@@ -16,7 +16,7 @@ from app.contracts.errors import ExportError
 from app.contracts.tensors import TensorSpec
 from app.models.repository.files import staging_name, write_synced
 from app.models.repository.layout import VERSION, version_numbers
-from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, is_unused
+from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, DerivedProgram, is_unused
 
 LAST_VERSION = 999_999_999
 TEMPLATES = Path(__file__).parent / "templates"
@@ -113,6 +113,7 @@ def write_manifest(
     outputs: Sequence[TensorSpec],
     origin: Origin,
     weights_sha256: str,
+    programs: Sequence[DerivedProgram] = (),
 ) -> None:
     """Write a manifest that lists every file in `directory` that something may open.
 
@@ -126,7 +127,7 @@ def write_manifest(
         for name in names
     }
     manifest = {
-        "format": 2 if program.endswith(ONNX_SUFFIX) else 1,
+        "format": 2 if programs or program.endswith(ONNX_SUFFIX) else 1,
         "program": program,
         "params": params,
         "files": files,
@@ -139,6 +140,8 @@ def write_manifest(
             "paddle": importlib.metadata.version("paddlepaddle"),
         },
     }
+    if programs:
+        manifest["programs"] = [asdict(each) for each in programs]
     replace_manifest(directory, manifest)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from app.contracts.errors import ExportError
 from app.contracts.ports import PredictorFactory, PredictorSpec
 from app.contracts.tensors import DTYPES, TensorSpec
+from app.making.export.own_onnx import own_onnx, with_own_onnx
 from app.making.export.publish import Origin, sha256_of, write_manifest
 from app.making.export.read_onnx import read_onnx_specs
 from app.making.export.read_program import read_specs
@@ -97,6 +98,10 @@ def seal(
         raise ExportError(with_advice(error.message)) from error
     named = named_outputs(trial.specs, config)
     spec = replace(spec, outputs=trial.specs)
+    programs = []
+    if folder.onnx:
+        programs.append(own_onnx(spec, folder.onnx))
+        open_predictor = with_own_onnx(open_predictor, folder.onnx)
     if config_file.exists():
         groups = check_configured(spec, config, trial.selftest, open_predictor)
         written = ""
@@ -126,6 +131,7 @@ def seal(
             outputs=trial.specs,
             origin=Origin("foreign", source=source, licence=licence),
             weights_sha256=sha256_of(directory / (params or program)),
+            programs=programs,
         )
         incomplete.pop_all()
     return Sealed(

@@ -11,15 +11,19 @@ from app.models.repository.layout import VERSION
 from app.models.repository.manifest import MANIFEST, ONNX_SUFFIX, is_unused
 
 FIRST_FORM = "__model__"
-PROGRAMS, PARAMS = (".json", ".pdmodel", ONNX_SUFFIX), ".pdiparams"
+PROGRAMS, PARAMS = (".json", ".pdmodel"), ".pdiparams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionFolder:
-    """The program of a version directory, its parameters, and the entries that nothing opens."""
+    """The program of a version directory, its parameters, and the entries that nothing opens.
+
+    `onnx` is the file that ONNX Runtime and OpenVINO run in place of a Paddle program, if any.
+    """
 
     program: str
     params: str | None
+    onnx: str | None
     unused: tuple[str, ...]
 
 
@@ -47,9 +51,13 @@ def read_folder(directory: Path) -> VersionFolder:
                 f"{where}: {entry.name} is a link or no regular file; put the file itself in its "
                 "place (cp -L)"
             )
+    networks = [path for path in files if path.suffix == ONNX_SUFFIX]
     programs = [path for path in files if path.suffix in PROGRAMS]
     chosen = [path for path in programs if path.with_suffix(PARAMS) in files]
     chosen = chosen or [path for path in programs if _is_program(path)]
+    onnx = networks if len(chosen) == 1 else []
+    if not chosen or len(networks) > 1:
+        chosen = [*chosen, *networks]
     if not chosen and directory / FIRST_FORM in files:
         raise ExportError(
             f"{where}: {FIRST_FORM} is a program of Paddle 1; docs/sealing.md converts it"
@@ -57,7 +65,7 @@ def read_folder(directory: Path) -> VersionFolder:
     if len(chosen) != 1:
         raise ExportError(
             f"{where} must hold one program: NAME.json or NAME.pdmodel with NAME{PARAMS}, or "
-            f"NAME{ONNX_SUFFIX}; "
+            f"NAME{ONNX_SUFFIX}, or one of both forms; "
             f"found {len(chosen)}: {', '.join(path.name for path in chosen) or 'none'}"
         )
     params = chosen[0].with_suffix(PARAMS)
@@ -65,6 +73,7 @@ def read_folder(directory: Path) -> VersionFolder:
         program=chosen[0].name,
         # Paddle saves no such file for a program without parameters.
         params=params.name if params in files else None,
+        onnx=onnx[0].name if onnx else None,
         unused=tuple(entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in unused),
     )
 

@@ -64,7 +64,7 @@ class ModelFiles:
 
         Its `format` is None if the manifest does not list the group's program.
         """
-        found = self.manifest.find(group.program)
+        found = self.manifest.program_for(group.backend, group.program)
         return PredictorSpec(
             directory=self.directory,
             program=(found or self.manifest).program,

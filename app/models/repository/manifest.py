@@ -23,6 +23,10 @@ ONNX_SUFFIX = ".onnx"
 PICKLED = ".info"
 """Suffix of a pickle that Paddle 2 wrote next to a program."""
 DOCUMENT = re.compile(r"(README|LICEN[CS]E|NOTICE|COPYING)(\.[a-z]+)?|.+\.md", re.IGNORECASE)
+OWN_ONNX = "onnx"
+"""Name of an ONNX program that a version brings beside its Paddle program."""
+ONNX_BACKENDS = ("onnxruntime", "openvino")
+"""Backends that run ONNX programs and convert a Paddle program while they open it."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -126,6 +130,11 @@ class Manifest(Strict):
         if name is None:
             return self.reference
         return next((each for each in self.programs if each.name == name), None)
+
+    def program_for(self, backend: str, name: str | None) -> Program | None:
+        """The program that a group with this backend runs: OWN_ONNX may replace the reference."""
+        own = self.find(OWN_ONNX) if name is None and backend in ONNX_BACKENDS else None
+        return own or self.find(name)
 
     def sha256(self) -> str:
         """Fingerprint of the whole version, made from the names and hashes of its files."""

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from app.cli import main
 from app.contracts.ports import Predictor, PredictorSpec
@@ -22,6 +24,7 @@ from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import read_manifest
 from tests.e2e.process import running
 from tests.ran import ROOT, needs_converter, ran
+from tests.tiny_onnx import model as tiny_onnx
 
 MODELS = ("centred", "doubled", "dtypes", "found", "legacy", "mixed", "single", "static_legacy")
 DATATYPES = {
@@ -228,6 +231,45 @@ def test_a_folder_as_downloaded_is_sealed(
         files.selftest().check(predictor, timeout=60)
 
 
+def doubled_onnx(path: Path, *, name: str = "rows", plus: float = 1.0) -> None:
+    nodes = [
+        helper.make_node("Mul", [name, "two"], ["twice"]),
+        helper.make_node("Add", ["twice", "one"], ["y"]),
+    ]
+    constants = {"two": np.array([2], np.float32), "one": np.array([plus], np.float32)}
+    sizes: list[int | str] = ["N", 3]
+    onnx.save(
+        tiny_onnx(nodes, inputs={name: sizes}, outputs={"y": sizes}, constants=constants), path
+    )
+
+
+def test_a_version_may_bring_its_own_onnx(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime and OpenVINO run it in place of a converted one; it must compute the same."""
+    version = copy_of(foreign, tmp_path, "doubled")
+    doubled_onnx(version / "own.onnx", name="x")
+    said = "its inputs are x float32 [-1, 3], those of model.json rows float32"
+    assert said in refusal(version, capsys)
+    doubled_onnx(version / "own.onnx", plus=1.5)
+    assert main(["models", "seal", str(version)]) == 0
+    config = version.parent / "config.toml"
+    assert "# onnxruntime is left out: self-test: output 'output_0' has" in config.read_text(
+        "utf-8"
+    )
+    for written in (config, version / "manifest.json"):
+        written.unlink()
+    doubled_onnx(version / "own.onnx")
+    assert main(["models", "seal", str(version)]) == 0
+    assert 'name = "onnxruntime"' in config.read_text("utf-8")
+    files = ModelRepository(tmp_path).read("doubled", 1)
+    for backend, program in (("onnxruntime", "own.onnx"), ("paddle_inference", "model.json")):
+        spec = files.spec(InstanceGroup(name="a", backend=backend))
+        assert spec.program == program
+        with closing(ProcessBackend()(spec)) as predictor:
+            files.selftest().check(predictor, timeout=60)
+
+
 def test_an_interrupted_sealing_leaves_nothing(foreign: Path, tmp_path: Path) -> None:
     version = copy_of(foreign, tmp_path, "doubled")
     before = set(tmp_path.rglob("*"))
@@ -249,6 +291,11 @@ def test_what_cannot_be_sealed_is_named(
     assert "MODEL/VERSION" in refusal(version.parent, capsys)
     params = (version / "model.pdiparams").read_bytes()
     (version.parent / "2").mkdir()
+    (version / "own.onnx").touch()
+    (version / "another.onnx").touch()
+    assert "found 3: model.pdmodel, another.onnx, own.onnx" in refusal(version, capsys)
+    (version / "another.onnx").unlink()
+    (version / "own.onnx").unlink()
     assert "found 0: none" in refusal(version.parent / "2", capsys)
     (version / "model.pdiparams").write_bytes(params[:100])
     assert "Paddle cannot load model" in refusal(version, capsys)
