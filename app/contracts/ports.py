@@ -48,7 +48,7 @@ class ServedModelInfo:
     """The facts about a model version that its pipeline may use.
 
     `directory` is the verified version directory (with tokenizer.json, for example); `pipeline`
-    and `parameters` come from config.toml. A job may have up to `max_rows` rows.
+    and `parameters` come from config.toml. A job of more than `max_rows` rows is divided.
     """
 
     name: str

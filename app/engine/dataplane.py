@@ -1,11 +1,13 @@
 """The path of one request through Paddlepool. Read this first.
 
-    run     lease ─► reserve ─► prepare ─► submit every job ─► finish ─► release ─► end of lease
-    infer   lease ─► reserve ─► read ────► submit one job ─────────────────────────► end of lease
+    run     lease ─► reserve ─► prepare ─► run every job ─► finish ─► release ─► end of lease
+    infer   lease ─► reserve ─► read ────► run one job ────────────────────────► end of lease
 
 `run` answers a task (/segment, /sentiment): its pipeline decodes and preprocesses in `prepare`,
 postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` extracts from
-the body. Both hold one model version from the first step to the last.
+the body. Both hold one model version from the first step to the last. A job of more rows than a run
+takes is divided, and a request of many jobs queues a portion of them at a time
+(app.engine.registry.parts).
 
 Rejections come early. `reserve` (app.engine.queue.admission) rejects a request for lack of room or
 time before any work. `infer` reserves a place only while it reads a large body; without one, the
@@ -28,8 +30,8 @@ from app.contracts.caller import CALLER
 from app.contracts.ports import Clock, InferResult, Pipeline
 from app.contracts.reasons import STAGES, START_UP
 from app.contracts.tensors import Tensors
-from app.engine.awaiting import results_of
 from app.engine.registry.model import ServedModel
+from app.engine.registry.parts import CheckedJob, joined
 from app.engine.registry.registry import ModelRegistry
 
 LARGE_TENSORS = 4 << 20
@@ -108,9 +110,8 @@ class DataPlane:
         If the payload is costly to read from the body, pass a coroutine function. It is called when
         a place in the queue has been reserved, and may raise errors about the body.
 
-        Raises the pipeline's errors about the payload (InputError), TooManyInputs, ModelNotFound,
-        ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and
-        ModelOutputInvalid.
+        Raises the pipeline's errors about the payload (InputError), ModelNotFound, ModelNotReady,
+        GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
         """
         deadline = self.clock() + timeout
         chosen = model or self.default_model(task)
@@ -124,22 +125,18 @@ class DataPlane:
                         given = await payload() if callable(payload) else payload
                         prepared = await pipeline.prepare(given, deadline=deadline)
                         try:
-                            results = await results_of(
-                                served.submit_all(
-                                    served.checked(prepared.jobs),
-                                    deadline=deadline,
-                                    group=group,
-                                    reservation=reservation,
-                                )
+                            parts, counts = _divided(served, served.checked(prepared.jobs))
+                            results = await served.run_all(
+                                parts, deadline=deadline, group=group, reservation=reservation
                             )
-                            outputs = [result.outputs for result in results]
+                            outputs = await joined(results, counts)
                             finished = await pipeline.finish(prepared, outputs, deadline=deadline)
                         finally:
                             prepared.release()
             except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(served, group, timeout) from None
             stages = {**prepared.stages, **finished.stages}
-            return self._answered(served, prepared.jobs, results, finished.value, stages)
+            return self._answered(served, parts, results, finished.value, stages)
 
     async def infer(
         self,
@@ -178,15 +175,15 @@ class DataPlane:
                         checked = await loop.run_in_executor(checked_in, check)
                     else:
                         checked = check()
-                    results = await results_of(
-                        served.submit_all(
-                            checked,
-                            deadline=deadline,
-                            group=group,
-                            priority=asked.priority,
-                            reservation=reservation,
-                        )
+                    parts, counts = _divided(served, checked)
+                    results = await served.run_all(
+                        parts,
+                        deadline=deadline,
+                        group=group,
+                        priority=asked.priority,
+                        reservation=reservation,
                     )
+                    [outputs] = await joined(results, counts)
             except (TimeoutError, errors.DeadlineExceeded):
                 raise _too_late(served, group, asked.timeout) from None
             except errors.RunRefused as refused:
@@ -196,12 +193,12 @@ class DataPlane:
                     f"the model cannot be run on {', '.join(shapes)}, because these shapes do not "
                     f"fit or a value is out of range. The framework says: {refused.said}"
                 ) from None
-            return asked, self._answered(served, [asked.inputs], results, results[0].outputs, {})
+            return asked, self._answered(served, parts, results, outputs, {})
 
     def _answered(
         self,
         served: ServedModel,
-        jobs: Sequence[Tensors],
+        parts: Sequence[CheckedJob],
         results: Sequence[InferResult],
         value: Any,
         stages: Mapping[str, float],
@@ -220,7 +217,8 @@ class DataPlane:
         for receive in self.stages_done:
             receive(stages, results)
         if (listener := self.traffic_listener) is not None:
-            listener.answered(served, group, jobs, [result.outputs for result in results])
+            inputs = [part.inputs for part in parts]
+            listener.answered(served, group, inputs, [result.outputs for result in results])
         return Answer(
             value=value, model=served.name, version=served.version, group=group, stages=stages
         )
@@ -246,6 +244,12 @@ class DataPlane:
             return self.default_models[task]
         except KeyError:
             raise errors.ModelNotFound(f"no model for the task {task!r} is configured") from None
+
+
+def _divided(served: ServedModel, jobs: Sequence[CheckedJob]) -> tuple[list[CheckedJob], list[int]]:
+    """Divide jobs of more rows than a run takes; also returns the number of parts of each job."""
+    parts = [job.parts(served.max_rows) for job in jobs]
+    return [part for each in parts for part in each], [len(each) for each in parts]
 
 
 def _too_late(served: ServedModel, group: str, timeout: float) -> errors.DeadlineExceeded:

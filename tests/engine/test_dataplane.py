@@ -1,13 +1,15 @@
 """A request of several jobs: queued together, answered together, and failed together."""
 
 import asyncio
+import math
 import weakref
 from array import array
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.contracts.caller import CALLER, Caller
@@ -17,7 +19,9 @@ from app.contracts.errors import (
     GroupNotRunning,
     InvalidParameter,
     InvalidTensor,
+    ModelOutputInvalid,
     Overloaded,
+    RunRefused,
 )
 from app.contracts.ports import Finished, Prepared, ServedModelInfo
 from app.contracts.tensors import Tensors
@@ -27,6 +31,7 @@ from tests.engine.driving import Loop
 from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,
+    Behaviour,
     FakeFactory,
     Gate,
     doubled,
@@ -129,6 +134,104 @@ def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
     answer = bench.run(ask(bench.dataplane, 1, 2, 3, 4, 5, 6))
     assert answer.value == [2, 4, 6, 8, 10, 12]
     assert sizes == [4, 2]
+
+
+def tensors(rows: int) -> Tensors:
+    return {"x": np.arange(rows, dtype=np.float32).reshape(rows, 1)}
+
+
+def reading(inputs: Tensors) -> Callable[[ServedModel], Awaitable[TensorRequest]]:
+    async def read(_: ServedModel) -> TensorRequest:
+        return TensorRequest(inputs=inputs, group=None, priority=0, timeout=PATIENCE)
+
+    return read
+
+
+def test_a_request_of_many_rows_is_divided_and_joined(bench: Bench) -> None:
+    """Over /v2 and of a task, with the queue's six places: 500 rows, and 500 jobs."""
+    sizes = []
+
+    def count(inputs: Tensors) -> Tensors:
+        sizes.append(len(inputs["x"]))
+        return doubled(inputs)
+
+    bench.factory.behaviour = count
+    _, found = bench.run(bench.dataplane.infer("double", reading(tensors(502))))
+    assert np.array_equal(found.value["y"], 2 * tensors(502)["x"])  # type: ignore[operator]
+    assert sizes == [4] * 125 + [2]
+    answer = bench.run(ask(bench.dataplane, *range(500)))
+    assert answer.value == [2 * number for number in range(500)]
+
+
+def test_jobs_of_a_task_may_have_more_rows_than_a_run(bench: Bench) -> None:
+    """The pipeline gets the outputs of each of its jobs, as it made them."""
+    jobs = (row(1), tensors(9), tensors(5))
+    seen: list[Tensors] = []
+
+    async def prepare(payload: Any, *, deadline: float) -> Prepared:
+        return Prepared(jobs=jobs, state=payload, stages={})
+
+    async def finish(
+        prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
+    ) -> Finished:
+        seen.extend(outputs)
+        return Finished(value=None, stages={})
+
+    bench.pipeline.prepare, bench.pipeline.finish = prepare, finish  # type: ignore[method-assign]
+    bench.run(ask(bench.dataplane, 0))
+    for job, outputs in zip(jobs, seen, strict=True):
+        assert np.array_equal(outputs["y"], 2 * job["x"])  # type: ignore[operator]
+
+
+def test_a_large_request_takes_turns(bench: Bench) -> None:
+    """It never has more than a portion in the queue, and callers that come later are not behind
+    its rest."""
+    bench.factory.behaviour = gate = Gate()
+
+    async def both() -> list[float]:
+        CALLER.set(Caller(name="large"))
+        large = asyncio.create_task(bench.dataplane.infer("double", reading(tensors(400))))
+        await asyncio.to_thread(gate.wait_entered)
+        CALLER.set(Caller(name="small"))
+        small = [
+            asyncio.create_task(bench.dataplane.infer("double", reading(row(value))))
+            for value in (1000.0, 1001.0)
+        ]
+        await asyncio.sleep(0)
+        [served] = bench.dataplane.registry.served()
+        assert max(group.queue_depth for group in served.groups()) <= 5
+        gate.open()
+        await asyncio.gather(large, *small)
+        return [float(inputs["x"].max()) for inputs in gate.seen]
+
+    order = bench.run(both())
+    assert len(order) == 101
+    assert order.index(1001.0) < 10
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error"),
+    [
+        pytest.param(lambda inputs: {"y": inputs["x"][:, :0]}, None, id="fits"),
+        pytest.param(
+            lambda inputs: {"y": np.zeros((len(inputs["x"]), int(inputs["x"].max())))},
+            ModelOutputInvalid,
+            id="differ",
+        ),
+        pytest.param(failing(lambda: RunRefused("no", said="no")), InvalidTensor, id="refused"),
+    ],
+)
+def test_parts_that_do_not_go_together_fail_the_request(
+    bench: Bench, behaviour: Behaviour, error: type[Exception] | None
+) -> None:
+    bench.factory.behaviour = behaviour
+    asking = bench.dataplane.infer("double", reading(tensors(50)))
+    if error is None:
+        assert bench.run(asking)[1].value["y"].shape == (50, 0)
+    else:
+        with pytest.raises(error):
+            bench.run(asking)
+    assert bench.waiting() == 0
 
 
 def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> None:
@@ -342,9 +445,10 @@ def test_a_request_that_ends_in_finish_is_released_once(bench: Bench, ending: st
 
 
 @pytest.mark.parametrize("door", ["task", "tensors"])
+@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
 def test_nothing_of_a_request_waits_for_the_garbage_collector(
-    bench: Bench, ending: str, door: str
+    bench: Bench, ending: str, many: bool, door: str
 ) -> None:
     """Pictures and tensors go with their request: the collector comes by when small things have
     piled up, and large ones would by then fill the memory."""
@@ -359,7 +463,7 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
         if door == "tensors":
             version = 9 if ending == "refused" else None
             return bench.dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
-        payload = array("d", [1.0, 2.0] if ending != "refused" else [1.0] * 7)
+        payload = array("d", [1.0, math.nan if ending == "refused" else 2.0] * (10 if many else 1))
         watched.append(weakref.ref(payload))
         return bench.dataplane.run("several", payload, timeout=PATIENCE)
 

@@ -234,12 +234,25 @@ class Group:
         """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
         return self._usable().reserve(deadline)
 
-    def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
+    @property
+    def portion(self) -> int:
+        """Maximum jobs of one request in the queue at a time.
+
+        Half of the queue's places, so that other requests find room; but enough for each instance
+        to run a full batch.
+        """
+        full = self.config.count * self.files.max_rows
+        return max(self.config.count, self._queue_limit // 2, min(full, self._queue_limit))
+
+    def submit(
+        self, *jobs: Job, reservation: Reservation | None = None, following: bool = False
+    ) -> None:
         """Queue all of the jobs or none; the first uses the place that `reservation` holds.
 
-        Raises TooManyInputs, Overloaded, DeadlineExceeded and ModelNotReady.
+        Jobs that are `following` ended ones of their request find room. Raises Overloaded,
+        DeadlineExceeded and ModelNotReady.
         """
-        self._usable().submit(*jobs, reservation=reservation)
+        self._usable().submit(*jobs, reservation=reservation, following=following)
         if not self._instances:
             self.start(gently=True)
 

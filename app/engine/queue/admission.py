@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.contracts.caller import CALLER
-from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError, TooManyInputs
+from app.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
 from app.contracts.reasons import Rejection
 from app.engine.queue.job import Job, ShapeKey
 from app.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
@@ -85,19 +85,22 @@ class Admission:
         jobs: Sequence[Job],
         now: float,
         reservation: Reservation | None = None,
+        *,
+        following: bool = False,
     ) -> list[Job]:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
         Room and time were checked for the reservation, so only the deadline of the first job is
-        checked. Returns the jobs of lower priority that were shed to make room. Raises
-        TooManyInputs, Overloaded and DeadlineExceeded, and then leaves the queues as they were.
+        checked. The same applies to jobs that are `following` ended ones of their request: it may
+        never have more jobs here than were admitted first. Returns the jobs of lower priority that
+        were shed to make room. Raises Overloaded and DeadlineExceeded, and then leaves the queues
+        as they were.
         """
         reserved = reservation in self.reservations
         self.reservations.discard(reservation)
-        self._check_number(jobs)
         for place, job in enumerate(jobs):
             try:
-                if reserved and place == 0:
+                if following or (reserved and place == 0):
                     self._check_deadline(job, now)
                 else:
                     reserving = 0 if reserved else self._reserving(job.caller)
@@ -130,17 +133,6 @@ class Admission:
             self._check_time(wait, self.times.overall(), deadline - now)
             self._check_room(NORMAL, wait, caller)
         return Reservation(self.reservations, caller)
-
-    def _check_number(self, jobs: Sequence[Job]) -> None:
-        """Raise TooManyInputs for more jobs than an empty queue holds."""
-        if len(jobs) > self.max_queue and jobs[0].priority >= NORMAL:
-            self.on_rejected(Rejection.QUEUE_FULL)
-            raise TooManyInputs(
-                f"the request makes {len(jobs)} jobs; the limit is {self.max_queue}, all the "
-                "places of the queue",
-                limit=self.max_queue,
-                received=len(jobs),
-            )
 
     def _check(self, job: Job, now: float, *, reserving: int) -> None:
         """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.

@@ -127,15 +127,17 @@ class Batcher:
         self._prepare_for(1)
         return self._admission.reserve(deadline, now)
 
-    def submit(self, *jobs: Job, reservation: Reservation | None = None) -> None:
+    def submit(
+        self, *jobs: Job, reservation: Reservation | None = None, following: bool = False
+    ) -> None:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
-        The first job takes the place of the reservation, which ends. Raises TooManyInputs,
-        Overloaded, DeadlineExceeded or ModelNotReady.
+        The first job takes the place of the reservation, which ends. Jobs that are `following`
+        ended ones of their request find room. Raises Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
         self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
-        shed = self._admission.admit(jobs, now, reservation)
+        shed = self._admission.admit(jobs, now, reservation, following=following)
         for job in jobs:
             job.future.add_done_callback(partial(self._settled, job))
             self._arm_deadline(job.deadline)

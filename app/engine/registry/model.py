@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from app.engine.pool.context import EngineContext
 from app.engine.pool.group import Group, Statistics
 from app.engine.queue.admission import Reservation
 from app.engine.queue.job import Job, ShapeKey
+from app.engine.registry.parts import MOST_PARTS, CheckedJob, in_portions
 from app.models.repository.config import ModelConfig
 from app.models.repository.layout import ModelFiles
 from app.models.repository.selftest import SelfTest, too_small
@@ -99,14 +101,6 @@ class EqualAxes:
                     for (name, axis), size in zip(group, sizes, strict=True)
                 )
                 raise InvalidTensor(f"inputs do not go together: {found}; these must be equal")
-
-
-class CheckedJob(NamedTuple):
-    """Tensors of one job that fit the model, with the facts that the queue needs."""
-
-    inputs: Tensors
-    rows: int
-    key: ShapeKey
 
 
 class ServedModel:
@@ -191,14 +185,39 @@ class ServedModel:
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> asyncio.Future[InferResult]:
         """Check the tensors of one job and queue it; see submit_all()."""
-        [future] = self.submit_all(
-            self.checked([inputs]), deadline=deadline, group=group, priority=priority
-        )
+        [job] = self.checked([inputs])
+        if job.rows > self.max_rows:
+            raise InvalidTensor(f"{job.rows} rows in one job, limit {self.max_rows}")
+        [future] = self.submit_all([job], deadline=deadline, group=group, priority=priority)
         return future
 
     def checked(self, jobs: Sequence[Tensors]) -> list[CheckedJob]:
-        """Check jobs for submit_all(); may be called in any thread. Raises InvalidTensor."""
+        """Check jobs for run_all(); may be called in any thread. Raises InvalidTensor."""
         return [self._checked(inputs) for inputs in jobs]
+
+    async def run_all(
+        self,
+        jobs: Sequence[CheckedJob],
+        *,
+        deadline: float,
+        group: str | None = None,
+        priority: int = 0,
+        reservation: Reservation | None = None,
+    ) -> list[InferResult]:
+        """Run jobs of at most `max_rows` rows each, however many; see submit_all().
+
+        A request of many jobs has only a portion of them in the queue at a time, so that other
+        requests find room and take turns with it. The first failure ends the request.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        submit = partial(self.submit_all, deadline=deadline, group=group, priority=priority)
+        return await in_portions(
+            jobs,
+            chosen.portion,
+            lambda some, following: submit(
+                some, following=following, reservation=None if following else reservation
+            ),
+        )
 
     def submit_all(
         self,
@@ -208,17 +227,18 @@ class ServedModel:
         group: str | None = None,
         priority: int = 0,
         reservation: Reservation | None = None,
+        following: bool = False,
     ) -> list[asyncio.Future[InferResult]]:
         """Queue all of the jobs, or none.
 
         The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
-        higher priority waits, and is shed first.
+        higher priority waits, and is shed first. Jobs that are `following` ended ones of their
+        request find room.
 
-        Raises InvalidParameter (group), TooManyInputs (more jobs than the queue has places),
-        Overloaded, DeadlineExceeded and ModelNotReady at once. A future gives the result, or raises
-        DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid or Overloaded (shed).
-        Cancelling a future removes its job from the queue.
+        Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
+        future gives the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
+        ModelOutputInvalid or Overloaded (shed). Cancelling a future removes its job from the queue.
         """
         chosen = self._group(self.config.default_group if group is None else group)
         now = self._clock()
@@ -234,7 +254,7 @@ class ServedModel:
             for job in jobs
         ]
         try:
-            chosen.submit(*queued, reservation=reservation)
+            chosen.submit(*queued, reservation=reservation, following=following)
         except PaddlepoolError:
             for _ in queued:
                 self._statistics.failure.add(0.0)
@@ -348,6 +368,11 @@ class ServedModel:
         rows = int(next(iter(sizes.values())))
         if len(set(sizes.values())) != 1:
             raise InvalidTensor(f"inputs differ in their first axis: {sizes}")
-        if rows > self.max_rows:
-            raise InvalidTensor(f"{rows} rows in one job, limit {self.max_rows} (max_batch_size)")
+        if rows > (limit := self.max_rows * MOST_PARTS):
+            raise InvalidTensor(
+                f"{rows} rows in one request, limit {limit}: {MOST_PARTS} runs of max_batch_size "
+                f"{self.max_rows}",
+                limit=limit,
+                received=rows,
+            )
         return rows

@@ -38,9 +38,9 @@ class _Table(BaseModel):
 class DynamicBatching(_Table):
     """How jobs of equal shape share a run.
 
-    `max_queue_size` counts jobs per instance. `max_batch_size` 0 means that the first axis is not
-    the batch axis: a request may have any size along that axis, and it runs alone.
-    `express_instance` is accepted and has no effect.
+    `max_queue_size` counts jobs per instance. A job of more than `max_batch_size` rows is divided.
+    0 means that the first axis is not the batch axis: a request may have any size along that axis,
+    and it runs alone. `express_instance` is accepted and has no effect.
     """
 
     max_batch_size: int = Field(default=1, ge=0, le=1024)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded, TooManyInputs
+from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
 from app.contracts.tensors import shape_key
 from app.engine.queue.admission import Reservation
 from app.engine.queue.batcher import Batcher
@@ -382,14 +382,16 @@ def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> 
     assert [bench.take().jobs[0] for _ in range(14)][-2:] == low
 
 
-def test_more_jobs_than_the_queue_has_places_are_the_requests_fault(bench: Bench) -> None:
-    """They would be refused for ever: nobody is told to come back."""
-    with pytest.raises(TooManyInputs, match="makes 17 jobs; the limit is 16") as refused:
-        bench.batcher.submit(*[bench.job() for _ in range(17)])
-    assert (refused.value.limit, refused.value.received) == (16, 17)
-    assert bench.batcher.depth == 0
-    bench.batcher.submit(*[bench.job() for _ in range(16)])
-    bench.batcher.submit(*[bench.job(priority=URGENT) for _ in range(17)])
+def test_a_job_that_follows_an_ended_one_of_its_request_finds_room(bench: Bench) -> None:
+    """Its request was admitted, and others have taken the place; only its deadline counts."""
+    for number in range(16):
+        bench.submit(caller=str(number))
+    with pytest.raises(Overloaded):
+        bench.submit(caller="0")
+    bench.batcher.submit(bench.job(), following=True)
+    assert bench.batcher.depth == 17
+    with pytest.raises(DeadlineExceeded):
+        bench.batcher.submit(bench.job(timeout=0.0), following=True)
 
 
 def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:

@@ -116,6 +116,7 @@ def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
         pytest.param({"x": np.zeros((0, 1), np.float32)}, r"received .* \[0, 1\]", id="no rows"),
         pytest.param({"x": np.zeros((1, 0), np.float32)}, r"float32 of shape \[1, 0\]", id="empty"),
         pytest.param({"x": np.zeros((5, 1), np.float32)}, "5 rows in one job, limit 4", id="many"),
+        pytest.param({"x": np.zeros((4097, 1), np.float32)}, "4097 rows .* limit 4096", id="far"),
         pytest.param({"x": np.full((1, 1), np.nan, np.float32)}, "contains NaN", id="NaN"),
     ],
 )  # fmt: skip

@@ -188,7 +188,7 @@ def test_statistics_count_rows_runs_and_failures(client: Client) -> None:
     """In Triton's form: what perf_analyzer subtracts before and after."""
     for rows in (1, 3, 3):
         client.post(INFER, json=document(shape=[rows, 1], data=[1.0] * rows))
-    client.post(INFER, json=document(shape=[9, 1], data=[1.0] * 9))
+    refused(client.post(INFER, json=document(name="y")))
     one = client.get("/v2/models/double/stats").json()
     assert one == client.get("/v2/models/double/versions/1/stats").json()
     assert one == client.get("/v2/models/stats").json()
