@@ -116,7 +116,6 @@ def test_a_program_of_paddle_1_is_converted_as_the_manual_says(
     recipe = recipe.replace('"downloads/old"', repr(str(old / name)))
     recipe = recipe.replace("params = None", f"params = {params!r}")
     version = tmp_path / "model_repo" / "old" / "1"
-    version.mkdir(parents=True)
     ran([sys.executable, "-W", "ignore", "-c", recipe], cwd=tmp_path)
     assert main(["models", "seal", str(version)]) == 0
     manifest = read_manifest(version)
