@@ -1,4 +1,5 @@
-"""`paddlepool serve` with one more task, and two more backends: Paddle Inference that waits."""
+"""`paddlepool serve` with one more task and three more backends: Paddle Inference that waits, and
+one that fails."""
 
 import sys
 import time
@@ -31,8 +32,20 @@ def gated(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     return paddle_inference.open_predictor({**opening, "options": {}})
 
 
+def failing(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Fails in each run on an image that is nine pixels wide."""
+    ready, run = paddle_inference.open_predictor({**opening, "options": {}})
+
+    def failing_run(meta: Any, arrays: Any, descriptors: Any) -> Any:
+        if arrays["image"].shape[3] == 9:
+            raise ValueError("as a framework does")
+        return run(meta, arrays, descriptors)
+
+    return ready, failing_run
+
+
 if __name__ == "__main__":
     PIPELINES["slow"] = "tests.e2e.slow_task"  # one line, as the documentation says
-    for name in ("paced", "gated"):
+    for name in ("paced", "gated", "failing"):
         BACKENDS[name] = f"tests.e2e.altered_server:{name}"
     sys.exit(main(sys.argv[1:]))

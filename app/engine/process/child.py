@@ -30,6 +30,7 @@ from app.contracts.reasons import Restart
 from app.contracts.tensors import Array, Tensors
 from app.engine.process.answers import Check, Reply, read_answer
 from app.engine.process.environment import Limits, child_environment
+from app.engine.process.printed import PrintedLines
 from app.engine.process.shared_arrays import Layout, SharedArrays
 from app.engine.process.suspension import HELD_SECONDS
 from app.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
@@ -182,8 +183,10 @@ class Child:
                 env=child_environment(limits.environment),
             )
         printed = cast(IO[bytes], self._process.stderr)
+        self._lines = PrintedLines(self._process.pid)
         opened.callback(printed.close)
-        opened.callback(self._forward_output)
+        opened.callback(self._lines.end)
+        opened.callback(self._read_output)
         self._suspension = limits.suspension
         opened.callback(self._process.wait)
         opened.callback(self.kill)
@@ -321,7 +324,7 @@ class Child:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:  # the child has printed something
             self._events.poll(0)  # further output gives no event until the next _watch_output()
-            self._forward_output()
+            self._read_output()
             return None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
@@ -362,8 +365,8 @@ class Child:
             block.trim()
         return Reply(reply.meta, owned, reply.seconds)
 
-    def _forward_output(self) -> None:
-        """Copy one block of printed text; the next one follows after check_timeout() or failure().
+    def _read_output(self) -> None:
+        """Log one block of printed text; the next one follows after check_timeout() or failure().
 
         This limits the cost of a process that prints without end. A child never inherits this
         process's standard error. With it, the child could read what others write to a pipe, read
@@ -373,12 +376,10 @@ class Child:
             return
         with contextlib.suppress(BlockingIOError):
             block = os.read(self._printed.fileno(), BLOCK_BYTES)
+            self._lines.add(block)
             if not block:
                 self._events.unregister(self._printed)
                 self._printed = None
-            elif sys.__stderr__ is not None:  # else descriptor 2 may be another file
-                with contextlib.suppress(OSError):  # no reader is left; the child may go on
-                    os.write(2, block)
 
     def _watch_output(self) -> None:
         if self._printed is not None:

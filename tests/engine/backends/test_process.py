@@ -145,7 +145,7 @@ def test_the_end_of_a_run_is_named(
     wait_until(lambda: predictor.resident_bytes() == 0)
 
 
-def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_leaves_the_process_alive(caplog: pytest.LogCaptureFixture) -> None:
     """The error has the framework's sentence without the server's paths; nothing is printed."""
     directory = Path("/models/double/1")
     with opened(spec(directory=directory)) as predictor:
@@ -155,7 +155,7 @@ def test_a_refusal_leaves_the_process_alive(capfd: pytest.CaptureFixture[str]) -
         assert refused.value.message.endswith(": the framework read p")
         assert predictor.failure() is None
         assert predictor.run(row(1), timeout=PATIENCE)["y"] == 2
-    assert capfd.readouterr().err == ""
+    assert not caplog.messages
 
 
 def test_the_place_of_an_error_is_told_without_its_text() -> None:

@@ -1,4 +1,4 @@
-"""Prints, as JSON, what a child process can do to its parent's terminal and standard error."""
+"""Prints, as JSON, a child's id and what it can do to its parent's terminal and standard error."""
 
 import fcntl
 import json
@@ -11,5 +11,5 @@ if __name__ == "__main__":
     fcntl.ioctl(sys.stdin, termios.TIOCSCTTY, 0)
     print("before ", end="", file=sys.stderr, flush=True)
     child = Child("tests.engine.process.attempts:open_printing", {})
-    print(json.dumps(dict(child.call({}, timeout=60.0).meta)))
+    print(json.dumps([child.pid, dict(child.call({}, timeout=60.0).meta)]))
     child.close()

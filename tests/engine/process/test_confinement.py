@@ -91,13 +91,12 @@ def test_a_child_prints_and_has_nothing_else_of_the_operators(where: str, tmp_pa
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as server:
-        printed = server.communicate(timeout=60)[0]
+        pid, found = json.loads(server.communicate(timeout=60)[0])
     if where == "file":
         os.lseek(log, 0, os.SEEK_SET)
-    assert os.read(reads, 100) == b"before written"
+    assert os.read(reads, 100).rstrip() == f"before child process {pid}: written".encode()
     for descriptor in {ours, theirs, log, reads, writes}:
         os.close(descriptor)
-    found = json.loads(printed)
     assert list(found.values()) == ["ENXIO", "EBADF", "EAGAIN", "EINVAL", "ESPIPE"]
 
 
