@@ -1,9 +1,11 @@
 """Broken, slow and hostile clients, over raw sockets."""
 
 import contextlib
+import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 
 import pytest
 
@@ -175,7 +177,6 @@ def test_giant_headers_get_431(strict_server: Server, head: bytes) -> None:
     assert b'"limit": 32768' in reply
 
 
-UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 SMUGGLING = {
     "cl-and-te": b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "te-and-cl": b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
@@ -194,9 +195,10 @@ SMUGGLING = {
     "bare-lf": b"A: b\nContent-Length: 0\n\n",
     "second-host": b"Host: y\r\n\r\n",
     "chunked-twice": b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
-    # The parser would drop the body, and a proxy in front of us would not.
-    "upgrade-and-length": UPGRADE + b"Content-Length: %d\r\n\r\n" % len(LIVE),
-    "upgrade-and-chunks": UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n",
+    "upgrade-and-both": b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 5\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "upgrade-and-bad-chunk": b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
 }
 
 
@@ -264,9 +266,56 @@ def test_a_body_that_never_comes_after_its_refusal_gets_no_second_reply(
     assert seconds < HUNG
 
 
-@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-def test_an_upgrade_is_ignored(strict_server: Server, protocol: bytes) -> None:
-    upgrade = b"Connection: Upgrade\r\nUpgrade: " + protocol + b"\r\n"
-    reply = exchange(strict_server, LIVE.replace(HOST, HOST + upgrade), LIVE)
-    assert status_of(reply) == 200
-    assert reply.count(b"HTTP/1.1 ") == 1
+OFFERS = {
+    # As the HttpClient of JDK 17 writes them with every request.
+    "jdk": b"Connection: Upgrade, HTTP2-Settings\r\n"
+    b"HTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\n"
+    b"Upgrade: h2c\r\nUser-Agent: Java-http-client/17.0.15\r\n",
+    "websocket": b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n",
+    "several": b"Connection: keep-alive, upgrade\r\nUpgrade: TLS/1.0, IRC/6.9\r\n",
+}
+BODIES = {
+    "none": b"\r\n",
+    "length": b"Content-Length: %d\r\n\r\n" % len(LIVE) + LIVE,
+    "chunks": b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(LIVE)
+    + LIVE
+    + b"\r\n0\r\nA: b\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 7], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("offer", OFFERS)
+def test_an_offer_of_another_protocol_is_ignored(
+    strict_server: Server, offer: str, body: str, pieces: int
+) -> None:
+    """RFC 9110, 7.8: the request is answered over HTTP/1.1, and so is the next one."""
+    sent = POST + OFFERS[offer] + BODIES[body]
+    size = len(sent) // pieces + 1
+    with strict_server.connect() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):
+            for start in range(0, len(sent), size):
+                connection.sendall(sent[start : start + size])
+                if pieces > 1:
+                    time.sleep(0.005)  # else the system may put the pieces together again
+            reply = HTTPResponse(connection)
+            reply.begin()
+            assert reply.status == 200
+            assert json.loads(reply.read()) == {"bytes": 0 if body == "none" else len(LIVE)}
+        connection.sendall(LIVE)
+        assert read_reply(connection).status == 200
+
+
+def test_offers_that_follow_each_other_are_answered_in_order(strict_server: Server) -> None:
+    requests = [POST + OFFERS["jdk"] + body for body in BODIES.values()]
+    last = LIVE.replace(HOST, HOST + b"Connection: close\r\n")
+    reply = exchange(strict_server, b"".join(requests * 4) + last)
+    assert reply.count(b"HTTP/1.1 200 ") == reply.count(b"HTTP/1.1 ") == 13
+
+
+def test_a_tunnel_is_refused_and_nothing_behind_it_read(strict_server: Server) -> None:
+    for rest in BODIES.values():
+        reply = exchange(strict_server, b"CONNECT localhost:80 HTTP/1.1\r\n" + HOST + rest, LIVE)
+        assert status_of(reply) == 400
+        assert reply.count(b"HTTP/1.1 ") == 1

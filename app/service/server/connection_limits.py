@@ -64,6 +64,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._header_bytes = self._unparsed = 0
         self._in_body = self._ended = self._keeps_alive = False
         self._began = self.loop.time()
+        self._body_framing = b""
         self._running: RequestResponseCycle | None = None
         self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
         self._final_reply: Callable[[], None] | None = None
@@ -105,13 +106,29 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            return  # the upgrade is ignored; on_headers_complete has set _ended
+        except httptools.HttpParserUpgrade as offer:
+            if not self._ended:  # else a tunnel is refused
+                self._ignore_offer(data[offer.args[0] :])
+            return
         except httptools.HttpParserError as error:
             self._refuse(fault_of_parser(error))
             return
         if self._unparsed > self.limits.header_max_bytes:
             self._refuse(self._headers_too_large())
+
+    def _ignore_offer(self, rest: bytes) -> None:
+        """Answer a request that offers another protocol over HTTP/1.1 (RFC 9110, 7.8).
+
+        After such a header, the parser expects the other protocol. A new parser reads the body.
+        """
+        if self._body_framing:
+            events = EventsAfterHead(self)
+            self.parser = httptools.HttpRequestParser(events)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + self._body_framing + b"\r\n\r\n")
+            self._body_framing, events.passing = b"", True
+        if rest:
+            self.data_received(rest)  # at most PIPELINED times within each other
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -134,8 +151,9 @@ class LimitedProtocol(HttpToolsProtocol):
             detail = f"More than {PIPELINED} requests wait on this connection."
             raise Refused(overloaded(detail, PIPELINED))
         authority, self.url = split_target(self.url)
-        version, upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
-        length = read_framing(self.headers, version=version, upgrade=upgrade)
+        version, offer = self.parser.get_http_version(), self.parser.should_upgrade()
+        tunnel = offer and self.parser.get_method() == b"CONNECT"
+        length = read_framing(self.headers, version=version, tunnel=tunnel)
         if authority:  # the authority takes precedence over Host (RFC 9112, 3.2.2)
             self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
             self.headers.append((b"host", authority))
@@ -145,9 +163,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_body = True
         # After a rejection before `100 Continue`, a client may or may not send the body. The start
         # of the next request is then unknown, so the connection is not kept.
-        keeps = self.cycle.keep_alive and not (self.expect_100_continue or upgrade)
+        keeps = self.cycle.keep_alive and not (self.expect_100_continue or tunnel)
         self._keeps_alive = self.cycle.keep_alive = keeps
-        self._ended = upgrade
+        self._ended = tunnel
+        self._body_framing = framing_of(length) if offer else b""
         self.cycle.transport = SimpleNamespace(  # type: ignore[assignment]  # what uvicorn uses
             write=self.transport.write,
             is_closing=self.transport.is_closing,
@@ -167,6 +186,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._body_framing:
+            return  # the parser has skipped the body, see _ignore_offer()
         self._unparsed = 0
         self._in_body = False
         self._deadline = None
@@ -312,6 +333,21 @@ class LimitedProtocol(HttpToolsProtocol):
         self._lingering.begin()
 
 
+class EventsAfterHead:
+    """Callbacks of a parser that begins in the middle of a message: none until `passing` is set."""
+
+    def __init__(self, protocol: LimitedProtocol) -> None:
+        self._protocol = protocol
+        self.passing = False
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return partial(self._pass, getattr(self._protocol, name))
+
+    def _pass(self, event: Callable[..., None], *arguments: bytes) -> None:
+        if self.passing:
+            event(*arguments)
+
+
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Split off the target's authority, if it has one. Raises Refused (400) for invalid targets."""
     if b"://" not in target or target.startswith(b"/"):
@@ -324,7 +360,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def read_framing(
-    headers: Iterable[tuple[bytes, bytes]], *, version: str, upgrade: bool
+    headers: Iterable[tuple[bytes, bytes]], *, version: str, tunnel: bool
 ) -> int | None:
     """Return the length of the body in bytes: 0 without a body, None if it is chunked.
 
@@ -356,10 +392,16 @@ def read_framing(
         raise Refused(http_fault(400, "Transfer-Encoding lists chunked more than once."))
     if codings not in ([], [b"chunked"]):
         raise Refused(http_fault(501, "The only supported Transfer-Encoding is chunked."))
-    if upgrade and (codings or length):
-        # The parser treats data after an upgrade as another protocol and drops the body.
-        raise Refused(http_fault(400, "A request with a body cannot request an upgrade."))
+    if tunnel and (codings or length):
+        raise Refused(http_fault(400, "A CONNECT request cannot have a body."))
     return None if codings else length
+
+
+def framing_of(length: int | None) -> bytes:
+    """Return the header that describes a body of this length; none without a body."""
+    if length is None:
+        return b"Transfer-Encoding: chunked"
+    return b"Content-Length: %d" % length if length else b""
 
 
 def version_unknown() -> Fault:
