@@ -17,7 +17,7 @@ from app.application import build_application, open_doors
 from app.contracts.errors import ConfigError
 from app.contracts.ports import Pipeline, ServedModelInfo
 from app.contracts.resources import memory_limit
-from app.engine.awaiting import in_thread
+from app.engine.awaiting import in_some_thread, in_thread, log_failure
 from app.engine.backends.process import ProcessBackend
 from app.engine.dataplane import DataPlane, StagesDone
 from app.engine.pool.context import EngineContext, OnDemand
@@ -172,6 +172,9 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
     workers.codec.pool.start()
     loading = asyncio.create_task(_load(parts, stopping), name="load")
+    for task in (watching, loading):
+        task.add_done_callback(log_failure)
+        task.add_done_callback(services.lifecycle.task_ended)
     if services.lifecycle.accepts_when_ready:
         while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -199,10 +202,11 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
 async def _load(parts: _Parts, stopping: threading.Event) -> None:
     """Load every model, then poll for changes if the settings say so."""
     settings, registry = parts.services.settings, parts.services.registry
-    watcher = await in_thread("repository", partial(RepositoryWatcher, parts.repository, registry))
+    build = partial(RepositoryWatcher, parts.repository, registry)
+    watcher = await in_some_thread("repository", build)
     started = time.monotonic()
     try:
-        await registry.load_all()
+        await watcher.load_all()
     except Exception:
         log.exception("the models could not be loaded")
     else:

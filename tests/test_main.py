@@ -1,5 +1,6 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
+import asyncio
 import sys
 import time
 from functools import partial
@@ -87,6 +88,35 @@ def test_a_reload_waits_out_the_longest_request(
 ) -> None:
     settings = make_settings(model_repository=tmp_path, timeout_max_ms=120_000)
     assert registry_options(monkeypatch, settings)["drain_timeout"] > 120
+
+
+class FailingRegistry(FakeRegistry):
+    """A registry with a fault that nobody has foreseen, after everything is loaded."""
+
+    async def load_all(self) -> list[str]:
+        return []
+
+    def served(self) -> Any:
+        raise RuntimeError("a bug")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_background_task_that_fails_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log with its traceback, and by a server that is not ready any more."""
+    settings = make_settings(model_repository=tmp_path, codec_processes=1, prove_groups="off")
+    app = create_app(settings, registry=cast(ModelRegistry, FailingRegistry()))
+    async with app.router.lifespan_context(app), Client(app).session() as client:
+        await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "load"])
+        reply = await client.get("/v2/health/ready")
+        assert reply.status_code == 503
+        assert reply.json()["error"] == ("The background task 'load' has failed; the log says why.")
+        assert (await client.get("/v2/health/live")).status_code == 200
+    assert "the background task 'load' has failed" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 async def test_codec_processes_are_in_the_metrics() -> None:

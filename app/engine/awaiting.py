@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class NoThread(OSError):
@@ -61,6 +64,12 @@ async def in_some_thread(name: str, work: Callable[[], T]) -> T:
         return await in_thread(name, work)
     except NoThread:
         return work()
+
+
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log the error of a task that nobody awaits; pass it to add_done_callback()."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the background task %r has failed", task.get_name(), exc_info=error)
 
 
 async def results_of(futures: list[asyncio.Future[T]]) -> list[T]:

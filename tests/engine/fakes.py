@@ -439,4 +439,4 @@ def open_registry(loop: Loop, root: Path, factory: PredictorFactory, **options: 
 
 def open_watcher(loop: Loop, root: Path, registry: Any) -> Any:
     """A driven RepositoryWatcher."""
-    return Driven(loop, RepositoryWatcher(ModelRepository(root), inner(registry)))
+    return Driven(loop, loop(RepositoryWatcher, ModelRepository(root), inner(registry)))

@@ -29,7 +29,7 @@ from app.contracts.errors import (
 )
 from app.contracts.ports import Clock, Interrupted, Ran, Worker
 from app.contracts.reasons import Restart
-from app.engine.awaiting import in_some_thread
+from app.engine.awaiting import in_some_thread, log_failure
 from app.engine.process.answers import Reply
 from app.engine.queue.batcher import Batcher
 from app.engine.queue.job import INLINE_BYTES, Batch
@@ -168,6 +168,7 @@ class Instance(Generic[Request, Answer]):
         self._loss: asyncio.Future[Restart | None] = loop.create_future()
         self._closing = asyncio.Event()
         self._task = loop.create_task(self._live(), name=self.name)
+        self._task.add_done_callback(log_failure)
 
     def resident_bytes(self) -> int:
         worker = self._worker

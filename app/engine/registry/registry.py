@@ -322,29 +322,36 @@ class ModelRegistry:
             )
         await model.close()
 
-    async def load_all(self) -> None:
+    async def load_all(self) -> list[str]:
         """Load every model of the repository, all at the same time and at full speed.
 
-        A model that cannot be loaded stays UNAVAILABLE with its reason. Raises ConfigError only if
-        the repository itself cannot be read.
+        A model that cannot be loaded stays UNAVAILABLE with its reason. Returns the models that
+        could not be read because of an OSError: they may be loaded later without a change. Raises
+        ConfigError or OSError only if the repository itself cannot be read.
         """
         names = await in_thread("repository", self._repository.names)
         self._wanted.update(names)
         self._starting = True
         try:
-            await asyncio.gather(*map(self._try_load, names))
+            passing = await asyncio.gather(*map(self._try_load, names))
         finally:
             self._starting = False
         if warning := self.budget().warning:
             log.warning("%s", warning)
+        return [name for name, again in zip(names, passing, strict=True) if again]
 
-    async def _try_load(self, name: str) -> None:
+    async def _try_load(self, name: str) -> bool:
+        """Load a model; return whether the system, not the model, was the reason of a failure."""
         try:
             await self.load(name)
         except PaddlepoolError:
             pass  # already logged, and index() has the reason
+        except OSError as error:
+            log.error("%s: cannot be loaded: %s", name, error)
+            return True
         except Exception:
             log.exception("%s: cannot be loaded", name)
+        return False
 
     async def unload(self, name: str) -> None:
         """Stop serving a model; returns when its requests have ended.

@@ -1,13 +1,14 @@
 """Polls the model repository and makes the registry load what has changed."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.contracts.errors import ModelNotFound, PaddlepoolError
+from app.contracts.errors import ConfigError, ModelNotFound, PaddlepoolError
 from app.engine.awaiting import in_thread
 from app.engine.registry.registry import ModelRegistry
 from app.models.repository.layout import ModelRepository
@@ -38,12 +39,26 @@ class RepositoryWatcher:
     """
 
     def __init__(self, repository: ModelRepository, registry: ModelRegistry) -> None:
-        """Record the current state. Raises ConfigError if the repository cannot be read."""
+        """Record the current state; none if the repository cannot be read."""
         self._repository = repository
         self._registry = registry
         self._seen: dict[str, _Seen] = {}
-        self._seen = self._scan()
+        with contextlib.suppress(ConfigError):
+            self._seen = self._scan()
         self._previous = dict(self._seen)
+
+    async def load_all(self) -> None:
+        """Load every model; polls try again what an OSError prevents.
+
+        Raises ConfigError or OSError if the repository itself cannot be read; polls then load its
+        models.
+        """
+        failed = list(self._seen)
+        try:
+            failed = await self._registry.load_all()
+        finally:
+            for name in failed:
+                self._seen.pop(name, None)
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
         """Poll every `every` seconds until cancelled.

@@ -193,11 +193,11 @@ async def metrics(
 
 def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info:
     added = {name: value for each in more for name, value in each(services).items()}
-    budget = services.registry.budget()
+    budget, lifecycle = services.registry.budget(), services.lifecycle
     return Info(
         **added,
         version=__version__,
-        ready=services.registry.ready() and not services.lifecycle.draining,
+        ready=services.registry.ready() and not (lifecycle.draining or lifecycle.failure),
         default_models=dict(services.dataplane.default_models),
         models=[_model(services, status, card) for status in shown(services.registry.index())],
         limits=limits(services.settings),

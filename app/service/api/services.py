@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 
@@ -35,6 +35,13 @@ class Lifecycle:
     accepts_when_ready: bool = False
     """Accept no connections until every model is ready; others that share the socket do so."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    failure: str = ""
+    """Why the server counts as not ready, besides its models: a background task has failed."""
+
+    def task_ended(self, task: asyncio.Task[Any]) -> None:
+        """Record the failure of a background task; pass it to add_done_callback()."""
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = f"The background task {task.get_name()!r} has failed; the log says why."
 
     async def close_others(self) -> None:
         await asyncio.gather(*(close() for close in self.closers))

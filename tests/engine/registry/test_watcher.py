@@ -174,6 +174,28 @@ def test_a_load_that_cannot_read_is_tried_again(
     assert bench.served() == [("a", 1), ("double", 1), ("more", 1)]
 
 
+@pytest.mark.parametrize("where", ["double/config.toml", "double/1", "double", "."])
+def test_a_start_that_cannot_read_is_tried_again(
+    loop: Loop, tmp_path: Path, factory: FakeFactory, where: str
+) -> None:
+    """By the first poll, without a change on disk; what was read is not loaded again."""
+    for name in ("double", "more"):
+        write_double(tmp_path, name=name)
+    registry = open_registry(loop, tmp_path, factory)
+    with loop(mode, tmp_path / where, 0):
+        bench = Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
+        if where == ".":
+            with pytest.raises(ConfigError):
+                bench.watcher.load_all()
+        else:
+            bench.watcher.load_all()
+        assert ("double", 1) not in bench.served()
+    bench.look()
+    assert bench.served() == [("double", 1), ("more", 1)]
+    assert len(factory.opened) == 2
+    registry.close()
+
+
 def test_a_fault_of_ours_costs_one_model(
     loop: Loop, tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -176,6 +176,8 @@ def check_server(services: Services) -> None:
     """Raise ModelNotReady if the server should not receive requests."""
     if services.lifecycle.draining:
         raise errors.ModelNotReady("The server is stopping.")
+    if services.lifecycle.failure:
+        raise errors.ModelNotReady(services.lifecycle.failure)
     if not services.registry.wanted():
         raise errors.ModelNotReady(
             "No model is served: the repository is empty, was not read yet, or all were unloaded."
