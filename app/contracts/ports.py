@@ -1,6 +1,6 @@
 """The engine's interfaces (predictors, pipelines, observers) and the values they exchange."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -194,6 +194,9 @@ class EngineObserver(Protocol):
     def restarted(self, *, model: str, group: str, reason: Restart) -> None: ...
 
     def rejected(self, *, model: str, reason: Rejection) -> None: ...
+
+    def retired(self, *, model: str, served: Collection[int]) -> None:
+        """A version was closed; `served` are the versions of the model that are served now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

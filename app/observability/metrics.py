@@ -4,7 +4,7 @@ import collections
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -65,6 +65,12 @@ class HistogramFamily(Collector):
                 series = self._series[labels] = self._empty[:]
             series[bucket] += 1
             series[-1] += value
+
+    def keep(self, wanted: Callable[[Sequence[str]], bool]) -> None:
+        """Drop the series whose label values `wanted` does not accept."""
+        with self._lock:
+            series = self._series.items()
+            self._series = {labels: counts for labels, counts in series if wanted(labels)}
 
     def collect(self) -> Iterator[Metric]:
         metric = Metric(self._name, self._text, "histogram")
@@ -297,6 +303,11 @@ class Metrics:
         self._infer.observe(seconds, model, str(version), group, str(rows))
         self._rows.observe(rows, model, group)
         self.history.ran(Series(model, version, group), seconds)
+
+    def retired(self, *, model: str, served: Collection[int]) -> None:
+        """Drop the series of the model's versions that are not served."""
+        kept = frozenset(map(str, served))
+        self._infer.keep(lambda labels: labels[0] != model or labels[1] in kept)
 
     def loop_woke(self, late: float) -> None:
         """Record that the event loop was `late` seconds behind its timer."""

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -359,6 +359,7 @@ class RecordingObserver:
         self.batches: list[dict[str, Any]] = []
         self.restarts: list[str] = []
         self.rejections: Counter[str] = Counter()
+        self.retirements: list[tuple[str, list[int]]] = []
 
     def batch_done(self, **batch: Any) -> None:
         self.batches.append(batch)
@@ -368,6 +369,9 @@ class RecordingObserver:
 
     def rejected(self, *, model: str, reason: Rejection) -> None:
         self.rejections[reason] += 1
+
+    def retired(self, *, model: str, served: Collection[int]) -> None:
+        self.retirements.append((model, list(served)))
 
 
 DOUBLE = """

@@ -321,6 +321,7 @@ class ModelRegistry:
                 "%s: version %d is closed while requests still use it", model.name, model.version
             )
         await model.close()
+        self._context.observer.retired(model=model.name, served=self._models.get(model.name, ()))
 
     async def load_all(self) -> list[str]:
         """Load every model of the repository, all at the same time and at full speed.

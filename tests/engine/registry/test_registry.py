@@ -22,8 +22,10 @@ from app.contracts.errors import (
     PaddlepoolError,
 )
 from app.contracts.ports import ServedModelInfo
+from app.contracts.status import Choice
 from app.contracts.tensors import Tensors
 from app.models.repository.layout import ModelRepository
+from app.observability.metrics import Metrics
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
@@ -124,6 +126,29 @@ def test_no_request_is_lost_across_reloads(bench: Bench, reloads: int) -> None:
             each.result(timeout=PATIENCE)
     assert len(answers) >= 100
     assert set(answers) == {1, 2}
+
+
+def test_the_series_of_retired_versions_go(bench: Bench) -> None:
+    """/metrics is as long after 20 versions as after one; a version that is adopted keeps its."""
+    metrics = Metrics(build={})
+    metrics.expect_model("double", ["main", "spare"])
+    registry = bench.open(1, observer=metrics)
+
+    def versions() -> set[str]:
+        lines = metrics.render()[0].decode().splitlines()
+        runs = [line for line in lines if line.startswith("paddlepool_predictor_infer_seconds_sum")]
+        return {line.partition('version="')[2].partition('"')[0] for line in runs}
+
+    for version in range(2, 21):
+        assert answer(registry).version == version - 1
+        write_version(bench.root / "double" / str(version))
+        registry.load("double")
+    assert answer(registry).version == 20
+    [served] = registry.served()
+    assert registry.adopt(served, Choice(group="spare", by="measured", reason="a test"))
+    assert versions() == {"20"}
+    registry.unload("double")
+    assert versions() == set()
 
 
 def test_a_bad_model_does_not_keep_the_others_from_loading(bench: Bench) -> None:
