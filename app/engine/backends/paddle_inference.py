@@ -4,6 +4,7 @@ Importing Paddle's Python package costs a second and 100 MB in every process. A 
 need it: only the extension module below it is loaded (`_load_core`).
 """
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -66,6 +67,8 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             f"its manifest says {sorted(expected)} and {len(opening['outputs'])}"
         )
 
+    shared = options["cache_capacity"] == 0
+    verified = fingerprint(opening) if shared else []  # the parent verifies the files after this
     shapes: set[tuple[tuple[int, ...], ...]] = set()
     few = options["onednn_rows"]
     if few > 1 and not (options["onednn"] and options["device"] == "cpu"):
@@ -76,15 +79,24 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
         nonlocal predictor
         if own is not None and len(inputs[names[0]]) < few:
             return _run(own, names, outputs, inputs)
-        if options["cache_capacity"] == 0:
+        if shared:
             shapes.add(tuple(inputs[name].shape for name in names))
             if len(shapes) > SHAPES:
                 shapes.clear()
                 predictor = None  # frees its memory before its successor needs as much
                 predictor = _create(core, opening, options)
+                if fingerprint(opening) != verified:  # the parent opens another process, or none
+                    sys.exit("the model's files have changed since they were verified")
         return _run(predictor, names, outputs, inputs)
 
     return {}, serve(run)
+
+
+def fingerprint(opening: Mapping[str, Any]) -> list[str]:
+    """Return the sha256 of the program and of its parameters."""
+    names = filter(None, (opening["program"], opening["params"]))
+    contents = (Path(opening["directory"], name).read_bytes() for name in names)
+    return [hashlib.sha256(content).hexdigest() for content in contents]
 
 
 def _run(

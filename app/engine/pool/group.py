@@ -13,6 +13,7 @@ from app.contracts.errors import (
     BackendError,
     ConfigError,
     DeadlineExceeded,
+    ManifestError,
     ModelNotReady,
     ModelOutputInvalid,
     PaddlepoolError,
@@ -357,13 +358,30 @@ class Group:
 
         Blocks; may be called in any thread. It may also raise DeadlineExceeded.
         """
-        return self.selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
+        predictor = self.selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
+        try:
+            self._verify_again(gently=True)
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
+    def _verify_again(self, *, gently: bool) -> None:
+        """Raise BackendError if what a process has just opened may not be what was verified.
+
+        Called after the process has read the files: a file that is overwritten later does no harm.
+        """
+        try:
+            self.files.verify_again(gently=gently)
+        except ManifestError as changed:
+            raise BackendError(f"changed since it was verified: {changed.message}") from changed
 
     def _opened(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
         """Open a predictor, blocking until it is tested and warm."""
         suspension = self.context.yielding.suspension if gently else None
         predictor = self.context.open_predictor(self._spec, suspension=suspension)
         try:
+            self._verify_again(gently=gently)
             self.selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
             usual = self._warm_up(predictor, timed)
         except DeadlineExceeded as error:

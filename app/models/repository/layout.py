@@ -12,7 +12,13 @@ from app.contracts.errors import ConfigError, ManifestError, ModelNotFound, Padd
 from app.contracts.ports import Agreement, PredictorSpec, ServedModelInfo
 from app.contracts.tensors import TensorSpec
 from app.models.repository.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
-from app.models.repository.manifest import MANIFEST, Manifest, read_manifest, verify_files
+from app.models.repository.manifest import (
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    verify_files,
+    verify_listed,
+)
 from app.models.repository.selftest import SELFTEST, SelfTest, read_selftest
 
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
@@ -58,6 +64,11 @@ class ModelFiles:
         """The version's self-test with its task's measure of `agreement`. Raises ManifestError."""
         test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
         return replace(test.with_outputs(self.config.outputs), agreement=agreement)
+
+    def verify_again(self, *, gently: bool = False) -> None:
+        """Raise ManifestError if a file of this version has changed since it was read."""
+        label = f"{self.name}/{self.version}"
+        verify_listed(self.directory, self.manifest, label=label, gently=gently)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
         """The specification with which a backend opens `group`.

@@ -221,6 +221,11 @@ def verify_files(
         present = {entry.name for entry in entries if not is_unused(entry)} - {MANIFEST}
     if unlisted := sorted(present - set(manifest.files)):
         raise ManifestError(f"{label}: not listed in {MANIFEST}: {', '.join(unlisted)}")
+    verify_listed(directory, manifest, label=label, gently=gently)
+
+
+def verify_listed(directory: Path, manifest: Manifest, *, label: str, gently: bool = False) -> None:
+    """Like verify_files(), but accept further files, such as those of a program added later."""
     for name, expected in manifest.files.items():
         try:
             with open_plain_file(directory / name) as file:

@@ -77,7 +77,9 @@ def test_memory_stays_flat_over_variable_shapes(predictor: ProcessPredictor) -> 
     assert run_all(12) - settled < 8 << 20
 
 
-def faked(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[MagicMock, Any]:
+def faked(
+    monkeypatch: pytest.MonkeyPatch, directory: Path | None = None, **options: object
+) -> tuple[MagicMock, Any]:
     """Paddle's extension as a fake, and the handler of a predictor that is opened with it."""
     core = MagicMock()
     core.create_predictor.side_effect = lambda config: MagicMock(
@@ -86,21 +88,31 @@ def faked(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[MagicMock
     core.AnalysisConfig.side_effect = lambda *_: MagicMock()
     monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
     opening = {
-        "directory": "m", "program": "p", "params": "q", "threads": 1,
+        "directory": str(directory), "program": "p", "params": "q", "threads": 1,
         "inputs": [{"name": "x"}], "outputs": [{"name": "y"}], "options": options,
     }  # fmt: skip
     _, handle = paddle_inference.open_predictor(opening)
     return core, lambda *shape: handle({}, {"x": np.zeros(shape)}, ())
 
 
-def test_after_many_shapes_the_predictor_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once."""
-    core, run = faked(monkeypatch, cache_capacity=0)
+def test_after_many_shapes_the_predictor_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once. The process
+    ends if its files are others than before."""
+    for name in "pq":
+        (tmp_path / name).write_bytes(b"verified")
+    core, run = faked(monkeypatch, tmp_path, cache_capacity=0)
     for length in [*range(1, SHAPES + 1), *range(1, SHAPES + 1)]:
         run(1, length)
     assert core.create_predictor.call_count == 1
     run(2, 1)
     assert core.create_predictor.call_count == 2
+    (tmp_path / "q").write_bytes(b"replaced")
+    for length in range(2, SHAPES + 2):
+        run(2, length)
+    with pytest.raises(SystemExit, match="have changed"):
+        run(2, SHAPES + 2)
 
 
 def test_small_inputs_run_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:

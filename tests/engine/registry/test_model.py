@@ -349,6 +349,45 @@ def test_a_group_that_cannot_start_fails_its_jobs(bench: Bench) -> None:
     assert answered(model, 1) == [2]
 
 
+def overwrite(directory: Path) -> bytes:
+    """Change the weights in place, as a copy over them does; returns what they were."""
+    params = directory / "inference.pdiparams"
+    before = params.read_bytes()
+    params.write_bytes(before[::-1])
+    return before
+
+
+def test_what_was_verified_is_what_a_later_process_opens(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replacement that reads other weights is closed, whatever its self-test says, until they
+    are as they were; the process that serves already goes on."""
+    monkeypatch.setattr(context, "DELAYS", (0.0, 0.0, 0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05))
+    model = bench.serve(count=2)
+    before = overwrite(bench.root / "double" / "1")
+    bench.factory.opened[0].die(Restart.CRASHED)
+    wait_until(lambda: len(bench.observer.restarts) >= 4)
+    assert (model.groups()[0].live, answered(model, 1)) == (1, [2])
+    assert all(each.closed.is_set() for each in bench.factory.opened[2:4])
+    assert "double/1: inference.pdiparams has sha256" in caplog.text
+    (bench.root / "double" / "1" / "inference.pdiparams").write_bytes(before)
+    wait_until(lambda: model.groups()[0].live == 2)
+
+
+def test_a_group_that_starts_later_opens_what_was_verified(bench: Bench) -> None:
+    """One that its first job starts, and a shadow."""
+    model = bench.serve()
+    overwrite(bench.root / "double" / "1")
+    waiting = model.submit(row(1), deadline=soon(), group="spare")
+    assert isinstance(waiting.exception(timeout=PATIENCE), ModelNotReady)
+    [_, spare] = model.groups()
+    assert spare.reason.startswith("cannot start: changed since it was verified: double/1: ")
+    with pytest.raises(BackendError, match="changed since it was verified"):
+        model.open_shadow("main", bench.factory)
+    assert all(each.closed.is_set() for each in bench.factory.opened[1:])
+    assert answered(model, 1) == [2]
+
+
 def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> None:
     """Loaded is not proven: a predictor with other numbers is refused and closed."""
     bench.factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[operator]
