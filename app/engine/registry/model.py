@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,9 @@ from app.models.repository.selftest import SelfTest, too_small
 PINNED = "config.toml names it"
 UNDECIDED = "it serves until the candidates have been measured, in idle moments"
 
+WARMUP_BYTES = 64 << 20
+"""Maximum bytes of the tensors of one [[warmup]]."""
+
 REMEMBERED_SHAPES = 256
 """Number of combinations of shapes that are remembered as valid; most requests repeat one."""
 
@@ -49,7 +53,10 @@ def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[
     30-60 ms for the emotion model), but the first full batch of a warm shape costs at most 20 ms
     more than the next.
 
-    Raises ConfigError if a shape does not fit the model's inputs.
+    The tensors are views of one number each: they take no memory in this process.
+
+    Raises ConfigError if a shape does not fit the model's inputs, or the tensors of one [[warmup]]
+    have more than WARMUP_BYTES.
     """
     runs: list[Tensors] = []
     for warmup in config.warmup:
@@ -64,7 +71,17 @@ def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[
                     f"warmup shape {list(shape)} does not fit input {spec.name!r} "
                     f"of shape {list(spec.shape)}"
                 )
-        runs.append({spec.name: np.ones(warmup.shapes[spec.name], spec.dtype) for spec in inputs})
+        sizes = [(math.prod(warmup.shapes[spec.name]), np.dtype(spec.dtype)) for spec in inputs]
+        if (total := sum(count * dtype.itemsize for count, dtype in sizes)) > WARMUP_BYTES:
+            raise ConfigError(
+                f"the tensors of a [[warmup]] have {total} bytes, the limit is {WARMUP_BYTES}"
+            )
+        runs.append(
+            {
+                spec.name: np.broadcast_to(np.ones((), spec.dtype), warmup.shapes[spec.name])
+                for spec in inputs
+            }
+        )
     return tuple(sorted(runs, key=lambda run: sum(array.nbytes for array in run.values())))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from app.contracts.errors import ConfigError, InvalidTensor
 from app.contracts.tensors import Tensors, TensorSpec
-from app.engine.registry.model import EqualAxes, warmup_inputs
+from app.engine.registry.model import WARMUP_BYTES, EqualAxes, warmup_inputs
 from app.models.repository.config import ModelConfig
 
 SPECS = (TensorSpec("ids", "int64", (-1, -1)), TensorSpec("picture", "float32", (-1, 3)))
@@ -25,12 +25,24 @@ def test_each_shape_is_run_smallest_first() -> None:
     assert dtypes == {"ids": "int64", "picture": "float32"}
 
 
+def test_a_large_shape_takes_no_memory() -> None:
+    """It would for as long as the model is served."""
+    [run] = warmup_inputs(config({"ids": [1, (WARMUP_BYTES - 12) // 8], "picture": [1, 3]}), SPECS)
+    assert {array.base.nbytes for array in run.values() if array.base is not None} == {4, 8}
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
         pytest.param({"ids": [1, 16]}, "unknown or missing: picture", id="missing"),
         pytest.param({"ids": [1, 1], "picture": [1, 3], "z": [1]}, "missing: z", id="unknown"),
         pytest.param({"ids": [1, 16], "picture": [1, 4]}, r"\[1, 4\] does not fit", id="shape"),
+        pytest.param(
+            {"ids": [1, WARMUP_BYTES // 8], "picture": [1, 3]},
+            rf"have {WARMUP_BYTES + 12} bytes, the limit is {WARMUP_BYTES}",
+            id="one number too many",
+        ),
+        pytest.param({"ids": [1 << 40, 1 << 40], "picture": [1, 3]}, "the limit is", id="huge"),
     ],
 )
 def test_a_shape_that_does_not_fit_is_a_configuration_error(

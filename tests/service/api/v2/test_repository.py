@@ -10,7 +10,7 @@ import pytest
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, FakeFactory, Gate
-from tests.model_files import write_version
+from tests.model_files import add_to_config, write_version
 from tests.service.api.fakes import Client, make_app
 
 KEY = {"X-Api-Key": "admin"}
@@ -73,6 +73,14 @@ def test_a_request_that_is_not_understood_is_422(
     response = client.post(path, headers=KEY, content=content)
     assert response.status_code == 422
     assert set(response.json()) == {"error"}
+    assert registry.ready("double")
+
+
+def test_a_warmup_beyond_the_limit_is_409(tmp_path: Path, registry: Driven, client: Client) -> None:
+    add_to_config(tmp_path / "double", "[[warmup]]\nshapes = { x = [1000000, 1000000] }\n")
+    response = post(client, LOAD)
+    assert response.status_code == 409
+    assert f"have {4 * 10**12} bytes, the limit is {64 << 20}" in response.json()["error"]
     assert registry.ready("double")
 
 
