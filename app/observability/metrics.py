@@ -66,6 +66,11 @@ class HistogramFamily(Collector):
             series[bucket] += 1
             series[-1] += value
 
+    def observe_infinite(self, *labels: str) -> None:
+        """Count a value above every bound, and leave the sum finite."""
+        with self._lock:
+            self._series.setdefault(labels, self._empty[:])[-2] += 1
+
     def keep(self, wanted: Callable[[Sequence[str]], bool]) -> None:
         """Drop the series whose label values `wanted` does not accept."""
         with self._lock:
@@ -324,7 +329,10 @@ class Metrics:
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
         """Record the difference of one replay from the default group's answer."""
-        self._drift.observe(drift, self._model(model), group)
+        if math.isinf(drift):
+            self._drift.observe_infinite(self._model(model), group)
+        else:
+            self._drift.observe(drift, self._model(model), group)
         if agreement is not None:
             self._agreement.observe(agreement, self._model(model), group)
         self.history.drifted(self._model(model), group, drift, agreement)

@@ -1,5 +1,6 @@
 """Metric families: complete in the documentation, right to 15 %, and closed against clients."""
 
+import math
 import random
 import re
 import tomllib
@@ -237,14 +238,18 @@ def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
 
 
 def test_replays_are_told_by_group(metrics: Metrics) -> None:
-    """Equal bits have a bucket of their own; the task's measure is there only where it has one."""
+    """Equal bits have a bucket of their own; an infinite difference is counted and leaves the sum
+    as it was; the task's measure is there only where it has one."""
     metrics.drifted(model="u2netp", group="native", drift=0.0, agreement=0.997)
     metrics.drifted(model="u2netp", group="native", drift=2e-6, agreement=None)
+    metrics.drifted(model="u2netp", group="native", drift=math.inf, agreement=None)
     metrics.shadowed(model="u2netp", outcome=ShadowOutcome.REPLAYED)
     where = {"model": "u2netp", "predictor": "native"}
     drift = "paddlepool_predictor_output_drift"
     assert value(metrics, f"{drift}_bucket", le="0.0", **where) == 1
-    assert value(metrics, f"{drift}_count", **where) == 2
+    assert value(metrics, f"{drift}_bucket", le="10.0", **where) == 2
+    assert value(metrics, f"{drift}_count", **where) == 3
+    assert value(metrics, f"{drift}_sum", **where) == 2e-6
     agreement = "paddlepool_predictor_output_agreement"
     assert value(metrics, f"{agreement}_bucket", le="0.995", **where) == 0
     assert value(metrics, f"{agreement}_bucket", le="0.999", **where) == 1

@@ -94,7 +94,7 @@ class Succession(Generic[Request, Answer]):
         self._next_check = -math.inf
 
     def watch(self, worker: Worker[Request, Answer]) -> None:
-        """Open a successor if the worker exceeds the cap; called between two runs."""
+        """Open a successor if the worker exceeds the cap; called while it runs nothing."""
         if self._successor is None and self._above_cap(worker):
             self._successor = asyncio.ensure_future(self.open_worker())
         successor = self._successor
@@ -358,10 +358,19 @@ class Instance(Generic[Request, Answer]):
                 wait = worker.check_timeout()
             except Exception as error:
                 self._failed(worker, error)
-        elif self._copying is None and (reason := worker.failure()):
-            self._lose(reason)
+        elif self._copying is None:
+            self._check_idle(worker)
         if self._worker is not None:
             self._schedule_check(worker, wait)
+
+    def _check_idle(self, worker: Worker[Request, Answer]) -> None:
+        """Replace an idle process that has died, or whose successor is open."""
+        if reason := worker.failure():
+            self._lose(reason)
+            return
+        self._succession.watch(worker)
+        if self._succession.ready():
+            self._lose(Restart.MEMORY)
 
     def _on_readable(self, worker: Worker[Request, Answer]) -> None:
         """Handle the readable socket: the oldest run, or the process itself, has ended."""

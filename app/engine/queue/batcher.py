@@ -202,7 +202,8 @@ class Batcher:
             self._schedule_dispatch(ask_again - now)
             return False
         free = self._free_taker()
-        taker = free or self._taker_ahead(jobs)
+        # A batch that was given back waits for a free instance, and goes before those in the queue.
+        taker = free or (None if self._running.returned else self._taker_ahead(jobs))
         if taker is None:
             return False
         if batch := self._running.resume(now) or self._start(jobs, now):

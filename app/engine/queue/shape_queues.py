@@ -114,7 +114,8 @@ class ShapeQueues:
 
     def take(self, job: Job) -> None:
         """Remove a job that will run, and advance the virtual time to its turn."""
-        if (turn := self._remove(job)) is not None:
+        turn = self._remove(job)
+        if turn is not None and self._queues:  # else the virtual time has been reset
             self._now = max(self._now, turn[0])
 
     def _remove(self, job: Job) -> Turn | None:

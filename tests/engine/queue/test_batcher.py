@@ -516,6 +516,21 @@ def test_what_comes_back_goes_to_whoever_is_free_first(build: Build) -> None:
     assert [batch.jobs for batch in idle.batches] == [(jobs[2],)]
 
 
+def test_what_comes_back_is_not_sent_to_a_busy_instance(build: Build) -> None:
+    """Nor does a queued batch that may be sent there overtake it."""
+    bench = build(live=1)
+    busy = bench.takers[0]
+    bench.usual(0.01)
+    returned, running, queued = (bench.submit() for _ in range(3))
+    first, second = bench.take(), bench.take()
+    assert (first.jobs, second.jobs) == ((returned,), (running,))
+    busy.room = True
+    bench.batcher.give_back(first)
+    assert busy.batches == [first, second]
+    bench.batcher.offer(busy)
+    assert [batch.jobs for batch in busy.batches[2:]] == [(returned,), (queued,)]
+
+
 def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
     """Of a batch that came back, what has been failed or cancelled meanwhile is left out."""
     bench = build(max_rows=3)

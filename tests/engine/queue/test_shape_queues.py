@@ -47,6 +47,13 @@ def order(queues: ShapeQueues) -> list[Job]:
     return ran
 
 
+def test_the_virtual_time_begins_again_when_nothing_waits() -> None:
+    """It would grow without end, and lose its precision after 2**53 rows."""
+    queues = filled(*[job(caller="flood", rows=4) for _ in range(3)])
+    order(queues)
+    assert [queues.start_of(caller) for caller in ("flood", "quiet")] == [0.0, 0.0]
+
+
 def test_a_caller_with_one_job_waits_for_one_of_each_other() -> None:
     """Not for the forty that were there before it."""
     flood = [job(caller="flood") for _ in range(40)]

@@ -278,6 +278,17 @@ def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) ->
     assert len(bench.factory.opened) == 2
 
 
+def test_an_idle_predictor_makes_way_for_its_successor(bench: Bench) -> None:
+    """Without a further request: both would hold the model's memory, for as long as none comes."""
+    model = bench.serve(max_resident_bytes=100 << 20)
+    assert answered(model, 1) == [2]
+    bench.factory.opened[0].resident = 200 << 20
+    wait_until(lambda: bench.observer.restarts == ["memory"])
+    assert bench.factory.opened[0].closed.wait(PATIENCE)
+    assert answered(model, 1) == [2]
+    assert len(bench.factory.opened) == 2
+
+
 def test_a_predictor_that_is_large_from_the_start_is_not_replaced_for_ever(bench: Bench) -> None:
     """A cap below the model's own size counts as half as much again as that size."""
     model = bench.serve(max_resident_bytes=1)
