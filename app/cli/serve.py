@@ -1,6 +1,7 @@
 """`paddlepool serve`: the HTTP server."""
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
@@ -45,11 +46,28 @@ def run(args: argparse.Namespace) -> int:
 
     Exit codes: 0 after draining, 1 if a second signal arrived first, 3 for a bad configuration.
     """
+    _replace_closed_streams()
     try:
         _serve(args)
     except ConfigError as error:
-        print(f"paddlepool serve: {error.message}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # such as a full disk
+            print(f"paddlepool serve: {error.message}", file=sys.stderr)
         return EXIT_BAD_CONFIGURATION
+
+
+def _replace_closed_streams() -> None:
+    """Open /dev/null for each standard stream that is closed.
+
+    Libraries print to the descriptors 1 and 2: these must not be those of a socket or a file.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  open until the process ends
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def _serve(args: argparse.Namespace) -> NoReturn:

@@ -8,9 +8,11 @@ import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -229,6 +231,59 @@ def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -
             reply = read_all(connection)
     assert status_of(reply) == 503
     assert json.loads(reply.partition(b"\r\n\r\n")[2])
+
+
+def stderr_closed() -> None:
+    os.close(2)
+
+
+def all_closed() -> None:
+    os.closerange(0, 3)
+
+
+def disk_full() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, 1)
+    os.dup2(full, 2)
+
+
+@pytest.mark.parametrize("streams", [stderr_closed, all_closed, disk_full])
+def test_a_log_that_cannot_be_written_keeps_nobody_from_being_served(
+    streams: Callable[[], None], tmp_path: Path
+) -> None:
+    """No socket takes the number of a closed stream either, which libraries print to."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "app.cli", "serve", "--model-repository", str(tmp_path)]
+    environment = os.environ | {"PADDLEPOOL_DRAIN_DELAY_SECONDS": "0", "PYTHONPATH": str(ROOT)}
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*command, "--port", str(port)],
+            env=environment,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            preexec_fn=streams,
+        )
+
+    def live() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as asked:
+            asked.sendall(LIVE.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+            return status_of(read_all(asked)) == 200
+        return False
+
+    with start(port) as server:
+        wait_until(lambda: server.poll() is not None or live())
+        for _ in range(100):
+            assert live()
+        for number in range(3):
+            file = os.readlink(f"/proc/{server.pid}/fd/{number}")  # noqa: PTH115
+            assert file in ("/dev/null", "/dev/full")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) == 0
+    with start(70_000) as refused:
+        assert refused.wait(PATIENCE) == 3
 
 
 FORKED = """

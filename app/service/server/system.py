@@ -201,6 +201,7 @@ def _end(code: int) -> NoReturn:
     Child processes end when our end of their pipe closes.
     """
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # such as a full disk
+            stream.flush()
     os._exit(code)
