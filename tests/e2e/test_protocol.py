@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import SHORT
 from tests.e2e.probe import LIVE
-from tests.e2e.process import Server, read_all, read_reply, status_of
+from tests.e2e.process import Server, read_all, read_reply, status_of, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -312,6 +312,50 @@ def test_offers_that_follow_each_other_are_answered_in_order(strict_server: Serv
     last = LIVE.replace(HOST, HOST + b"Connection: close\r\n")
     reply = exchange(strict_server, b"".join(requests * 4) + last)
     assert reply.count(b"HTTP/1.1 200 ") == reply.count(b"HTTP/1.1 ") == 13
+
+
+def half_closed(server: Server, request: bytes) -> bytes:
+    with server.connect() as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return read_all(connection)
+
+
+def test_a_client_that_closes_its_sending_side_gets_its_replies(strict_server: Server) -> None:
+    """All of those that it has asked for completely; an interim response may come first."""
+    slow = b"POST /slow?seconds=0.3 HTTP/1.%d\r\n" + HOST + b"Content-Length: 2\r\n\r\nab"
+    reply = half_closed(strict_server, slow % 1 + LIVE + slow % 1)
+    assert reply.count(b"HTTP/1.1 200 ") == 3
+    assert reply.count(b"HTTP/1.1 100 Continue\r\n\r\n") == 1
+    assert reply.endswith(b'{"bytes":2}')
+    assert half_closed(strict_server, slow % 0).count(b"HTTP/1.1 ") == 1
+    assert half_closed(strict_server, LIVE).count(b"HTTP/1.1 200 ") == 1
+    assert b"HTTP/1.1 200" not in half_closed(strict_server, (slow % 1)[:-1])
+
+
+def test_who_has_left_is_not_worked_for(strict_server: Server) -> None:
+    """Though its end of the connection looks as if it only sent no more."""
+
+    def counts() -> dict[str, int]:
+        with strict_server.client() as client:
+            found: dict[str, int] = client.get("/slow/counts").json()
+            return found
+
+    before = counts()
+    for _ in range(4):
+        with strict_server.connect() as connection:
+            connection.sendall(b"POST /slow?seconds=60 HTTP/1.1\r\n" + HOST + b"\r\n")
+            started = before["started"] = before["started"] + 1
+            wait_until(lambda started=started: counts()["started"] == started)  # type: ignore[misc]
+    wait_until(lambda: counts()["cancelled"] == before["cancelled"] + 4)
+
+
+def test_blanks_after_a_value_are_no_part_of_it(strict_server: Server) -> None:
+    """RFC 9112, 5.1. A name of the server is one of those that are allowed."""
+    head = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost \t\r\nConnection: close\r\n"
+    reply = exchange(strict_server, head + b"X-Request-ID: mine \r\n\r\n")
+    assert status_of(reply) == 200
+    assert b"x-request-id: mine\r\n" in reply
 
 
 def test_a_tunnel_is_refused_and_nothing_behind_it_read(strict_server: Server) -> None:

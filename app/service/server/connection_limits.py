@@ -12,6 +12,7 @@ import json
 import logging
 import re
 import secrets
+import select
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,11 @@ app.service.server.system includes their descriptors."""
 
 IDLE_GRACE_SECONDS = 1.0
 """How long a stopping server still accepts a request on an idle connection."""
+
+FIRST_LOOK_SECONDS = 0.02
+LATER_LOOK_SECONDS = 0.5
+"""A half-closed connection is checked for a reset after the first time, and then less and less
+often."""
 
 ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?#].*)?", re.IGNORECASE)
 log = logging.getLogger("paddlepool.protocol")
@@ -72,14 +78,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self._sending = sending.StallWatch(transport, self.loop, self.unread_replies)
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self._arm_deadline(self.limits.header_timeout_seconds)
         if len(self.connections) > self.limits.max_connections + REFUSED_CONNECTIONS:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline = None
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._alarm, self._watching):
+            if timer is not None:
+                timer.cancel()
         self._sending.stop()
         self._held = self._final_reply = None
         super().connection_lost(exc)
@@ -116,6 +124,32 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._unparsed > self.limits.header_max_bytes:
             self._refuse(self._headers_too_large())
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer the complete requests of a client that has closed its sending side.
+
+        A client that has left looks the same; it resets the connection when it receives something.
+        Hence the interim response: without it, the server would work for nobody until its reply.
+        """
+        if not self._is_answering() or (self._in_body and not self._ended):
+            return False
+        if self._final_reply is None:
+            self._final_reply = self.transport.close
+        running = self._running
+        if running and not running.response_started and running.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._watching = self.loop.call_later(FIRST_LOOK_SECONDS, self._look_for_reset, 1)
+        return True
+
+    def _look_for_reset(self, times: int) -> None:
+        """Abort the connection after a reset, which the event loop does not see after the end."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        if poll.poll(0):
+            self.transport.abort()
+        else:
+            wait = min(LATER_LOOK_SECONDS, FIRST_LOOK_SECONDS * 2**times)
+            self._watching = self.loop.call_later(wait, self._look_for_reset, times + 1)
+
     def _ignore_offer(self, rest: bytes) -> None:
         """Answer a request that offers another protocol over HTTP/1.1 (RFC 9110, 7.8).
 
@@ -140,8 +174,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._header_bytes += len(name) + len(value) + len(": \r\n")
         if self._in_body:  # a trailer must not be added to the request's headers
             self._check_header_bytes()
-        else:
-            super().on_header(name, value)
+        else:  # as in uvicorn, without the blanks after a value (RFC 9112, 5.1)
+            name, value = name.lower(), value.rstrip(b" \t")
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0

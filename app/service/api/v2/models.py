@@ -22,6 +22,7 @@ from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from app.engine.pool.group import Duration, Stages
 from app.engine.registry.model import ServedModel
 from app.models.repository.config import InstanceGroup, VersionPolicy
+from app.models.repository.layout import VERSION as VERSION_NAME
 from app.service.api.errors import PROTOCOL, documented
 from app.service.api.routes import TaskRoute
 from app.service.api.services import Services, ServicesDep, services_of
@@ -129,8 +130,10 @@ def add_by_version(
     async def of_model(model: str, request: Request) -> Any:
         return await answer(request, model, None)
 
-    async def of_version(model: str, version: int, request: Request) -> Any:
-        return await answer(request, model, version)
+    async def of_version(model: str, version: str, request: Request) -> Any:
+        if VERSION_NAME.fullmatch(version) is None:
+            raise errors.ModelNotFound("a version is a positive integer without leading zeros")
+        return await answer(request, model, int(version))
 
     reply = answer.__annotations__["return"]
     for path, endpoint, kind, description in (

@@ -69,7 +69,10 @@ def test_each_served_version_answers_by_its_number(
         assert response.json()["model_version"] == str(version)
         assert client.get(f"{path}/ready").status_code == 200
     assert client.get("/v2/models/double").json()["versions"] == ["1", "2"]
-    refused(client.post("/v2/models/double/versions/3/infer", json=document()), 404)
+    for other in ("3", "+1", "01", "1_0", "%201", "1.0", "-1", "0", "٣", "one"):
+        path = f"/v2/models/double/versions/{other}"
+        refused(client.post(f"{path}/infer", json=document()), 404)
+        refused(client.get(path), 404)
     refused(client.post("/v2/models/other/infer", json=document()), 404)
 
 
