@@ -114,6 +114,18 @@ def test_a_lost_connection_is_tried_again(asking: Asking) -> None:
     assert len(server.slept) == 1
 
 
+@pytest.mark.parametrize("late", [httpx.ReadTimeout("late"), httpx.WriteTimeout("late")])
+def test_a_reply_that_is_late_is_not_asked_for_again(
+    asking: Asking, late: httpx.TransportError
+) -> None:
+    """The server is at work on the request: five times the work would make it later still."""
+    server = asking(late, answer())
+    with pytest.raises(Unreachable, match=r"^no reply from http://server \(late\)$") as failed:
+        server.sentiment(["好"])
+    assert (len(server.requests), server.slept) == (1, [])
+    assert failed.value.__cause__ is late
+
+
 def test_a_server_that_stays_away_is_unreachable(asking: Asking) -> None:
     """httpx's own error is the cause; a message that it leaves empty is its name."""
     gone = httpx.ConnectTimeout("")

@@ -30,6 +30,10 @@ T = TypeVar("T")
 NEVER_SENT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 """Errors that a retry cannot fix."""
 
+LATE = (httpx.ReadTimeout, httpx.WriteTimeout)
+"""The server has the request, or a part of it. A repeated one would add to the work that delays
+it."""
+
 NO_CONNECTION = (httpx.ConnectError, httpx.ConnectTimeout)
 
 MAX_WAIT_SECONDS = 30.0
@@ -119,6 +123,8 @@ async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | Reque
         what = "no server at" if isinstance(error, NO_CONNECTION) else "no reply from"
         lost = Unreachable(f"{what} {wire.url} ({_words(error)})")
         lost.__cause__ = error
+        if isinstance(error, LATE):
+            raise lost from error
         return lost
     except httpx.RequestError as error:
         raise InvalidReply(f"{without_user(request.url)}: {_words(error)}") from error
