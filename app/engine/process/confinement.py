@@ -111,9 +111,8 @@ def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
 def _make_cache() -> None:
     """Create the directory that Paddle creates on import; without it, the import fails."""
     with contextlib.suppress(OSError, RuntimeError):
-        home = Path("~").expanduser()
-        os.environ.setdefault("HOME", str(home))  # /etc/passwd cannot be read later
-        (home / ".cache/paddle/dataset").mkdir(parents=True, exist_ok=True)
+        cache = Path("~/.cache/paddle/dataset").expanduser()
+        cache.mkdir(parents=True, exist_ok=True)
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:

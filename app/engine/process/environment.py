@@ -2,6 +2,7 @@
 
 import os
 import resource
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,16 @@ def child_environment(added: Mapping[str, str]) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in NAMES or name.startswith(PREFIXES)
     }
-    return passed | ONE_THREAD | dict(added)
+    return {"HOME": _home()} | passed | ONE_THREAD | dict(added)
+
+
+def _home() -> str:
+    """Return this user's home; without HOME and an entry in /etc/passwd, the temporary directory.
+
+    Under confinement, a child cannot read /etc/passwd: Paddle crashes if it has to look there.
+    """
+    home = os.path.expanduser("~")  # noqa: PTH111  Path.expanduser() raises without a home
+    return tempfile.gettempdir() if home == "~" else home
 
 
 def lower_limit(kind: int, most: int) -> None:

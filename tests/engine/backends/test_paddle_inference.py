@@ -30,6 +30,7 @@ from tests.engine.backends.test_process import opened
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, open_registry, soon
 from tests.model_files import TINY, write_manifest
+from tests.ran import ran
 
 pytestmark = pytest.mark.paddle
 
@@ -54,6 +55,26 @@ def predictor(files: ModelFiles, request: pytest.FixtureRequest) -> Iterator[Pro
 def image(rows: int, *, height: int = 8, width: int = 8) -> Tensors:
     random = np.random.default_rng(rows * 1000 + height * 10 + width)
     return {"image": random.normal(size=(rows, 3, height, width)).astype(np.float32)}
+
+
+HOMELESS = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "PYTHONPATH=.")
+OPENED = """
+import sys
+from pathlib import Path
+from app.engine.backends.process import ProcessBackend
+from app.models.repository.layout import ModelRepository
+files = ModelRepository(Path(sys.argv[1])).read("tiny", 1)
+files.selftest().opened(ProcessBackend(), files.spec(files.group(None))).close()
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or ran([*HOMELESS, "true"], check=False).returncode != 0,
+    reason="NOT TESTED: this system lets nobody be a user without an entry in /etc/passwd",
+)
+def test_a_user_without_a_home_or_a_name_is_served(tiny_model_repository: Path) -> None:
+    """As in a container with any number for its user; Paddle itself would crash."""
+    ran([*HOMELESS, sys.executable, "-c", OPENED, tiny_model_repository])
 
 
 def test_the_python_package_of_the_framework_stays_out(predictor: ProcessPredictor) -> None:
