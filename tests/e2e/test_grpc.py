@@ -200,6 +200,18 @@ def test_health_and_reflection(full_server: Server) -> None:
     assert full_server.wait_logged(route=f"/{SERVICE}/ModelInfer")["method"] == "POST"
 
 
+def test_who_watches_may_check_the_connection(full_server: Server) -> None:
+    """With pings, also while nothing changes: gRPC alone would end the connection after three."""
+    pings = {"grpc.keepalive_time_ms": 1_200, "grpc.http2.max_pings_without_data": 0}
+    with grpc.insecure_channel(address(full_server), options=list(pings.items())) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watched = stub.Watch(health_pb2.HealthCheckRequest(), timeout=8.0)
+        assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError) as ended:
+            next(watched)
+        assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 def test_a_draining_server_says_so_and_serves_on(
     tiny_model_repository: Path, tmp_path: Path
 ) -> None:

@@ -41,6 +41,10 @@ IDLE_STALLS = 10
 """The idle timeout as a multiple of the stall timeout. gRPC counts a connection as idle when its
 last reply is written, although the client may still be reading that reply."""
 
+PING_MILLISECONDS = 1_000
+"""Least time between the pings with which a client checks its connection. Clients that watch for a
+long time use 10 seconds or more."""
+
 REFLECTION_BYTES = 65_536
 """Maximum size of a reflection request. It contains a name, and the reply repeats the request."""
 
@@ -79,6 +83,9 @@ class GrpcServer:
             "grpc.compression_enabled_algorithms_bitset": IDENTITY_ONLY,
             "grpc.max_allowed_incoming_connections": connections,
             "grpc.server_handshake_timeout_ms": _milliseconds(settings.header_timeout_seconds),
+            # By default gRPC ends a connection after three pings within five minutes of each other.
+            "grpc.http2.min_ping_interval_without_data_ms": PING_MILLISECONDS,
+            "grpc.keepalive_permit_without_calls": 1,
             "grpc.max_connection_idle_ms": _milliseconds(IDLE_STALLS * settings.send_stall_seconds),
         }
         pairs = tuple(options.items())
