@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 from app.contracts.ports import InferResult
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import GroupStatus
-from app.observability.history import AGREEMENT, DRIFT, SECONDS, History, Series
+from app.observability.history import AGREEMENT, DRIFT, RUN_SECONDS, SECONDS, History, Series
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNMATCHED, UNKNOWN, OTHER = "unmatched", "unknown", "OTHER"
@@ -221,6 +221,7 @@ class Metrics:
             "paddlepool_predictor_infer_seconds",
             "Time of one predictor run.",
             ("model", "version", "predictor", "batch_size"),
+            RUN_SECONDS,
         )
         self._rows = histogram(
             "paddlepool_batch_rows", "Rows in one predictor run.", ("model", "predictor"), ROWS

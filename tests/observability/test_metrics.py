@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.contracts.ports import EngineObserver
 from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from app.contracts.status import Effect
-from app.observability.history import DRIFT, SECONDS
+from app.observability.history import DRIFT, RUN_SECONDS, SECONDS
 from app.observability.metrics import (
     COARSE_SECONDS,
     METHODS,
@@ -113,8 +113,12 @@ def test_every_family_is_documented_with_its_labels() -> None:
 
 @pytest.mark.parametrize(
     ("bounds", "first", "least", "most"),
-    [(SECONDS, 0.001, 1.25, 1.35), (DRIFT[1:], 1e-8, 2, 2.3)],
-    ids=["seconds", "drift"],
+    [
+        (SECONDS, 0.001, 1.25, 1.35),
+        (RUN_SECONDS, 1.778e-5, 1.25, 1.35),
+        (DRIFT[1:], 1e-8, 2, 2.3),
+    ],
+    ids=["seconds", "runs", "drift"],
 )
 def test_steps_of_buckets(
     bounds: tuple[float, ...], first: float, least: float, most: float
@@ -124,6 +128,7 @@ def test_steps_of_buckets(
     assert (bounds[0], bounds[-1]) == (first, 10)
     for low, high in pairwise(bounds):
         assert least <= high / low <= most
+    assert set(SECONDS) < set(RUN_SECONDS)
     assert (COARSE_SECONDS[0], COARSE_SECONDS[-1], DRIFT[0]) == (SECONDS[0], SECONDS[-1], 0)
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from app.contracts.status import CANNOT_START, ModelStatus
 from app.engine.registry.model import ServedModel
-from app.observability.history import DRIFT, INTERVAL_SECONDS, SECONDS, Counts, History, Series
+from app.observability.history import DRIFT, INTERVAL_SECONDS, RUN_SECONDS, Counts, History, Series
 from app.service.api import info
 from app.service.api.services import Services, ServicesDep
 
@@ -143,7 +143,7 @@ def history_of(history: History, after: int) -> list[HistorySeries]:
     """Every group's intervals with a number above `after`, for a chart of the last hour."""
     found = []
     for series, intervals in sorted(history.runs(after).items()):
-        times = [estimated(SECONDS, counts, *SHARES) for _, counts in intervals]
+        times = [estimated(RUN_SECONDS, counts, *SHARES) for _, counts in intervals]
         columns: dict[str, Any] = {name: [each[name] for each in times] for name in SHARES}
         found.append(
             HistorySeries(
@@ -199,7 +199,7 @@ def _comparison(services: Services, window: str, after: int) -> str:
         window_seconds=round(window_seconds(history, intervals), 1),
         processor=info.processor_info(),
         prove_groups=services.settings.prove_groups,
-        bounds=list(SECONDS),
+        bounds=list(RUN_SECONDS),
         models=[_model(services, each, intervals) for each in shown],
         history=history_of(history, after),
     ).model_dump_json()
@@ -246,7 +246,7 @@ def _group(
         runs=runs.count,
         rate=round(runs.count / window_seconds(history, intervals), 3),
         buckets=list(runs.buckets),
-        times=Times.model_validate(estimated(SECONDS, runs, *SHARES)),
+        times=Times.model_validate(estimated(RUN_SECONDS, runs, *SHARES)),
         replays=Replays(
             count=drift.count,
             same_bits=drift.buckets[0],

@@ -51,6 +51,16 @@ def groups(client: Client, **query: object) -> dict[str, dict[str, Any]]:
     return {group["name"]: group for group in model["groups"]}
 
 
+@pytest.mark.parametrize("seconds", [2e-5, 0.000_18, 0.000_9, 3.0])
+def test_short_times_are_as_right_as_long_ones(
+    client: Client, metrics: Metrics, seconds: float
+) -> None:
+    for _ in range(20):
+        metrics.batch_done(model="m1", version=1, group="one", rows=1, seconds=seconds)
+    times = groups(client, window="1m")["one"]["times"]
+    assert times["p50"] == pytest.approx(seconds, rel=1 / 6)  # half a bucket
+
+
 def test_times_of_what_has_run(client: Client, metrics: Metrics) -> None:
     """To the bucket; a ratio is only in `choice`: moments of different load are not compared."""
     assert groups(client)["two"]["times"]["p50"] is None
