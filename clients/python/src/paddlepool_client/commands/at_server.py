@@ -75,7 +75,11 @@ def _check(
     url: str, args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
 ) -> None:
     """Check connection, model and group before the first request. Raises CommandError."""
-    with connect(url, retries=ONCE) as client:
+    try:
+        client = connect(url, retries=ONCE)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    with client:
         try:
             client.ready()
             models = _models(client, args, task)
