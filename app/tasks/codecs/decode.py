@@ -37,6 +37,9 @@ from app.tasks.codecs.limits import (
 )
 from app.tasks.codecs.picture import Pixels, bands
 
+CLEAR_WHITE = 0x00FFFFFF
+"""White with alpha 0, the highest value with alpha 0: red, green, blue and alpha as one number."""
+
 _ORIENTATION = 0x0112
 _METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 
@@ -54,6 +57,7 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 def decode(body: bytes, limits: PictureLimits) -> Pixels:
     """Decode the first frame or page and turn it upright; RGBA if it is transparent, else RGB.
 
+    Colours are white where alpha is 0: what nobody can see must not change a result.
     Raises InputError. Ends the process if decoding takes more processor time than `limits.seconds`
     allows for a picture of this size.
     """
@@ -161,8 +165,13 @@ def _to_eight_bits(image: Image.Image) -> Pixels:
     transparent = image.has_transparency_data
     wanted = "RGBA" if transparent else "RGB"
     pixels = _array(image if image.mode == wanted else image.convert(wanted))
-    if transparent and pixels[..., 3].min() == 255:
+    if not transparent:
+        return pixels
+    if pixels[..., 3].min() == 255:
         return np.ascontiguousarray(pixels[..., :3])
+    for rows in bands(image.height, image.width):
+        whole = pixels[rows].view("<u4")  # a pixel is one number; alpha is its highest byte
+        np.putmask(whole, whole <= CLEAR_WHITE, CLEAR_WHITE)
     return pixels
 
 

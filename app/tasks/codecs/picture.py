@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.contracts.errors import Overloaded, ResolutionTooHigh
 
 Pixels = NDArray[np.uint8]
-"""Height x width x 3 (RGB) or 4 (RGBA, colours not multiplied by alpha)."""
+"""Height x width x 3 (RGB) or 4 (RGBA, colours not multiplied by alpha, white where it is 0)."""
 
 Floats = NDArray[np.float32]
 

@@ -246,7 +246,7 @@ def reduced(picture: Pixels, height: int, width: int) -> Pixels:
     """Shrink the picture as far as it still covers height x width."""
     tall, wide = picture.shape[:2]
     factor = min(1.0, max(height / tall, width / wide))
-    return _resized(picture, max(1, round(tall * factor)), max(1, round(wide * factor)))
+    return resized(picture, max(1, round(tall * factor)), max(1, round(wide * factor)))
 
 
 def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequence[int]) -> Pixels:
@@ -259,7 +259,7 @@ def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequen
     factor = (max if fit == "cover" else min)(height / tall, width / wide)
     shown = _centred(tall, wide, height / factor, width / factor)
     there = _centred(height, width, tall * factor, wide * factor)
-    front = _resized(picture[shown.slices], there.height, there.width)
+    front = resized(picture[shown.slices], there.height, there.width)
     if front.shape == (height, width, 3):
         return front
     ground = np.tile(flat(colour, width)(slice(0, 1)), (height, 1, 1))
@@ -316,7 +316,8 @@ def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
     return (near + few * far.reshape(height, width, 3)) / (share + few)[..., None]
 
 
-def _resized(picture: Pixels, height: int, width: int) -> Pixels:
+def resized(picture: Pixels, height: int, width: int) -> Pixels:
+    """Resize a picture, RGB or RGBA; colours are weighted by alpha."""
     if picture.shape[:2] == (height, width):
         return picture
     if picture.shape[2] == 3:

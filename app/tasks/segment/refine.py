@@ -42,7 +42,7 @@ _SUM = np.ones(4, np.float32)
 
 
 def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
-    """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
+    """Alpha (H, W) for a picture (H, W, 3) and a mask of any size, 0 to 1.
 
     Undecided regions keep the mask's own value, because colours do not show the foreground there.
     """
@@ -66,9 +66,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     area = _around(unsettled, 2 * radius + 2)
     if area is not None:
         tall, wide = area
-        part = pixels[
-            tall.start * step : tall.stop * step, wide.start * step : wide.stop * step, :3
-        ]
+        part = pixels[tall.start * step : tall.stop * step, wide.start * step : wide.stop * step]
         size = (wide.stop - wide.start, tall.stop - tall.start)
         small = cv2.resize(part, size, interpolation=cv2.INTER_AREA).astype(np.float32)
         colours = ColourModel(
@@ -107,7 +105,7 @@ def _apply(padded: Floats, pixels: Pixels, place: Tile, step: int, alpha: Pixels
     model = cv2.resize(blocks, None, fx=step, fy=step, interpolation=cv2.INTER_LINEAR)
     model = model[step : step + tall, step : step + wide]
     # Red, green, blue and 255: in the model, b is in units of 1/255, too.
-    colour = cv2.cvtColor(np.ascontiguousarray(pixels[place][..., :3]), cv2.COLOR_RGB2RGBA)
+    colour = cv2.cvtColor(np.ascontiguousarray(pixels[place]), cv2.COLOR_RGB2RGBA)
     value = cv2.multiply(model, colour, dtype=cv2.CV_32F).reshape(-1, 4) @ _SUM
     np.clip(value, 0.0, 255.0, out=value)
     alpha[place] = (value + np.float32(0.5)).reshape(tall, wide)
@@ -211,7 +209,7 @@ such a disc does not fit into the partial alpha of `guided`."""
 
 
 def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
-    """Alpha (H, W) for a picture (H, W, 3 or 4) and a mask of any size, 0 to 1.
+    """Alpha (H, W) for a picture (H, W, 3) and a mask of any size, 0 to 1.
 
     The solution is not used at sharp edges, nor in regions that are undecided throughout.
     """
@@ -224,7 +222,7 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     band = unsure(level)
     if not band.any():
         return alpha
-    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)[..., :3]
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
     start: Floats = cv2.resize(alpha, size, interpolation=cv2.INTER_AREA).astype(np.float32) / 255
     fixed = np.where(band > 0, start, (level > 0.5).astype(np.float32))
     picture = small.astype(np.float32) / np.float32(255)

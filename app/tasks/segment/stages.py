@@ -133,18 +133,16 @@ def _shrink(pixels: Pixels, most: float) -> Pixels:
     scale = (most / (height * width)) ** 0.5
     if scale >= 1.0:
         return pixels
-    size = (max(1, int(width * scale)), max(1, int(height * scale)))
-    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    return matte.resized(pixels, max(1, int(height * scale)), max(1, int(width * scale)))
 
 
 def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
     height, width, channels = pixels.shape
-    if meta["refine"] == "guided":
-        alpha = guided_alpha(pixels, mask)
-    elif meta["refine"] == "matting":
-        alpha = matted_alpha(pixels, mask)
-    else:
+    if meta["refine"] == "none":
         alpha = matte.plain_alpha(mask, width, height)
+    else:
+        refined = guided_alpha if meta["refine"] == "guided" else matted_alpha
+        alpha = refined(matte.over_white(pixels), mask)
     if meta["threshold"] is not None:
         alpha = np.where(alpha >= meta["threshold"] * 255.0, np.uint8(255), np.uint8(0))
     if channels == 4:

@@ -29,6 +29,7 @@ from tests.tasks.codecs import pictures
 from tests.tasks.segment.serving import INFO, MAPPED, Server, bright, pixels_of, served
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
+ONES = np.ones((1, 1, 320, 320), np.float32)
 
 
 @pytest.mark.slow
@@ -175,6 +176,50 @@ def test_an_uploads_own_transparency_is_kept(server: Server) -> None:
     assert np.abs(200 - cutout[149, 101:, 3].astype(int)).max() <= 2
     white = (1 - np.array([0.485, 0.456, 0.406])) / [0.229, 0.224, 0.225]
     assert np.allclose(white, seen[0][0, :, 10, 10], atol=0.02)
+
+
+def over_hidden(hidden: Array) -> bytes:
+    """A disc of (0, 120, 0) on transparency that hides these colours (600, 800, 3)."""
+    rows, columns = np.mgrid[:600, :800]
+    inside = np.hypot(rows - 300, columns - 400) < 150
+    pixels = np.dstack((np.where(inside[..., None], (0, 120, 0), hidden), 255 * inside))
+    return pictures.encoded(Image.fromarray(pixels.astype(np.uint8)), "PNG")
+
+
+RED = np.broadcast_to((255, 0, 0), (600, 800, 3))
+NOISE = np.random.default_rng(5).integers(0, 256, (600, 800, 3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": "preview"},
+        {"refine": "matting"},
+        {"output": "mask", "refine": "guided"},
+        {"output": "composite", "bg_blur": "2%", "size": "preview"},
+        {"colours": "original", "scale": "40%"},
+    ],
+)
+def test_colours_under_alpha_0_change_nothing(server: Server, options: dict[str, str]) -> None:
+    """The same bytes for hidden red, black and noise: nobody can see them."""
+
+    def blurred(tensor: Array) -> Array:
+        rows, columns = np.mgrid[:320, :320]
+        distance = np.hypot((rows - 160) / 80, (columns - 160) / 60)
+        return np.clip(2.4 - 2 * distance, 0, 1).astype(np.float32)[None, None]
+
+    red, black, noise = (
+        server.ask(over_hidden(hidden), blurred, **options).image
+        for hidden in (RED, RED * 0, NOISE)
+    )
+    assert red == black
+    assert noise == black
+
+
+def test_a_smaller_cutout_has_the_colours_of_the_visible_pixels(server: Server) -> None:
+    """All of the disc's edge is (0, 120, 0), without the red that its transparency hides."""
+    cutout = pixels_of(server.ask(over_hidden(RED), lambda _: ONES, size="preview"))
+    assert np.abs(cutout[cutout[..., 3] > 0][:, :3].astype(int) - (0, 120, 0)).max() <= 1
 
 
 @pytest.mark.parametrize("file_format", ["png", "webp", "jpg"])
