@@ -27,6 +27,8 @@ SHARED = ROOT / ".." / "shared" / "data"
 CORPUS, GOLDEN = SHARED / "hostile_images", SHARED / "u2net_golden"
 MODEL = ROOT / "model_repo" / "u2netp"
 ACCEPTED = {"decode": {200}, "reject": {415, 422}, "either": {200, 415, 422}}
+HALF_GREY = "jpeg-decoder-crash__dc-predictor-overflow.jpg"
+"""Every decoder returns it, but its data ends after 41 of its 324 blocks."""
 
 
 def post(client: httpx.Client, body: bytes) -> httpx.Response:
@@ -41,7 +43,8 @@ def corpus() -> dict[str, set[int]]:
     if not CORPUS.is_dir():
         pytest.skip(f"NOT TESTED: the corpus {CORPUS.name} is not beside the project")
     manifest = json.loads((CORPUS / "MANIFEST.json").read_text("utf-8"))
-    return {name: ACCEPTED[entry["expect"]] for name, entry in manifest.items()}
+    accepted = {name: ACCEPTED[entry["expect"]] for name, entry in manifest.items()}
+    return accepted | {HALF_GREY: {422}}
 
 
 @contextmanager

@@ -19,14 +19,16 @@ from PIL import (  # noqa: F401 - plugins are imported by name: Image.open() mus
     BmpImagePlugin,
     GifImagePlugin,
     Image,
+    ImageFile,
     JpegImagePlugin,
     PngImagePlugin,
     TiffImagePlugin,
     WebPImagePlugin,
 )
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
+from PIL.TiffImagePlugin import OPEN_INFO, ImageFileDirectory_v2
 
 from app.contracts import errors
+from app.tasks.codecs.colours import to_rgb
 from app.tasks.codecs.limits import (
     EXIF_BYTES,
     PictureLimits,
@@ -36,9 +38,6 @@ from app.tasks.codecs.limits import (
     time_limit,
 )
 from app.tasks.codecs.picture import Pixels, bands
-
-CLEAR_WHITE = 0x00FFFFFF
-"""White with alpha 0, the highest value with alpha 0: red, green, blue and alpha as one number."""
 
 _ORIENTATION = 0x0112
 _METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -88,7 +87,8 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     quiet: AbstractContextManager[None] = nullcontext()
     if kind == "TIFF":
-        check_kind(body)
+        # Pillow's own reader takes the samples of separate planes for bytes.
+        TiffImagePlugin.READ_LIBTIFF = check_kind(body) == _SEPARATE
         quiet = _discard_stderr()
     elif kind == "AVIF":
         # Set the brand of a still picture. With the brand of a sequence, the decoder would return
@@ -107,10 +107,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
         allow_pixels(width * height, limits)
         if kind == "JPEG":
             check_scans(body, width, height, limits)
-        image.load()
-        pixels = _to_eight_bits(image)
-        if kind == "JPEG" and image.mode == "RGB" and _is_cut_short(body, pixels):
-            raise errors.ImageUnreadable("the JPEG data ends before the picture does")
+        pixels = _read(image, kind, body)
         turn = _TURNS.get(_orientation(image))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
@@ -133,18 +130,73 @@ def _discard_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _is_cut_short(body: bytes, pixels: Pixels) -> bool:
+def _read(image: ImageFile.ImageFile, kind: str, body: bytes) -> Pixels:
+    # Pillow has no transparency for the part of a GIF's canvas that its first frame leaves free.
+    shown = image.tile[0].extents if kind == "GIF" else None
+    image.load()
+    if kind == "JPEG" and _is_cut_short(body, image):
+        raise errors.ImageUnreadable("the JPEG data ends before the picture does")
+    cover = None
+    if shown and "transparency" not in image.info and shown != (0, 0, *image.size):
+        cover = np.zeros(image.size[::-1], np.uint8)
+        cover[shown[1] : shown[3], shown[0] : shown[2]] = 255
+    if kind == "PNG" and "transparency" in image.info:
+        cover = _key_of_png(image, body)
+    return to_rgb(image, cover)
+
+
+BIT_DEPTH = 24
+"""The place of the bits per sample in a PNG."""
+
+
+def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
+    """The alpha of a PNG with a transparent colour, or None if Pillow applies the colour correctly.
+
+    The colour has the file's own bits, whereas Pillow compares it with samples of 8 bits.
+    """
+    key, bits = image.info["transparency"], body[BIT_DEPTH]
+    if image.mode == "L":
+        most = (1 << bits) - 1
+        image.info["transparency"] = (key & most) * 255 // most
+    elif image.mode.startswith("I"):
+        return np.where(np.asarray(image) == key, np.uint8(0), np.uint8(255))
+    elif image.mode == "RGB" and bits == 8:
+        image.info["transparency"] = tuple(value & 255 for value in key)
+    elif image.mode == "RGB":
+        del image.info["transparency"]
+        low = _low_bytes(body)
+        cover = np.empty(image.size[::-1], np.uint8)
+        for rows in bands(image.height, image.width):
+            box = (0, rows.start, image.width, rows.stop)
+            high, rest = (np.asarray(each.crop(box), np.uint16) for each in (image, low))
+            cover[rows] = np.where(((high << 8 | rest) == key).all(axis=2), 0, 255)
+        return cover
+    return None
+
+
+def _low_bytes(body: bytes) -> Image.Image:
+    """The low bytes of a PNG of 16-bit RGB, of which Pillow returns the high bytes."""
+    with Image.open(io.BytesIO(body), formats=("PNG",)) as image:
+        image.tile = [tile._replace(args="RGB;16L") for tile in image.tile]
+        image.load()
+        return image
+
+
+def _is_cut_short(body: bytes, image: Image.Image) -> bool:
     """True if data is missing at the end of a JPEG that has an end marker.
 
     libjpeg fills the missing part with mid-grey. If the bottom right corner is mid-grey, decode
     again with extra bytes inserted before the end marker: they change only an incomplete picture.
     """
     end = body.rfind(b"\xff\xd9")
-    if end == -1 or not (pixels[-8:, -8:] == 128).all():
+    width, height = image.size
+    corner = np.asarray(image.crop((max(0, width - 8), max(0, height - 8), width, height)))
+    if end == -1 or corner.min() < 127 or corner.max() > 128:  # Pillow inverts CMYK
         return False
     longer = body[:end] + bytes(range(1, 128)) + body[end:]
-    with Image.open(io.BytesIO(longer), formats=("JPEG",)) as image:
-        return not np.array_equal(_to_eight_bits(image), pixels)
+    with Image.open(io.BytesIO(longer), formats=("JPEG",)) as again:
+        boxes = ((0, rows.start, width, rows.stop) for rows in bands(height, width))
+        return any(image.crop(box).tobytes() != again.crop(box).tobytes() for box in boxes)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -155,43 +207,6 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:
         return 1
-
-
-def _to_eight_bits(image: Image.Image) -> Pixels:
-    if image.mode.startswith("I"):
-        return _from_sixteen_bits(image)
-    if image.mode == "La":  # grey premultiplied by alpha
-        image = image.convert("LA")
-    transparent = image.has_transparency_data
-    wanted = "RGBA" if transparent else "RGB"
-    pixels = _array(image if image.mode == wanted else image.convert(wanted))
-    if not transparent:
-        return pixels
-    if pixels[..., 3].min() == 255:
-        return np.ascontiguousarray(pixels[..., :3])
-    for rows in bands(image.height, image.width):
-        whole = pixels[rows].view("<u4")  # a pixel is one number; alpha is its highest byte
-        np.putmask(whole, whole <= CLEAR_WHITE, CLEAR_WHITE)
-    return pixels
-
-
-def _array(image: Image.Image) -> Pixels:
-    """Convert in bands, because with np.asarray(image) Pillow holds two copies of the picture."""
-    pixels = np.empty((image.height, image.width, len(image.getbands())), np.uint8)
-    for rows in bands(image.height, image.width):
-        pixels[rows] = np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
-    return pixels
-
-
-def _from_sixteen_bits(image: Image.Image) -> Pixels:
-    """Convert 16-bit grey. Pillow's own conversion clips everything above 255 to white."""
-    values = np.asarray(image).astype(np.uint16, copy=False)
-    grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    key = image.info.get("transparency")
-    if not isinstance(key, int):
-        return np.repeat(grey[..., None], 3, axis=2)
-    alpha = np.where(values == key, 0, 255).astype(np.uint8)
-    return np.stack([grey, grey, grey, alpha], axis=2)
 
 
 SCAN_BUDGET = 48
@@ -237,22 +252,27 @@ def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> 
 
 
 BITS, COMPRESSION, COLOURS, SAMPLES, SAMPLE_FORMAT = 258, 259, 262, 277, 339
+_FILL_ORDER, _PLANES, _EXTRA_SAMPLES = 266, 284, 338
 
 _COMPRESSIONS = (1, 2, 3, 4, 5, 7, 8, 32773, 32946)
 _COLOURS = (0, 1, 2, 3, 5, 6)
-_WHITE_IS_ZERO, _YCBCR, _JPEG = 0, 6, 7
+_WHITE_IS_ZERO, _YCBCR, _JPEG, _SEPARATE = 0, 6, 7, 2
 MOST_SAMPLES = 6
 
 
-def check_kind(body: bytes) -> None:
-    """Raise UnsupportedMediaType for kinds of TIFF that are not decoded to the right colours."""
+def check_kind(body: bytes) -> int:
+    """Return how the samples of a TIFF are stored: 1 pixel by pixel, 2 in separate planes.
+
+    Raises UnsupportedMediaType for kinds of TIFF that are not decoded to the right colours.
+    """
     file = io.BytesIO(body)
     page = ImageFileDirectory_v2(body[:8])
     file.seek(page.next)
     page.load(file)
     compression, colours = page.get(COMPRESSION, 1), page.get(COLOURS, 0)
     bits, formats = _numbers(page.get(BITS, 1)), _numbers(page.get(SAMPLE_FORMAT, 1))
-    samples = page.get(SAMPLES, 1)
+    samples, planes = page.get(SAMPLES, 1), page.get(_PLANES, 1)
+    extra = page.get(_EXTRA_SAMPLES, ())
     inverted = colours == _WHITE_IS_ZERO and bits == {16}
     if compression not in _COMPRESSIONS:
         what = f"compression {compression}"
@@ -265,13 +285,33 @@ def check_kind(body: bytes) -> None:
         accepted = "unsigned whole numbers of 1, 2, 4, 8 or 16 bits, with 0 as black in 16 bits"
     elif not 1 <= samples <= MOST_SAMPLES:
         what, accepted = f"{samples} samples a pixel", f"1 to {MOST_SAMPLES}"
+    elif not _is_known(
+        body[:2], colours, page.get(_FILL_ORDER, 1), (*bits,) * samples, extra, planes
+    ):
+        what = (
+            f"{samples} samples of {_listed(bits)} bits, planar configuration {planes}, "
+            f"photometric interpretation {colours} and extra samples {_listed(_numbers(extra))}"
+        )
+        accepted = "alpha in RGB, and beside grey or palette indices of 8 bits in the same plane"
     else:
-        return
+        return int(planes)
     raise errors.UnsupportedMediaType(
         f"the file is a TIFF with {what}; accepted are {accepted}",
         limit=accepted,
         received=f"TIFF with {what}",
     )
+
+
+def _is_known(
+    order: bytes, colours: int, fill: int, bits: tuple[int, ...], extra: Any, planes: int
+) -> bool:
+    """True if Pillow decodes this kind of TIFF to the right pixels."""
+    extra = extra if isinstance(extra, tuple) else (extra,)
+    if planes == _SEPARATE and extra and not any(extra):  # it leaves out planes of no use
+        bits, extra = bits[: -len(extra)], ()
+    mode, _ = OPEN_INFO.get((order, colours, (1,), fill, bits, extra), ("", ""))
+    # It loses the alpha of grey in a plane of its own.
+    return mode not in (("", "LA", "La", "PA") if planes == _SEPARATE else ("",))
 
 
 def _numbers(values: Any) -> set[int]:

@@ -84,6 +84,25 @@ def blank_png(width: int, height: int) -> bytes:
     return png(width, height, chunk(b"IDAT", data))
 
 
+def keyed_png(pixels: np.ndarray, *, bits: int, key: list[int], interlaced: bool) -> bytes:
+    """A PNG of these pixels (1, 4, samples) with a transparent colour."""
+    columns = [pixels[:, at] for at in ((0,), (2,), (1, 3))] if interlaced else [pixels]
+    rows = b""
+    for part in columns:  # Adam7: the first, fourth and sixth pass have pixels
+        digits = "".join(format(value, f"0{bits}b") for value in part.ravel().tolist())
+        digits += "0" * (-len(digits) % 8)
+        rows += b"\0" + int(digits, 2).to_bytes(len(digits) // 8, "big")
+    kind = 0 if pixels.shape[2] == 1 else 2
+    header = struct.pack(">IIBBBBB", pixels.shape[1], 1, bits, kind, 0, 0, interlaced)
+    chunks = (
+        (b"IHDR", header),
+        (b"tRNS", struct.pack(f">{len(key)}H", *key)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(name, data) for name, data in chunks)
+
+
 def segment(marker: int, data: bytes) -> bytes:
     """A JPEG segment with its marker and length."""
     return bytes([0xFF, marker]) + struct.pack(">H", len(data) + 2) + data

@@ -126,6 +126,46 @@ def test_every_colour_mode_becomes_eight_bit_rgb(body: bytes, expected: list[int
         assert pixels[0, 0, 3] == 0
 
 
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize(
+    ("samples", "bits", "key"),
+    [
+        (1, 1, [1]),
+        (1, 2, [3]),
+        (1, 2, [0x7FFC | 2]),  # only the lowest bits count
+        (1, 4, [8]),
+        (1, 8, [90]),
+        (1, 16, [0x1234]),
+        (3, 8, [1, 2, 250]),
+        (3, 16, [0x4A52, 0xB5AD, 0x294A]),
+    ],
+)
+def test_the_transparent_colour_of_a_png_is_compared_at_its_own_bits(
+    samples: int, bits: int, key: list[int], interlaced: bool
+) -> None:
+    """Exactly the pixels of that colour have alpha 0; others differ from it in one bit."""
+    colour = np.array(key) & ((1 << bits) - 1)
+    pixels = np.array([[colour, colour, colour ^ 1, colour ^ (1 << bits - 1)]])
+    body = pictures.keyed_png(pixels, bits=bits, key=key, interlaced=interlaced)
+    result = decode(body, LIMITS)
+    assert result[0, :, 3].tolist() == [0, 0, 255, 255]
+    shown = pixels[0, 2:].repeat(3 // samples, axis=1) * 255 / ((1 << bits) - 1)
+    assert np.abs(shown - result[0, 2:, :3]).max() < 1
+
+
+def test_a_gif_is_transparent_where_its_first_frame_leaves_the_canvas_free() -> None:
+    """As browsers show it, and not in the first colour of its palette."""
+    body = pictures.encoded(Image.new("P", (4, 3), 1), "GIF")
+    assert body[6:10] == b"\x04\0\x03\0"
+    wider = body[:6] + b"\x07\0\x05\0" + body[10:]
+    at = wider.index(b",\0\0\0\0")
+    wider = wider[: at + 1] + b"\x02\0\x01\0" + wider[at + 5 :]
+    alpha = np.zeros((5, 7), np.uint8)
+    alpha[1:4, 2:6] = 255
+    assert np.array_equal(decode(wider, LIMITS)[..., 3], alpha)
+    assert decode(body, LIMITS).shape == (3, 4, 3)
+
+
 @pytest.mark.parametrize(
     ("body", "name"),
     [
@@ -163,17 +203,26 @@ def test_no_bytes_are_a_missing_file() -> None:
         decode(b"", LIMITS)
 
 
-def test_a_jpeg_cut_off_and_closed_again_is_unreadable() -> None:
+ADOBE_CMYK = Image.merge("CMYK", [*pictures.photo(200, 150).split(), Image.new("L", (200, 150))])
+
+
+@pytest.mark.parametrize(
+    "image",
+    [pictures.photo(200, 150), pictures.photo(200, 150).convert("L"), ADOBE_CMYK],
+    ids=lambda image: str(image.mode),
+)
+def test_a_jpeg_cut_off_and_closed_again_is_unreadable(image: Image.Image) -> None:
     """An end marker after half the data does not make the grey half acceptable."""
-    body = pictures.encoded(pictures.photo(200, 150), "JPEG")
+    body = pictures.encoded(image, "JPEG")
     with pytest.raises(ImageUnreadable):
         decode(body[: len(body) // 2] + b"\xff\xd9", LIMITS)
 
 
-def test_a_complete_jpeg_that_ends_in_grey_is_readable() -> None:
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_complete_jpeg_that_ends_in_grey_is_readable(mode: str) -> None:
     """A picture may really be mid-grey in its last corner."""
-    image = pictures.photo(200, 150)
-    image.paste((128, 128, 128), (100, 75, 200, 150))
+    image = ADOBE_CMYK.copy() if mode == "CMYK" else pictures.photo(200, 150).convert(mode)
+    image.paste((127,) * 4 if mode == "CMYK" else "#808080", (100, 75, 200, 150))
     assert decode(pictures.encoded(image, "JPEG"), LIMITS).shape == (150, 200, 3)
 
 

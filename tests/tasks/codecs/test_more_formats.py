@@ -5,7 +5,7 @@ import io
 import os
 import struct
 import time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -103,19 +103,33 @@ def alpha_tiff(associated: bool) -> bytes:
     return body[: at + 8] + struct.pack("<H", 1 if associated else 2) + body[at + 10 :]
 
 
-def sixteen(values: np.ndarray, colours: int, order: str = "<") -> bytes:
-    """A TIFF of 16 bits a sample, of which Pillow saves only grey; `order` as in struct."""
+def stored(
+    values: np.ndarray,
+    colours: int,
+    order: Literal["<", ">"] = "<",
+    *,
+    planes: int = 1,
+    extra: int | None = None,
+) -> bytes:
+    """A TIFF (height, width, samples), of which Pillow saves few kinds; `order` as in struct.
+
+    The samples are stored pixel by pixel, or in separate `planes` (2).
+    """
     height, width, samples = values.shape
-    data = values.astype(f"{order}u2").tobytes()
+    layers = [values] if planes == 1 else np.split(values, samples, axis=2)
+    data = [layer.astype(values.dtype.newbyteorder(order)).tobytes() for layer in layers]
     directory = ImageFileDirectory_v2(prefix=b"II" if order == "<" else b"MM")
     directory[256], directory[257] = width, height
-    directory[258], directory[277] = (16,) * samples, samples
-    directory[259], directory[262] = 1, colours
-    # One strip of all rows, directly behind the directory.
-    directory[273], directory[278], directory[279] = 0, height, len(data)
+    directory[258], directory[277] = (8 * values.itemsize,) * samples, samples
+    directory[259], directory[262], directory[284] = 1, colours, planes
+    if extra is not None:
+        directory[338] = extra
+    # One strip of all rows, or one for each plane, directly behind the directory.
+    directory[278], directory[279] = height, tuple(map(len, data))
+    directory[273] = tuple(len(data[0]) * number for number in range(len(data)))
     file = io.BytesIO()
     directory.save(file)
-    return file.getvalue() + data
+    return file.getvalue() + b"".join(data)
 
 
 RAMP = np.array([[0, 100, 255]], np.uint16)[..., None] * 257
@@ -134,15 +148,47 @@ RAMP = np.array([[0, 100, 255]], np.uint16)[..., None] * 257
         ),
         pytest.param(alpha_tiff(False), [200, 100, 50, 128], id="alpha"),
         pytest.param(alpha_tiff(True), [199, 99, 50, 128], id="alpha-multiplied"),
-        pytest.param(sixteen(RAMP[:, 1:], 1), [100] * 3, id="sixteen-grey"),
-        pytest.param(sixteen(RAMP[:, 1:].repeat(3, 2), 2), [100] * 3, id="sixteen-rgb"),
-        pytest.param(sixteen(RAMP[:, 1:].repeat(3, 2), 2, ">"), [100] * 3, id="big-endian"),
-        pytest.param(sixteen(RAMP[:, ::-1].repeat(4, 2), 5), [0, 0, 0], id="sixteen-cmyk"),
+        pytest.param(stored(RAMP[:, 1:], 1), [100] * 3, id="sixteen-grey"),
+        pytest.param(stored(RAMP[:, 1:].repeat(3, 2), 2), [100] * 3, id="sixteen-rgb"),
+        pytest.param(stored(RAMP[:, 1:].repeat(3, 2), 2, ">"), [100] * 3, id="big-endian"),
+        pytest.param(stored(RAMP[:, ::-1].repeat(4, 2), 5), [0, 0, 0], id="sixteen-cmyk"),
     ],
 )
 def test_every_accepted_kind_of_tiff_has_its_colours(body: bytes, expected: list[int]) -> None:
     """Grey, palette, CMYK, 1 and 16 bits, alpha of both kinds."""
     assert np.abs(np.array(expected) - decode(body, LIMITS)[0, 0]).max() <= 2
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize(
+    ("colours", "extra", "pixel", "expected"),
+    [
+        pytest.param(2, None, [50, 200, 100], [50, 200, 100], id="rgb"),
+        pytest.param(2, 2, [50, 200, 100, 60], [50, 200, 100, 60], id="alpha"),
+        pytest.param(2, 1, [25, 100, 50, 128], [50, 199, 100, 128], id="alpha-multiplied"),
+        pytest.param(2, 0, [50, 200, 100, 60], [50, 200, 100], id="unused"),
+        pytest.param(5, None, [205, 55, 155, 0], [50, 200, 100], id="cmyk"),
+    ],
+)
+def test_separate_planes_are_read_as_pixels(
+    dtype: type[np.uint8 | np.uint16],
+    order: Literal["<", ">"],
+    colours: int,
+    extra: int | None,
+    pixel: list[int],
+    expected: list[int],
+) -> None:
+    """Planes of 8 and 16 bits: every pixel is where it belongs."""
+    values: np.ndarray = np.zeros((6, 9, len(pixel)), dtype)
+    values[..., len(expected) if extra is None else 3 :] = 255
+    scale = 257 if dtype is np.uint16 else 1
+    values[1:, 2:] = np.multiply(pixel, scale)
+    got = decode(stored(values, colours, order, planes=2, extra=extra), LIMITS).astype(int)
+    assert got.shape == (6, 9, len(expected))
+    assert np.abs(got[1:, 2:] - expected).max() <= 2
+    assert np.abs(got[0] - got[5, 0]).max() == 0
+    assert np.abs(got[0, 0, :3] - expected[:3]).max() > 40
 
 
 def plain() -> bytes:
@@ -160,7 +206,16 @@ def plain() -> bytes:
         pytest.param(altered(plain(), 277, 7), "7 samples", id="samples"),
         pytest.param(tiff(Image.new("F", (4, 4))), "32 bits in format 3", id="floats"),
         pytest.param(tiff(Image.new("I", (4, 4))), "32 bits in format 2", id="signed"),
-        pytest.param(sixteen(RAMP, 0), "16 bits", id="sixteen-inverted"),
+        pytest.param(stored(RAMP, 0), "16 bits", id="sixteen-inverted"),
+        pytest.param(stored(RAMP.repeat(2, 2), 1, extra=2), "extra samples 2", id="sixteen-alpha"),
+        pytest.param(
+            stored(RAMP.repeat(2, 2).astype(np.uint8), 1, planes=2, extra=2),
+            "configuration 2",
+            id="alpha-plane",
+        ),
+        pytest.param(
+            stored(RAMP.repeat(5, 2).astype(np.uint8), 5, extra=2), "5 samples", id="cmyk-alpha"
+        ),
     ],
 )
 def test_other_kinds_of_tiff_are_refused_by_name(body: bytes, says: str) -> None:
