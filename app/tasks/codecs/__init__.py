@@ -5,6 +5,7 @@
     sandbox   what runs inside a codec process                               (child)
     limits    accepted formats, and limits on size and processor time        (parent and child)
     decode    bytes to upright 8-bit RGB or RGBA, after checks of the header (child)
+    colours   any mode and ICC profile to 8-bit sRGB                         (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 
 The API process never decodes uploaded bytes: it passes them to `CodecPool.submit` and holds the

@@ -1,4 +1,4 @@
-"""Decodes uploaded bytes to upright 8-bit pixels with Pillow. Runs only in a codec process.
+"""Decodes uploaded bytes to upright 8-bit sRGB with Pillow. Runs only in a codec process.
 
 OpenCV's decoders crashed on hostile files, so OpenCV only rotates and flips arrays from Pillow.
 """
@@ -28,7 +28,7 @@ from PIL import (  # noqa: F401 - plugins are imported by name: Image.open() mus
 from PIL.TiffImagePlugin import OPEN_INFO, ImageFileDirectory_v2
 
 from app.contracts import errors
-from app.tasks.codecs.colours import to_rgb
+from app.tasks.codecs.colours import to_srgb
 from app.tasks.codecs.limits import (
     EXIF_BYTES,
     PictureLimits,
@@ -142,7 +142,7 @@ def _read(image: ImageFile.ImageFile, kind: str, body: bytes) -> Pixels:
         cover[shown[1] : shown[3], shown[0] : shown[2]] = 255
     if kind == "PNG" and "transparency" in image.info:
         cover = _key_of_png(image, body)
-    return to_rgb(image, cover)
+    return to_srgb(image, cover)
 
 
 BIT_DEPTH = 24

@@ -8,3 +8,5 @@ TURNED = (FILES / "turned.heic").read_bytes()
 """Stored a quarter turn against the clock, with the box that turns it back."""
 ALPHA = (FILES / "alpha.heic").read_bytes()
 """With a vertical ramp of alpha."""
+P3 = (FILES / "p3.heic").read_bytes()
+"""One colour, (180, 110, 70), with the profile of `profiles.rgb(profiles.P3)`."""

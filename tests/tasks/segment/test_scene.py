@@ -1,5 +1,6 @@
 """Backgrounds, framing and shadows through the pipeline and real codec processes."""
 
+import io
 import mmap
 
 import numpy as np
@@ -18,7 +19,7 @@ from app.contracts.tensors import Array
 from app.tasks.segment.request import SegmentResult, read_options
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import wait_until
-from tests.tasks.codecs import pictures
+from tests.tasks.codecs import pictures, profiles
 from tests.tasks.segment.serving import MAPPED, Server, pixels_of, served
 
 PICTURE = np.full((320, 320, 3), (0, 60, 200), np.uint8)
@@ -46,6 +47,19 @@ def test_the_foreground_stands_before_the_second_picture(server: Server) -> None
     expected = np.asarray(pictures.corners(640, 320))[:, 160:480].copy()
     expected[100:180, 120:160] = (250, 200, 0)
     assert np.array_equal(expected, result)
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_both_pictures_are_shown_in_srgb(server: Server, place: str) -> None:
+    """Display P3 in a codec process, in either picture; the result has no profile."""
+    colour = (180, 110, 70)
+    flat = Image.new("RGB", (320, 320), colour)
+    tagged = pictures.encoded(flat, "PNG", icc_profile=profiles.rgb(profiles.P3))
+    body, behind = (tagged, BODY) if place == "before" else (BODY, tagged)
+    result = asked(server, behind, body=body, output="composite")
+    shown = pixels_of(result)[140, 140] if place == "before" else pixels_of(result)[5, 5]
+    assert np.abs(profiles.in_srgb(colour, profiles.P3) - shown).max() <= 1
+    assert "icc_profile" not in Image.open(io.BytesIO(result.image)).info
 
 
 def test_a_contained_picture_leaves_the_colour_around_it(server: Server) -> None:
