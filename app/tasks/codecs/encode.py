@@ -51,8 +51,14 @@ def _webp(pixels: Pixels) -> Pixels:
     try:
         Image.fromarray(pixels).save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_METHOD)
     except ValueError as error:
-        if "encoding error 1" in str(error):  # Pillow's text when libwebp is out of memory
+        if str(error) == "encoding error 1":  # Pillow's text when libwebp is out of memory
             raise MemoryError from None
+        if str(error) == "encoding error 6":  # the part of the file that has a limit is full
+            height, width = pixels.shape[:2]
+            raise OutputTooLarge(
+                f"WebP cannot hold as much detail as this result of {width} x {height} has; "
+                "use format=png, output=composite with format=jpg, or a smaller size"
+            ) from None
         raise
     return np.frombuffer(file.getbuffer(), np.uint8)
 

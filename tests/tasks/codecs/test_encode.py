@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.contracts.errors import OutputTooLarge
 from app.tasks.codecs.encode import BAND_BYTES, encode
 from app.tasks.codecs.picture import Pixels
 
@@ -90,3 +91,11 @@ def test_a_lossy_file_is_close(kind: str) -> None:
     with Image.open(io.BytesIO(encode(pixels, format=kind).tobytes())) as image:
         found = np.asarray(image.convert("RGB"), float)
     assert np.abs(found - pixels).mean() < 2
+
+
+@pytest.mark.slow
+def test_more_detail_than_webp_holds_is_too_large() -> None:
+    """Noise of 20 megapixels: the error names other formats."""
+    noise = np.random.default_rng(1).integers(0, 256, (4_500, 4_500, 1), np.uint8)
+    with pytest.raises(OutputTooLarge, match="format=png"):
+        encode(noise.repeat(3, axis=2), format="webp")
