@@ -137,7 +137,7 @@ class Settings(BaseSettings):
     """Maximum JSON part of an /infer body, in bytes. Raw tensors are not counted."""
     body_max_bytes: Bytes = 16 * KIB
     """Maximum request body of an endpoint without a limit of its own, in bytes."""
-    image_max_pixels: Positive = 50_000_000
+    image_max_pixels: Positive = 65_000_000
     """Maximum pixels of an uploaded picture, read from its header."""
     image_max_side: Annotated[int, Field(ge=1, le=65_535)] = 16_384
     """Maximum width or height of an uploaded picture, in pixels."""
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     """Accepted picture formats, such as `jpeg,png,heic`. Empty: all."""
     jpeg_max_scans: Positive = 100
     """Maximum scans of a JPEG; a file with more is a decompression bomb."""
-    png_max_pixels: Positive = 25_000_000
+    png_max_pixels: Positive = 65_000_000
     """Maximum pixels of a PNG in a reply."""
     form_max_fields: Annotated[int, Field(ge=1, le=1_000)] = 16
     """Maximum fields of a multipart form besides its file."""

@@ -40,7 +40,7 @@ DROP = """
       new DragEvent(kind, {dataTransfer: transfer, bubbles: true, cancelable: true}));
 }
 """
-LARGE: FilePayload = {"name": "big.png", "mimeType": "", "buffer": bytes(12_582_913)}
+LARGE: FilePayload = {"name": "big.png", "mimeType": "", "buffer": bytes(31_457_281)}
 PASTE = """
 ([name, bytes, text, where]) => {
   const transfer = new DataTransfer();

@@ -26,15 +26,15 @@ for a small picture."""
 class PictureLimits:
     """Limits on uploaded pictures, and on the pixels of a colour PNG in a reply.
 
-    A PNG of more than 25 MP could exceed 100 MB. `seconds` is the processor time allowed for a
-    picture of the maximum size, 0 for any time; a smaller picture gets less. If `formats` is empty,
-    every format that can be decoded is accepted.
+    Cameras of 64 megapixels make pictures of up to 64.5 million pixels. `seconds` is the processor
+    time allowed for a picture of the maximum size, 0 for any time; a smaller picture gets less. If
+    `formats` is empty, every format that can be decoded is accepted.
     """
 
-    pixels: int = 50_000_000
+    pixels: int = 65_000_000
     side: int = 16_384
     scans: int = 100
-    png_pixels: int = 25_000_000
+    png_pixels: int = 65_000_000
     seconds: float = 0.0
     formats: tuple[str, ...] = ()
 

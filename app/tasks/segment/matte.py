@@ -97,7 +97,7 @@ def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> P
         return pixels[..., :3]
     cover = _resized_cover(alpha, height, width)
     colours = np.empty((height, width, 3), np.uint8)
-    for channel in range(3):  # one at a time: 50 MP must fit the memory limit
+    for channel in range(3):  # one at a time: the largest picture must fit the memory limit
         weighed = np.multiply(pixels[..., channel], alpha, dtype=np.uint16)
         weighed = resize(weighed, height, width)
         colours[..., channel] = cv2.divide(weighed, cover, scale=255.0, dtype=cv2.CV_8U)
@@ -249,7 +249,7 @@ def reduced(picture: Pixels, height: int, width: int) -> Pixels:
     return resized(picture, max(1, round(tall * factor)), max(1, round(wide * factor)))
 
 
-def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequence[int]) -> Pixels:
+def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequence[int]) -> Bands:
     """Centre the picture in height x width and keep its aspect ratio.
 
     `cover` fills the area and cuts off the excess; `contain` shows the whole picture on `colour`.
@@ -261,12 +261,19 @@ def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequen
     there = _centred(height, width, tall * factor, wide * factor)
     front = resized(picture[shown.slices], there.height, there.width)
     if front.shape == (height, width, 3):
-        return front
-    ground = np.tile(flat(colour, width)(slice(0, 1)), (height, 1, 1))
-    cover = front[..., 3] if front.shape[2] == 4 else np.full(front.shape[:2], 255, np.uint8)
-    spot = ground[there.slices]
-    for rows in bands(there.height, there.width):
-        spot[rows] = over(front[rows], cover[rows], spot[rows])
+        return front.__getitem__
+    paint = flat(colour, width)
+
+    def ground(rows: slice) -> Pixels:
+        result = paint(rows)
+        top, bottom = max(rows.start, there.top), min(rows.stop, there.top + there.height)
+        if top < bottom:
+            part = front[top - there.top : bottom - there.top]
+            cover = part[..., 3] if part.shape[2] == 4 else np.full(part.shape[:2], 255, np.uint8)
+            spot = Area(top - rows.start, there.left, bottom - top, there.width).slices
+            result[spot] = over(part, cover, result[spot])
+        return result
+
     return ground
 
 
@@ -285,7 +292,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 
     rest = np.uint8(255) - alpha
     weight = small(rest) / np.float32(255.0) + np.float32(SUBJECT_COUNTS)
-    sums = [  # one colour at a time: 50 MP must fit the memory limit of a codec process
+    sums = [  # one colour at a time: the largest picture must fit the memory limit
         small(cv2.multiply(plane, rest, scale=1 / 255.0))
         + np.float32(SUBJECT_COUNTS) * small(plane)
         for plane in (np.ascontiguousarray(pixels[..., channel]) for channel in range(3))

@@ -387,7 +387,7 @@ class SegmentSettings(BaseModel):
     """Settings of the task; each variable is PADDLEPOOL_ and the field's name in capitals."""
 
     segment_max_bytes: Bytes = Field(
-        12 * MIB, description="Maximum request body of /segment, in bytes."
+        30 * MIB, description="Maximum request body of /segment, in bytes."
     )
 
 

@@ -176,22 +176,25 @@ def _compose(
     cover = matte.on_canvas(matte.resized_alpha(own, *size), shown)
     if meta["output"] == "mask":
         return cover, subject
+    paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
+    ground = matte.flat(paint, canvas.width)
+    if scene["bg_blur"] is not None:
+        seen = matte.over_white(pixels)
+        ground = matte.blurred(seen, alpha, percent=scene["bg_blur"], canvas=canvas)
+        del seen  # the largest picture must fit the memory limit, here and below
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
+    del pixels
     front = matte.on_canvas(matte.resized_colours(colours[part.slices], own, *size), shown)
+    del colours
     shade = None
     if scene["shadow"] is not None and subject.width:
         shade = matte.drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
     if meta["output"] == "cutout" and shade is None:
         return matte.cutout(front, cover), subject
-    paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
-    ground = matte.flat(paint, canvas.width)
     if background is not None:
         ground = matte.fitted(
             background, canvas.height, canvas.width, fit=scene["bg_fit"], colour=paint
-        ).__getitem__
-    elif scene["bg_blur"] is not None:
-        whole = matte.over_white(pixels)
-        ground = matte.blurred(whole, alpha, percent=scene["bg_blur"], canvas=canvas)
+        )
     return matte.stacked(front, cover, ground=ground, shade=shade), subject
 
 

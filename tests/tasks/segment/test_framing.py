@@ -54,11 +54,12 @@ def test_a_transparent_background_lies_over_the_colour() -> None:
     picture = np.zeros((2, 2, 4), np.uint8)
     picture[0] = (200, 0, 0, 255)
     picture[1, 1] = (200, 0, 0, 128)
-    result = matte.fitted(picture, height=2, width=2, fit="cover", colour=(0, 0, 100, 255))
+    whole = slice(0, 2)
+    result = matte.fitted(picture, height=2, width=2, fit="cover", colour=(0, 0, 100, 255))(whole)
     assert result[0].tolist() == [[200, 0, 0]] * 2
     assert result[1, 0].tolist() == [0, 0, 100]
     assert np.abs(result[1, 1].astype(int) - [100, 0, 50]).max() <= 1
-    clear = matte.fitted(picture, height=2, width=2, fit="cover", colour=(0, 0, 0, 0))
+    clear = matte.fitted(picture, height=2, width=2, fit="cover", colour=(0, 0, 0, 0))(whole)
     assert clear[..., 3].tolist() == [[255, 255], [0, 128]]
 
 

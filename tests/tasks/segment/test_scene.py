@@ -150,7 +150,7 @@ def test_without_a_foreground_there_is_only_the_background(server: Server) -> No
 
 HOSTILE = [
     pytest.param(b"not a picture", UnsupportedMediaType, id="no-picture"),
-    pytest.param(pictures.png(10_000, 5_001), ResolutionTooHigh, id="51-megapixels"),
+    pytest.param(pictures.png(10_000, 6_501), ResolutionTooHigh, id="65-megapixels"),
     pytest.param(pictures.blank_png(16_385, 1), ResolutionTooHigh, id="a-long-side"),
     pytest.param(pictures.jpeg_of_empty_scans(16, 16, scans=101), TooManyScans, id="scans"),
     pytest.param(BACKGROUND[:200], ImageUnreadable, id="cut-off"),
@@ -220,17 +220,23 @@ def test_margins_cannot_make_more_than_a_picture_may_have(server: Server) -> Non
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_fifty_megapixels_before_fifty_megapixels(server: Server) -> None:
-    """The largest picture before the largest background: no process is lost."""
-    body = pictures.encoded(pictures.photo(1000, 500).resize((10_000, 5_000)), "JPEG", quality=60)
-    turned = pictures.photo(500, 1000).resize((5_000, 10_000))
-    background = pictures.encoded(turned, "JPEG", quality=60)
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_the_largest_picture_before_the_largest_background(server: Server, mode: str) -> None:
+    """65 megapixels before 65 megapixels, also if both are transparent: no process is lost."""
+    image, turned = pictures.photo(1000, 650), pictures.photo(650, 1000)
+    kind = "JPEG" if mode == "RGB" else "PNG"
+    for each in (image, turned) if mode == "RGBA" else ():
+        each.putalpha(Image.linear_gradient("L").resize(each.size))
+    body = pictures.encoded(image.resize((10_000, 6_500)), kind, compress_level=1)
+    background = pictures.encoded(turned.resize((6_500, 10_000)), kind, compress_level=1)
     base = {"output": "composite", "format": "jpg", "shadow": "drop"}
     for options, second in (
         ({"scale": "100%", "refine": "guided"}, background),
         ({"bg_fit": "contain", "position": "0%", "bg_color": "red"}, background),
+        ({"scale": "100%", "format": "png", "bg_color": "#ff000080"}, background),
         ({"bg_blur": "0.5%", "scale": "100%"}, None),
+        ({"output": "cutout", "format": "png", "scale": "100%", "refine": "matting"}, None),
     ):
         result = server.run(read_options(body, base | options, background=second), boxed)
-        assert (result.width, result.height) == (10_000, 5_000)
+        assert (result.width, result.height) == (10_000, 6_500)
     assert server.lost == []

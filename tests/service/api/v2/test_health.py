@@ -127,7 +127,7 @@ def test_info_tells_the_limits_that_are_in_force() -> None:
     limits = Client(make_app(settings=settings)).get("/info").json()["limits"]
     assert limits["text_max_characters"] == 77
     assert limits["segment_max_bytes"] == 1234
-    assert limits["image_max_pixels"] == 50_000_000
+    assert limits["image_max_pixels"] == 65_000_000
 
 
 def test_gauges_are_read_from_what_is_served() -> None:
