@@ -22,7 +22,7 @@ from app.service.api.middleware.layer import REPLICA, TRACE_ID, RequestLayer, Tr
 from app.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from app.service.api.routes import RouteTable
 from app.service.api.services import Services
-from app.service.api.v2 import infer, models
+from app.service.api.v2 import infer, models, sample
 from app.service.api.v2.tensors import BINARY_HEADER
 from app.settings.server import Settings
 from app.tasks.task import Task
@@ -93,6 +93,7 @@ def build_application(
         (info.router(card=card, more=more), (), None),
         *((module.router(), (), None) for module in (compare, pages)),
         (models.router(), (), PROTOCOL),
+        (sample.router(), (), PROTOCOL),
     ]
     routes = RouteTable(
         [(router, errors) for router, _, errors in mounts], default_max_body=settings.body_max_bytes

@@ -43,10 +43,12 @@ GET /v2/models/stats
 GET /v2/models/{model}
 GET /v2/models/{model}/config
 GET /v2/models/{model}/ready
+GET /v2/models/{model}/sample
 GET /v2/models/{model}/stats
 GET /v2/models/{model}/versions/{version}
 GET /v2/models/{model}/versions/{version}/config
 GET /v2/models/{model}/versions/{version}/ready
+GET /v2/models/{model}/versions/{version}/sample
 GET /v2/models/{model}/versions/{version}/stats
 POST /v2/models/{model}/infer
 POST /v2/models/{model}/versions/{version}/infer

@@ -4,18 +4,21 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Request, Route, expect
 
 from app.contracts.resources import processor
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.conftest import FOREIGN_KEY, KEY
 from tests.e2e.process import ROOT, Server, running
+from tests.model_files import add_to_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -35,6 +38,27 @@ REMEMBERED = f"sessionStorage.setItem('paddlepool-key', '{KEY}')"
 def served(browser: Browser, keyed_server: Server) -> Server:
     """Not started where there is no browser; nobody has started its groups on demand yet."""
     return keyed_server
+
+
+ONEDNN = """
+[[instance_group]]
+name = "onednn"
+backend = "paddle_inference"
+start = "on_demand"
+[instance_group.options]
+onednn = true
+"""
+
+
+@pytest.fixture(scope="module")
+def sealed(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a model without a task, which has two groups."""
+    root = tmp_path_factory.mktemp("sealed")
+    model = shutil.copytree(ROOT / "model_repo" / "mnist", root / "models" / "mnist")
+    add_to_config(model, ONEDNN)
+    settings = {"api_keys": KEY, "prove_groups": "off"}
+    with running(root / "models", root, settings=settings) as server:
+        yield server
 
 
 @pytest.fixture
@@ -94,6 +118,68 @@ def test_a_group_is_started_on_a_press_and_compared(
     page.click("#legend button[data-group=native]")
     page.wait_for_selector("#legend button[data-group=native][aria-pressed=false]")
     assert complaints == []
+
+
+def output(page: Page, group: str) -> dict[str, str]:
+    """The figures of a group's only output, by their names."""
+    box = page.locator(f"{card(group)} .answer .output")
+    names, values = box.locator("dt").all_inner_texts(), box.locator("dd").all_inner_texts()
+    return dict(zip(names, values, strict=True))
+
+
+def test_tensors_run_through_the_groups_of_a_model_without_a_task(
+    page: Page, sealed: Server, complaints: list[str]
+) -> None:
+    """The sealed sample at first sight, raw; then pasted JSON. Each other group is compared with
+    the default group, and what the server says against JSON stands in the cards."""
+    sent: list[Request] = []
+    page.on("request", lambda request: sent.append(request) if "/v2/" in request.url else None)
+    page.goto(f"{sealed.url}/compare")
+    page.wait_for_selector(f"{card('native')} .answer .output")
+    expect(page.locator("#sample-said")).to_have_text("image FP32 2 × 784")
+    assert "logits FP32 2 × 10" in page.inner_text(f"{card('native')} .answer")
+    assert list(output(page, "native")) == ["smallest", "mean", "largest"]
+    assert "infer" in str(page.locator(".answer .stages").get_attribute("aria-label"))
+    page.click(f"{card('onednn')} .asking button")
+    page.wait_for_selector(f"{card('onednn')} .answer .output")
+    assert "X-Predictor: onednn" in page.inner_text(f"{card('onednn')} .answer")
+    assert output(page, "onednn")["largest difference from native"]
+    first = output(page, "native")
+    page.click("#from-pasted")
+    tensors = json.loads(page.input_value("#pasted"))
+    assert [entry["shape"] for entry in tensors["inputs"]] == [[2, 784]]
+    page.click("#run")
+    page.wait_for_selector(f"{card('onednn')} .answer .output")
+    assert output(page, "native") == first  # the same numbers, written out
+    tensors["inputs"][0]["data"] = [0] * 1568
+    page.fill("#pasted", json.dumps(tensors | {"id": "zeros", "parameters": {"priority": 1}}))
+    page.click("#run")
+    page.wait_for_selector("#run-said:text-is('answers: 2')")
+    assert output(page, "native") != first
+    assert '"id": "zeros"' in (sent[-1].post_data or "")
+    assert '"parameters":{"priority":1,"predictor":"onednn"' in (sent[-1].post_data or "")
+    assert complaints == []
+    for pasted, said in (("{", "not valid JSON"), ("{}", "must be a list"), ("[7]", "JSON object")):
+        page.fill("#pasted", pasted)
+        page.click("#run")
+        expect(page.locator(f"{card('onednn')} .answer .refusal")).to_contain_text(said)
+
+
+def test_every_half_is_read_as_it_is(page: Page, served: Server) -> None:
+    """All 65536 of them, infinities and NaN included; and integers beyond 32 bits."""
+    page.goto(f"{served.url}/compare")
+    read = """async ([datatype, octets]) => {
+        const {numbersOf} = await import("/comparison/tensors.js");
+        return Array.from(numbersOf(datatype, Uint8Array.from(octets).buffer), String);
+    }"""
+    halves = np.arange(65536, dtype="<u2")
+    told = page.evaluate(read, ["FP16", list(halves.tobytes())])
+    values = [float(each.replace("Infinity", "inf")) for each in told]
+    np.testing.assert_array_equal(values, halves.view("<f2").astype(float))
+    assert page.evaluate(read, ["INT64", list(np.array([-(2**40)], "<i8").tobytes())]) == [
+        str(-(2**40))
+    ]
+    assert page.evaluate(read, ["BOOL", [0, 1]]) == ["0", "1"]
 
 
 def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server) -> None:

@@ -170,8 +170,9 @@ def title(router: APIRouter) -> None:
 def _complete(paths: dict[str, Any]) -> None:
     """Give each path variable an example, and remove the 422 reply that only FastAPI declares."""
     for path, operations in paths.items():
-        # Model control does not load tasks, so its example is a model.
-        model = "mnist" if path.startswith("/v2/repository/") else "sentiment"
+        # A task is not loaded and has no sample, so the example is a model there.
+        of_model = path.startswith("/v2/repository/") or path.endswith("/sample")
+        model = "mnist" if of_model else "sentiment"
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422", "")):
                 del operation["responses"]["422"]

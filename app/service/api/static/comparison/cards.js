@@ -88,7 +88,7 @@ class Card {
     this.plot = new Plot(this.box, { height: 130 });
   }
 
-  update(group, model, bounds, shown, canAsk) {
+  update(group, model, bounds, shown) {
     this.group = group;
     this.paint();
     const [badge, tone] = badgeOf(group);
@@ -98,7 +98,7 @@ class Card {
     this.default.hidden = !group.default;
     this.configuration.textContent = configurationOf(group);
     this.threads.textContent = t("threads", group);
-    this.asking.hidden = !canAsk || group.ready || group.started || Boolean(group.refused);
+    this.asking.hidden = group.ready || group.started || Boolean(group.refused);
     this.ask.textContent = t("ask");
     const words = wordsOf(group);
     this.words.textContent = words;
@@ -133,13 +133,13 @@ class Card {
 const runs = (group) => group.ready || group.started || group.runs > 0;
 const order = (group) => (group.default ? 0 : runs(group) ? 1 : group.refused ? 3 : 2);
 
-export function showCards(answer, model, { onAsk, canAsk }) {
+export function showCards(answer, model, onAsk) {
   const sorted = [...model.groups].sort((one, other) => order(one) - order(other));
   const key = JSON.stringify([model.key, sorted.map((group) => [group.name, runs(group)])]);
   if (key !== shownKey) build(model, sorted, onAsk);
   shownKey = key;
   const shown = bucketsShown(model.groups) ?? [0, 1];
-  for (const group of model.groups) cards.get(group.name).update(group, model, answer.bounds, shown, canAsk);
+  for (const group of model.groups) cards.get(group.name).update(group, model, answer.bounds, shown);
 }
 
 function build(model, sorted, onAsk) {

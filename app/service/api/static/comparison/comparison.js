@@ -10,7 +10,7 @@ import { showCharts, startCharts } from "./charts.js";
 import { exportAs } from "./exports.js";
 import { data, EVERY_SECONDS, modelsOf, onData, refresh, shownModel, startFeed } from "./feed.js";
 import { scheme } from "./figures.js";
-import { holdsOwnFile, showInputs, startInputs, takesInput } from "./inputs.js";
+import { holdsOwn, showInputs, startInputs } from "./inputs.js";
 import { askFor, forgetAnswers, runAll, showAnswers, startedMeanwhile, stop } from "./runs.js";
 import { change, FIGURES, link, onState, state, VIEWS, WINDOWS } from "./state.js";
 import { showGroups } from "./table.js";
@@ -69,7 +69,7 @@ async function copyLink() {
   try {
     await navigator.clipboard.writeText(link());
     $("link-box").hidden = true;
-    $("said").textContent = t(holdsOwnFile() ? "link.file" : "link.copied");
+    $("said").textContent = t(holdsOwn() ? "link.own" : "link.copied");
   } catch {
     $("link-box").hidden = false; // a page that is not secure may not write there: to be copied by hand
     $("link-text").select();
@@ -117,10 +117,10 @@ function show() {
     return;
   }
   if (answeredModel && answeredModel !== model.key) forgetAnswers();
-  showInputs(model.task);
+  showInputs(model);
   showVerdict(answer, model);
   showCharts(answer, model);
-  showCards(answer, model, { onAsk: ask, canAsk: takesInput(model.task) });
+  showCards(answer, model, ask);
   showAnswers();
   $("both").hidden = state.view !== "cards";
   $("idle-title").hidden = !$("idle").childElementCount;
@@ -131,7 +131,7 @@ function show() {
   if (answeredModel !== model.key) {
     // At first sight there is something to see: the input once through what runs already.
     answeredModel = model.key;
-    if (takesInput(model.task)) runAll(model, 1);
+    runAll(model, 1);
   }
 }
 

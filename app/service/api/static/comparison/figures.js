@@ -30,3 +30,9 @@ export const scheme = matchMedia("(prefers-color-scheme: dark)");
 export const colourOf = (place) => (scheme.matches ? DARK : LIGHT)[place % LIGHT.length];
 
 export const numberOf = (value) => digits(value, value >= 1000 ? 6 : 3);
+
+// Numbers of a tensor, which may be of any size.
+export function scientific(value) {
+  const size = Math.abs(value);
+  return size >= 1e6 && size < Infinity || (size > 0 && size < 1e-4) ? value.toExponential(2) : digits(value, 4);
+}

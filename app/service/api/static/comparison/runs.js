@@ -8,15 +8,21 @@ import { answerOf } from "./cards.js";
 import { refresh } from "./feed.js";
 import { digits, percent } from "./figures.js";
 import { requestFor } from "./inputs.js";
+import { forgetUsual, outputsOf, shownOutput } from "./tensors.js";
 
-const STILL_STARTING = "deadline_exceeded";
+const STILL_STARTING = 504; // statuses: under /v2 errors have no codes
+const FOR_ALL = [401, 429, undefined]; // no other group would answer; undefined: nobody answered
 const shown = new Map(); // group -> what its card shows, so that it can be said in the other language
 const addresses = new Map(); // group -> object URL of its picture
 let running = null;
+let ofInput = new AbortController(); // aborted when the input is another
 const starting = new Map(); // group -> true while a request waits for it to start
 
 export function forgetAnswers() {
   running?.abort();
+  ofInput.abort();
+  ofInput = new AbortController();
+  forgetUsual();
   for (const address of addresses.values()) URL.revokeObjectURL(address);
   for (const name of shown.keys()) answerOf(name)?.replaceChildren();
   addresses.clear();
@@ -40,7 +46,7 @@ export function showAnswers() {
   }
 }
 
-function rendered(group, { busy, error, again, picture, scores, by, stages }) {
+function rendered(group, { busy, error, again, picture, scores, outputs, by, stages }) {
   if (busy) return [element("p", { className: "soft busy" }, t(busy))];
   if (error) {
     const box = element("div", { className: "refusal", role: "alert" });
@@ -48,9 +54,9 @@ function rendered(group, { busy, error, again, picture, scores, by, stages }) {
     return [box];
   }
   const result = picture
-    ? element("img", { src: picture, alt: t("result.alt", { group }), className: "checker" })
-    : element("ol", { className: "scores" }, ...scores.map(scoreOf));
-  return [result, bar(stages), element("p", { className: "small" }, element("span", { className: "mono" }, by), " ", t("took", { total: digits(STAGES.reduce((sum, name) => sum + (stages[name] ?? 0), 0)), infer: digits(stages.infer) }))];
+    ? [element("img", { src: picture, alt: t("result.alt", { group }), className: "checker" })]
+    : scores ? [element("ol", { className: "scores" }, ...scores.map(scoreOf))] : outputs.map(shownOutput);
+  return [...result, bar(stages), element("p", { className: "small" }, element("span", { className: "mono" }, by), " ", t("took", { total: digits(STAGES.reduce((sum, name) => sum + (stages[name] ?? 0), 0)), infer: digits(stages.infer) }))];
 }
 
 function scoreOf({ label, label_zh: chinese, score }) {
@@ -76,11 +82,15 @@ function stagesOf(response) {
 }
 
 async function runOne(model, group, signal) {
-  const [address, options] = await requestFor(model, group, signal);
+  const [address, options] = await requestFor(model, group, { signal });
   const response = await ask(address, options);
   const told = { by: `X-Predictor: ${response.headers.get("X-Predictor")}`, stages: stagesOf(response) };
   if (model.task === "sentiment") {
     tell(group, { ...told, scores: (await response.json()).slice(0, 3) });
+    return;
+  }
+  if (model.task !== "segment") {
+    tell(group, { ...told, outputs: await outputsOf(model, group, response) });
     return;
   }
   const blob = await response.blob();
@@ -89,13 +99,14 @@ async function runOne(model, group, signal) {
   tell(group, { ...told, picture: addresses.get(group) });
 }
 
-// Through every group that runs, in turn, so that what else the machine does falls on all alike.
+// Through every group that runs, in turn, so that what else the machine does falls on all alike; the
+// default group first, because the outputs of others are compared with its own.
 export async function runAll(model, rounds) {
   running?.abort();
   const mine = (running = new AbortController());
   hideRefusal($("run-refusal"));
   // One that has answered runs, if the newest data do not say so yet.
-  const groups = model.groups.filter(({ name, ready }) => ready || shown.get(name)?.stages).map(({ name }) => name);
+  const groups = model.groups.filter(({ name, ready }) => ready || shown.get(name)?.stages).sort((one, other) => other.default - one.default).map(({ name }) => name);
   if (!groups.length) {
     $("run-said").textContent = t("run.none");
     return;
@@ -113,7 +124,7 @@ export async function runAll(model, rounds) {
         } catch (error) {
           if (!(error instanceof Refusal)) throw error;
           tell(group, { error, again: () => runAgain(model, group) });
-          if (["quota_exceeded", "unauthorized", "unreachable"].includes(error.code)) throw error;
+          if (FOR_ALL.includes(error.problem.status)) throw error;
         }
       }
     }
@@ -139,18 +150,20 @@ export const stop = () => running?.abort();
 // Starts the group by naming it. Where the request's time ends before the group runs, it goes on
 // starting: startedMeanwhile() asks again.
 export async function askFor(model, group, longest) {
+  const { signal } = ofInput;
   tell(group, { busy: "starting" });
   starting.set(group, true);
   try {
-    const [address, options] = await requestFor(model, group);
-    const response = await ask(`${address}&timeout_ms=${longest}`, options);
+    const [address, options] = await requestFor(model, group, { signal, timeout: longest });
+    const response = await ask(address, options);
     refresh();
     await response.blob(); // the answer of a group that has just started says little of its time
-    await runOne(model, group);
+    await runOne(model, group, signal);
     starting.delete(group);
   } catch (error) {
+    if (signal.aborted) return;
     if (!(error instanceof Refusal)) throw error;
-    if (error.code === STILL_STARTING) return;
+    if (error.problem.status === STILL_STARTING) return;
     starting.delete(group);
     tell(group, { error, again: () => askFor(model, group, longest) });
   }
@@ -170,9 +183,11 @@ export function startedMeanwhile(model) {
 }
 
 async function runAgain(model, group) {
+  const { signal } = ofInput;
   try {
-    await runOne(model, group);
+    await runOne(model, group, signal);
   } catch (error) {
+    if (signal.aborted) return;
     if (!(error instanceof Refusal)) throw error;
     tell(group, { error, again: () => runAgain(model, group) });
   }
