@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from app.contracts.reasons import Rejection, Restart
+from app.contracts.resources import has_gpu
 from app.contracts.tensors import Tensors, TensorSpec
 
 Request = TypeVar("Request", contravariant=True)
@@ -40,7 +41,11 @@ class PredictorSpec:
     @property
     def refusal(self) -> str:
         """The reason why no backend can open this predictor; an empty string if one can."""
-        return "" if self.format else f"this version has no program {self.program_name!r}"
+        if not self.format:
+            return f"this version has no program {self.program_name!r}"
+        if self.options.get("device") == "gpu" and not has_gpu():
+            return 'device = "gpu": this machine has no CUDA device'
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

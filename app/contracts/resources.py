@@ -52,6 +52,14 @@ def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo"
     return max(0, min(free, default=0))
 
 
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether the system has devices of an NVIDIA GPU, or of one that WSL passes through.
+
+    This process asks no driver: it loads no CUDA.
+    """
+    return any((devices / name).exists() for name in ("nvidiactl", "dxg"))
+
+
 def use_one_heap() -> None:
     """Make all threads allocate from one heap. Call it before threads start.
 

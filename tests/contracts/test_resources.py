@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.resources import available_cores, available_memory, memory_limit
+from app.contracts.resources import available_cores, available_memory, has_gpu, memory_limit
 from tests.ran import ran
 
 
@@ -98,3 +98,9 @@ def test_threads_share_one_heap(tmp_path: Path, before: str, one: bool) -> None:
     program = HEAPS.format(before=before)
     ran([sys.executable, "-c", program, str(told)])
     assert (told.read_text("ascii").count("<heap nr=") == 1) is one
+
+
+def test_a_gpu_is_known_by_its_devices(tmp_path: Path) -> None:
+    assert not has_gpu(tmp_path)
+    (tmp_path / "nvidiactl").touch()
+    assert has_gpu(tmp_path)

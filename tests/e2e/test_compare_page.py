@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
-from app.contracts.resources import processor
+from app.contracts.resources import has_gpu, processor
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.conftest import FOREIGN_KEY, KEY
 from tests.e2e.process import ROOT, Server, running
@@ -40,6 +40,9 @@ def served(browser: Browser, keyed_server: Server) -> Server:
     return keyed_server
 
 
+HEIGHTS = "all => new Set(all.map(each => each.offsetHeight)).size"
+CUT = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.outerHTML)"
+TITLES = {"en-US": "Paddlepool: live comparison", "zh-CN": "Paddlepool：实时对比"}
 ONEDNN = """
 [[instance_group]]
 name = "onednn"
@@ -250,13 +253,44 @@ def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
     expect(page.locator("#shadow-text")).to_have_text(re.compile(r"SHADOW_GROUPS=\w+,\w+ paddle"))
 
 
-def test_a_refusal_is_shown_in_its_groups_card(page: Page, served: Server) -> None:
-    """In the server's words; once it is known it stands there unasked."""
+@pytest.mark.skipif(has_gpu(), reason="NOT TESTED: no GPU to be missing")
+def test_a_group_without_its_device_is_not_offered(page: Page, served: Server) -> None:
+    """The reason stands in its card and its row before anybody has tried to start it."""
     page.goto(f"{served.url}/compare?model=emotion")
-    page.click(f"{card('gpu')} .asking button")
-    page.wait_for_selector(f"{card('gpu')} .refusal")
-    page.wait_for_selector(f"{card('gpu')} .words:has-text('CUDA')")
+    page.wait_for_selector(f"{card('gpu')} .words:has-text('no CUDA device')")
     assert page.inner_text(f"{card('gpu')} .badge.warn") == "cannot run here"
+    assert page.locator(f"{card('gpu')} .asking button").is_hidden()
+    page.click("#views button[data-value=table]")
+    row = page.locator("#table tbody tr", has=page.locator("th", has_text=re.compile("^gpu$")))
+    expect(row.locator(".words")).to_contain_text("no CUDA device")
+
+
+@pytest.mark.parametrize("language", ["en-US", "zh-CN"])
+def test_a_full_table_fits_a_usual_screen(browser: Browser, served: Server, language: str) -> None:
+    """With figures of replays in every column and a reason below a state; so do the candidates."""
+
+    def busy(route: Route) -> None:
+        data = route.fetch().json()
+        for model in data["models"]:
+            for group in model["groups"]:
+                replays = {"count": 1234, "same_bits": 3, "p50": 1e-3, "p99": 1.2e-7}
+                group["replays"] = replays | {"agreement": 0.993}
+                group["times"] = {"p50": 0.0312, "p95": 0.11, "p99": 0.311}
+                group |= {"runs": 123_456, "rate": 0.149, "resident_bytes": 236_000_000}
+            group["refused"] = group["reason"] = "cannot start: " + 20 * "this and that; "
+            model["choice"]["candidates"] = [
+                trial(group["name"], 2.41, 2.1, 2.74) | {"largest_difference": 0.0012}
+                for group in model["groups"]
+            ]
+        route.fulfill(json=data)
+
+    with opened(browser, [], locale=language, viewport={"width": 1440, "height": 900}) as page:
+        page.add_init_script(REMEMBERED)
+        page.route("**/compare/data*", busy)
+        page.goto(f"{served.url}/compare?model=u2netp&view=table")
+        page.wait_for_selector("#table table")
+        assert page.eval_on_selector_all(".scroll", CUT) == []
+        assert page.title() == TITLES[language]
 
 
 def test_a_link_restores_what_was_shown(page: Page, served: Server) -> None:
@@ -297,10 +331,6 @@ def test_exports_hold_what_is_shown(page: Page, served: Server) -> None:
     assert float(rows[0]["p50_seconds"]) > 0
     assert files["history"].decode("utf-8-sig").startswith("interval_ended,model,version,group,")
     assert files["png"].startswith(b"\x89PNG")
-
-
-HEIGHTS = "all => new Set(all.map(each => each.offsetHeight)).size"
-CUT = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.outerHTML)"
 
 
 @pytest.mark.parametrize(
@@ -394,7 +424,7 @@ def test_whatever_is_written_anywhere_is_text(
     page.wait_for_selector("html[lang=zh-CN]")
     inside = "main script, main [onerror], main [onload], main iframe, main svg, main img[src=x]"
     assert page.locator(inside).count() == 0
-    assert page.title() == "Paddlepool: live comparison"
+    assert page.title() == TITLES["zh-CN"]
     assert complaints == []
 
 
@@ -412,7 +442,7 @@ def test_a_hostile_text_and_file_name_stay_text(page: Page, served: Server) -> N
     assert page.inner_text("#file-name") == name
     page.click("#run")
     page.wait_for_selector(f"{card('onednn')} .refusal")
-    assert page.title() == "Paddlepool: live comparison"
+    assert page.title() == TITLES["en-US"]
 
 
 def test_a_key_is_asked_for_and_an_absent_server_is_said(browser: Browser, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class Group:
         self._instances: list[Instance[Tensors, Ran]] = []
         refusal = self._spec.refusal
         self._failure: PaddlepoolError | None = BackendError(refusal) if refusal else None
-        self.has_program = not refusal
+        self.can_open = not refusal
         self._ending: set[asyncio.Task[None]] = set()
 
     def _new_batcher(self) -> Batcher:
@@ -160,7 +160,7 @@ class Group:
         serving predictors leave. If an instance rejects the model, the group accepts no job until
         the model is loaded again. If processes die meanwhile, only a crash loop fails the futures.
         """
-        if self._failure is not None and not self.has_program:
+        if self._failure is not None and not self.can_open:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(self._failure)
             return [refused]

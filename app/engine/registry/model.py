@@ -182,7 +182,7 @@ class ServedModel:
     async def start(self, *, gently: bool = False) -> None:
         """Open the groups that always run; returns when each instance is tested and warm.
 
-        A group whose program this version lacks is skipped, unless it is the default group. Use
+        A group whose program or GPU is missing is skipped, unless it is the default group. Use
         `gently` while requests are served; opening then takes longer. Raises ConfigError or
         BackendError if an instance rejects the model.
         """
@@ -190,7 +190,7 @@ class ServedModel:
             group
             for name, group in self._groups.items()
             if group.config.start == "always"
-            and (group.has_program or name == self.config.default_group)
+            and (group.can_open or name == self.config.default_group)
         ]
         opened = [each for group in groups for each in group.start(gently=gently)]
         if opened:

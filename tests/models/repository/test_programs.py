@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.contracts.errors import ConfigError, ManifestError
+from app.contracts.resources import has_gpu
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelRepository
 from app.models.repository.manifest import read_manifest
@@ -125,3 +126,12 @@ def test_wrong_names_of_outputs_are_refused(version: Path, names: str, said: str
     (version.parent / "config.toml").write_text(f"[outputs]\n{names}\n", "utf-8")
     with pytest.raises(ConfigError, match=said):
         ModelRepository(version.parent.parent).read("model", 1)
+
+
+@pytest.mark.skipif(has_gpu(), reason="NOT TESTED: no GPU to be missing")
+def test_a_group_whose_device_is_missing_is_refused(version: Path) -> None:
+    """Without a process that finds out."""
+    write_manifest(version, format=2, programs=[INT8])
+    files = ModelRepository(version.parents[1]).read("model", 1)
+    group = InstanceGroup(name="gpu", backend="paddle_inference", options={"device": "gpu"})
+    assert "no CUDA device" in files.spec(group).refusal

@@ -1,6 +1,7 @@
 // The comparison's own words: [English, 中文].
 
 export const WORDS = {
+  page: ["Paddlepool: live comparison", "Paddlepool：实时对比"],
   title: ["Live comparison", "实时对比"],
   lead: ["We try every runtime on this machine and serve the fastest accurate one.", "我们在本机试用每种运行时，并用其中最快且准确的一种提供服务。"],
   "now.faster": ["Now: {group}, {gain} times as fast as {first}.", "当前：{group}，速度为 {first} 的 {gain} 倍。"],
@@ -102,7 +103,6 @@ export const WORDS = {
   "badge.starting": ["starting", "正在启动"],
   "badge.shadowed": ["shadow only", "仅影子运行"],
   "badge.stopped": ["not running", "未运行"],
-  why: ["why it does not run", "未运行的原因"],
   p50: ["p50", "p50"],
   p95: ["p95", "p95"],
   p99: ["p99", "p99"],
@@ -145,7 +145,6 @@ export const WORDS = {
   "help.quality": ["How close its answers are to the reference answers that came with the model. Agreement: overlap of masks or equal labels. A group outside its limits is not used.", "其结果与模型附带的参考结果有多接近。一致度：蒙版重叠或标签相同的比例。超出限度的组不会被使用。"],
   "help.finding": ["What the server made of it, and why.", "服务器得出的结论及原因。"],
   "help.state": ["Whether it runs, and whether its options do anything.", "是否在运行，以及其选项是否有作用。"],
-  "help.why": ["In the words of the server or of the runtime.", "服务器或运行时的原话。"],
   "help.badge.effective": ["Its answers or its times differ measurably from those of the group that it is a variant of. That says nothing about better or faster.", "其结果或用时与所基于的组有可测量的差别。这并不表示更好或更快。"],
   "help.badge.ineffective": ["The same answers bit by bit in the same time as the group that it is a variant of: its options do nothing here.", "结果逐位相同，用时也与所基于的组相同：其选项在本机不起作用。"],
   "help.badge.unproven": ["It answers requests. Whether its options do anything has not been measured yet.", "可以应答请求。其选项是否有作用尚未测量。"],
