@@ -17,7 +17,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=int, help="default: the newest")
     add_repository_option(parser)
     parser.add_argument(
-        "--group", help="an instance group of Paddle Inference (default: the model's default group)"
+        "--group",
+        help="an instance group of Paddle Inference (default: the model's default group, or the "
+        "first one of Paddle Inference if that is of another backend)",
     )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the graph")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every operator")
@@ -25,8 +27,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     files = read_version(open_repository(args.repository), args.model, args.version)
-    name = args.group or files.config.default_group
     fitting = [g.name for g in files.config.instance_group if g.backend == "paddle_inference"]
+    if not fitting:
+        raise ConfigError(
+            f"{args.model} has no instance group of Paddle Inference; others show no program"
+        )
+    usual = files.config.default_group
+    name = args.group or (usual if usual in fitting else fitting[0])
     if name not in fitting:
         raise ConfigError(
             f"--group must be one of {', '.join(fitting)}: other groups have no optimised program"

@@ -16,7 +16,6 @@ from app.models.repository.layout import ModelFiles
 from app.models.repository.manifest import Calibration, Derivation, DerivedProgram, MeasuredLoss
 from app.tasks.task import comparison_of
 
-DATA = Path("../shared/data/sod_train/images")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt", ARRAYS)
 EVERY = 10
 PROBES = 4
@@ -30,11 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        default=DATA,
+        required=True,
         metavar="DIR",
         help=f"pictures, .txt files with one text per line, or {ARRAYS} files with an array for "
-        f"each input; default: {DATA}. "
-        f"Every {EVERY}th file by name is held out for the check",
+        f"each input. Every {EVERY}th file by name is held out for the check",
     )
     parser.add_argument(
         "--budget",

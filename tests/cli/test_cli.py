@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli import main
+from app.cli import COMMANDS, main
 from tests.ran import ROOT
 
 
@@ -82,3 +82,13 @@ def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_default_lies_outside_of_a_users_machine(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A default is there for everybody, or the option is required."""
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "../" not in capsys.readouterr().out
