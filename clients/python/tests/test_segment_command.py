@@ -110,6 +110,18 @@ def test_results_are_not_pictures(
     assert capsys.readouterr().out.splitlines()[0] == "4 of 4 pictures in cutouts"
 
 
+def test_results_of_other_runs_are_not_pictures(tmp_path: Path) -> None:
+    """Neither directories of results with other options, nor what stands beside its picture."""
+    photos(tmp_path, "a.jpg", "b.cutout.jpg", "masks.png")
+    server = Server()
+    assert server.segment(tmp_path / "a.jpg") == 0
+    assert server.segment(tmp_path, "-o", tmp_path / "masks", "--output", "mask") == 0
+    assert server.segment(tmp_path, "-o", tmp_path / "cutouts") == 0
+    results = {"a.jpg.png", "b.cutout.jpg.png", "masks.png"}
+    assert found(tmp_path / "masks") == found(tmp_path / "cutouts") == results
+    assert server.segment(tmp_path / "masks", "-o", tmp_path / "of results") == 0  # asked for
+
+
 def test_results_among_the_pictures_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

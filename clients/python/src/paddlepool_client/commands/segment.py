@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -32,6 +32,7 @@ TASK = "segment"
 NOTE = ".paddlepool.json"
 FORMAT_OF = {".png": "png", ".webp": "webp", ".jpg": "jpg", ".jpeg": "jpg"}
 BACKGROUND = ("bg_color", "bg_image", "bg_blur")
+OUTPUTS = ("cutout", "mask", "composite")
 STANDARD = "-"
 MOST_JOBS = 64
 INTERRUPTED = 130
@@ -241,21 +242,29 @@ def _directory(
 
 
 def _pictures(directory: Path, *, results: Path) -> list[Path]:
-    """The pictures of a directory, without those in a directory of results below it.
+    """The pictures of a directory, without results: those in directories of results below it, and
+    those that stand beside their picture.
 
     Raises CommandError if both are the same directory: results would be read as pictures.
     """
     root, output = directory.resolve(), results.resolve()
     if root == output:
         raise CommandError(f"{results} contains the pictures; the results need another directory")
-    skipped = output.relative_to(root) if output.is_relative_to(root) else None
-    return sorted(
+    skipped = {note.parent for note in directory.rglob(NOTE)} - {directory}
+    if output.is_relative_to(root):
+        skipped.add(directory / output.relative_to(root))
+    found = sorted(
         path
         for path in directory.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and not (skipped and path.relative_to(directory).is_relative_to(skipped))
-        and path.is_file()
+        if path.suffix.lower() in SUFFIXES and skipped.isdisjoint(path.parents) and path.is_file()
     )
+    names = {path.with_suffix("") for path in found}
+    return [path for path in found if not _is_result(path.with_suffix(""), names)]
+
+
+def _is_result(name: Path, names: Collection[Path]) -> bool:
+    """Whether a file of this name, without its suffix, is a result beside one of these pictures."""
+    return name.suffix[1:] in OUTPUTS and name.with_suffix("") in names
 
 
 def _note(parameters: Mapping[str, Any], directory: Path) -> None:
