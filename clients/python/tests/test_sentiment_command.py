@@ -20,6 +20,7 @@ from paddlepool_client.commands.errors import CommandError
 from paddlepool_client.commands.main import main
 
 BAD = "坏"
+SENTENCE = "a sentence about the text"
 
 
 class Server:
@@ -41,8 +42,11 @@ class Server:
         if fault := self.fails.pop(len(self.asked) - 1, None):
             return fault()
         if any(BAD in text for text in texts):
-            return httpx.Response(self.refusal, json={"code": "refused"})
-        return httpx.Response(200, json=[[{"label": f"of {text}", "score": 0.5}] for text in texts])
+            return httpx.Response(self.refusal, json={"code": "refused", "detail": SENTENCE})
+        return httpx.Response(
+            200,
+            json=[[{"label": f"of {text}", "label_zh": "中文", "score": 0.5}] for text in texts],
+        )
 
     def classify(self, file: Path | str, *more: str) -> int:
         parser = argparse.ArgumentParser()
@@ -97,7 +101,10 @@ def test_a_missing_column_leaves_earlier_results(
     output = posts.with_suffix(".emotion.csv")
     output.write_text("results of yesterday", "utf-8")
     assert main(["sentiment", str(posts)]) == 1
-    assert "has no column 'text', it has ['id', 'words']" in capsys.readouterr().err
+    assert (
+        "has no column 'text', it has ['id', 'words']; name one of them with --column"
+        in capsys.readouterr().err
+    )
     assert output.read_text("utf-8") == "results of yesterday"
 
 
@@ -126,6 +133,7 @@ def test_columns_of_the_same_name_are_not_lost(
             "text": "好",
             "label": "happy",
             "our_label": "of 好",
+            "our_label_zh": "中文",
             "our_score": "0.5000",
             "our_error": "",
         }
@@ -192,6 +200,29 @@ def test_other_encodings_and_short_rows_are_read(tmp_path: Path, server: Server)
     assert [row["label"] for row in read(tmp_path / "posts.emotion.csv")] == ["of 好"]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16"])
+def test_what_excel_writes_excel_can_read(
+    delimiter: str, encoding: str, tmp_path: Path, server: Server
+) -> None:
+    """The results have the file's delimiter, and a byte order mark unless the file is UTF-8 without
+    one. A run that was cut off is gone on with all the same."""
+    table = tmp_path / "posts.csv"
+    lines = [f'{number}{delimiter}"好, {number}; 好"\r\n' for number in range(40)]
+    table.write_text(f"id{delimiter}text\r\n{''.join(lines)}", encoding, newline="")
+    server.fails = {1: interrupted}
+    named = () if encoding.startswith("utf-8") else ("--encoding", encoding)
+    assert server.classify(table, *named) == 130
+    assert server.classify(table, *named) == 0
+    assert sum(map(len, server.asked)) == 32 + 8 + 8
+    content = (tmp_path / "posts.emotion.csv").read_text("utf-8")
+    assert content.startswith("\ufeff") == (encoding != "utf-8")
+    rows = list(csv.DictReader(io.StringIO(content.lstrip("\ufeff")), delimiter=delimiter))
+    assert [row["id"] for row in rows] == [str(number) for number in range(40)]
+    assert {row["label"] for row in rows} == {f"of 好, {number}; 好" for number in range(40)}
+    assert {row["label_zh"] for row in rows} == {"中文"}
+
+
 @pytest.mark.parametrize("refusal", [422, 413])
 def test_a_bad_text_costs_only_its_row(refusal: int, tmp_path: Path, server: Server) -> None:
     """Its request is repeated text by text; the next request is whole again."""
@@ -202,7 +233,7 @@ def test_a_bad_text_costs_only_its_row(refusal: int, tmp_path: Path, server: Ser
     assert [len(texts) for texts in server.asked] == [32, *[1] * 32, 32]
     rows = read(tmp_path / "posts.emotion.csv")
     assert [row["id"] for row in rows if row["error"]] == ["3"]
-    assert rows[3]["error"] == "refused"
+    assert rows[3]["error"] == "refused: a sentence about the text"
     assert rows[3]["label"] == ""
 
 
@@ -312,7 +343,7 @@ def test_one_text_is_shown_with_all_its_labels(
     """A bar each; nothing has to be written to a file before."""
     assert server.classify(Path("今天真开心")) == 0
     assert server.asked == [["今天真开心"]]
-    assert capsys.readouterr().out.split() == ["of", "今天真开心", "50.0%", "█" * 12]
+    assert capsys.readouterr().out.split() == ["of", "今天真开心", "中文", "50.0%", "█" * 12]
 
 
 def test_several_texts_are_shown_a_line_each(
@@ -335,8 +366,7 @@ def test_standard_input_is_a_text_a_line(
     assert [len(asked) for asked in server.asked] == [32, 10]
     shown = json.loads(capsys.readouterr().out)
     assert len(shown) == 42
-    assert shown[0] == [{"label": "of 一", "label_zh": None, "score": 0.5}]
-    assert shown[1] == [{"label": "of 二\u2028", "label_zh": None, "score": 0.5}]
+    assert shown[1] == [{"label": "of 二\u2028", "label_zh": "中文", "score": 0.5}]
 
 
 def test_bytes_that_are_no_text_are_refused_before_they_are_sent(server: Server) -> None:

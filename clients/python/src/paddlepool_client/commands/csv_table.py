@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from paddlepool_client.commands.errors import CommandError
 
+DELIMITERS = ",;\t"
+"""Excel writes a semicolon where the decimal sign is a comma, and a tab in "Unicode text"."""
+MARK = "\ufeff"
+
 
 class Table:
     """A CSV file with a header line: its `columns`, and `count`, the number of its rows.
+
+    `delimiter` is the one of DELIMITERS that divides the header most. `for_excel` tells whether
+    UTF-8 needs a byte order mark, without which Excel takes it for another encoding: the file has
+    one, or is in another encoding.
 
     **Invariant**: the whole file has been read once, so no row can stop a long run halfway.
     """
@@ -24,25 +33,32 @@ class Table:
             raise CommandError(f"{path} is not a file")
         self._path = path
         self._encoding = encoding
-        self.columns: tuple[str, ...] = tuple(next(self._read(), ()))
+        headers = {each: tuple(next(self._read(each), ())) for each in DELIMITERS}
+        self.delimiter = max(DELIMITERS, key=lambda each: len(headers[each]))
+        self.columns: tuple[str, ...] = headers[self.delimiter]
+        self.for_excel = not encoding.startswith("utf-8") or self._begins_with_mark()
         self.count = sum(1 for _ in self.rows())
 
     def rows(self) -> Iterator[list[str]]:
         """Each row with a field for every column, empty if the file has none; without blank
         lines."""
-        rows = self._read(len(self.columns))
+        rows = self._read(self.delimiter, len(self.columns))
         next(rows, None)
         for row in rows:
             if row:
                 yield row + [""] * (len(self.columns) - len(row))
 
-    def _read(self, most: int | None = None) -> Iterator[list[str]]:
+    def _begins_with_mark(self) -> bool:
+        with self._path.open("rb") as file:
+            return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+
+    def _read(self, delimiter: str, most: int | None = None) -> Iterator[list[str]]:
         try:
             file = self._path.open(encoding=self._encoding, newline="")
         except OSError as error:
             raise CommandError(f"{self._path} cannot be read: {error.strerror}") from error
         with file:
-            reader = csv.reader(file)
+            reader = csv.reader(file, delimiter=delimiter)
             try:
                 for row in reader:
                     if most is not None and len(row) > most:
@@ -72,8 +88,8 @@ class Progress:
     failed: int = 0
 
 
-def resume(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Progress:
-    """Keep an earlier run's results for these rows; cut off anything else.
+def resume(part: Path, header: Sequence[str], table: Table) -> Progress:
+    """Keep an earlier run's results for the table's rows; cut off anything else.
 
     Afterwards `part` exists and contains the header and that many rows. A row with a non-empty last
     column has failed. Raises CommandError if it cannot be written.
@@ -82,11 +98,11 @@ def resume(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Prog
     try:
         with part.open("r+b" if part.exists() else "w+b") as file:
             whole = 0
-            reader = csv.reader(_whole_lines(file))
+            reader = csv.reader(_whole_lines(file, table), delimiter=table.delimiter)
             with contextlib.suppress(csv.Error, UnicodeDecodeError):
                 if next(reader, None) == list(header):
                     whole = file.tell()
-                    for row, result in zip(rows, reader, strict=False):
+                    for row, result in zip(table.rows(), reader, strict=False):
                         if len(result) != len(header) or result[: len(row)] != row:
                             break
                         begun = Progress(begun.done + 1, begun.failed + bool(result[-1]))
@@ -94,13 +110,17 @@ def resume(part: Path, header: Sequence[str], rows: Iterable[list[str]]) -> Prog
             file.truncate(whole)
         if not whole:
             with part.open("w", encoding="utf-8", newline="") as empty:
-                csv.writer(empty).writerow(header)
+                empty.write(MARK if table.for_excel else "")
+                csv.writer(empty, delimiter=table.delimiter).writerow(header)
     except OSError as error:
         raise CommandError(f"{part} cannot be written: {error.strerror}") from error
     return begun
 
 
-def _whole_lines(file: BinaryIO) -> Iterator[str]:
+def _whole_lines(file: BinaryIO, table: Table) -> Iterator[str]:
+    """Nothing if the file lacks the byte order mark that the table's results have."""
+    if table.for_excel and file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        return
     for line in file:
         if line.endswith(b"\n"):  # else writing it was interrupted
             yield line.decode("utf-8")

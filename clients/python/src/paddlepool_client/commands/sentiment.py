@@ -30,7 +30,7 @@ from paddlepool_client.commands.errors import CommandError
 
 BATCH = 32
 STANDARD = "-"
-ADDED = ("label", "score", "error")
+ADDED = ("label", "label_zh", "score", "error")
 UNFINISHED, INTERRUPTED = 2, 130
 
 TEXT_ERRORS = frozenset({413, 422})
@@ -95,7 +95,7 @@ def _lines() -> list[str]:
 
 
 def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
-    """Write the rows with three more columns: `label`, `score` and `error`.
+    """Write the rows with the columns ADDED.
 
     Returns 0 if every text has a label, 1 if a row has an error, 2 if the server failed before the
     end and 130 after Ctrl-C. After 2 and 130, the same command continues with the rest.
@@ -108,7 +108,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
     part = output.with_name(f"{output.name}.column{column + 1}.part")
     if any(path.exists() and path.samefile(args.file) for path in (output, part)):
         raise CommandError(f"{output} is the input; the output must be another file")
-    begun = resume(part, header, table.rows())
+    begun = resume(part, header, table)
     failed, stopped, code = begun.failed, "", 0
     asked = routing(args)
     with (
@@ -117,16 +117,17 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
         part.open("a", encoding="utf-8", newline="") as target,
         tqdm(total=table.count, initial=begun.done, unit="text") as bar,
     ):
-        writer = csv.writer(target)
+        writer = csv.writer(target, delimiter=table.delimiter)
         try:
             for batch in _batches(islice(table.rows(), begun.done, None)):
                 results = _classify(client, [row[column] for row in batch], asked)
                 for row, result in zip(batch, results, strict=True):
                     if isinstance(result, ApiError):
                         failed += 1
-                        writer.writerow([*row, "", "", result.code])
-                    else:
-                        writer.writerow([*row, result.label, f"{result.score:.4f}", ""])
+                        writer.writerow([*row, "", "", "", f"{result.code}: {result.detail}"])
+                        continue
+                    chinese = result.label_zh or ""
+                    writer.writerow([*row, result.label, chinese, f"{result.score:.4f}", ""])
                 target.flush()
                 bar.update(len(batch))
         except RequestFailed as error:
@@ -150,7 +151,8 @@ def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[st
     found = table.columns.count(args.column)
     if not found:
         raise CommandError(
-            f"{args.file} has no column {args.column!r}, it has {list(table.columns)}"
+            f"{args.file} has no column {args.column!r}, it has {list(table.columns)}; "
+            "name one of them with --column"
         )
     if found > 1:
         raise CommandError(f"{args.file} has {found} columns {args.column!r}, expected one")
