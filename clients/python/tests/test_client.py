@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,63 @@ def test_segment_returns_the_picture_and_what_the_headers_say(asking: Asking) ->
     assert dict(request.url.params) == {"output": "mask", "crop": "true", "threshold": "0.5"}
     assert request.headers["content-type"] == "image/*"
     assert request.content == b"\xff\xd8"
+
+
+def test_a_result_is_shown_and_saved(asking: Asking, tmp_path: Path) -> None:
+    """Its repr is without its bytes; a notebook draws it."""
+    result = asking(cutout()).segment(b"\xff\xd8")
+    assert "a picture" not in repr(result)
+    assert "size=(5, 4)" in repr(result)
+    assert (result._repr_png_(), result._repr_jpeg_()) == (b"a picture", None)
+    result.save(tmp_path / "cat.png")
+    assert (tmp_path / "cat.png").read_bytes() == b"a picture"
+
+
+class Picture:
+    """What the client uses of a picture of Pillow."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+
+    def convert(self, mode: str) -> Picture:
+        return Picture(f"{mode} of {self.mode}")
+
+    def save(self, fp: Any, format: str) -> None:
+        fp.write(f"{self.mode} as {format}".encode())
+
+
+@pytest.mark.parametrize(
+    ("source", "sent"),
+    [
+        (partial(io.BytesIO, b"a file"), b"a file"),
+        (partial(Picture, "RGBA"), b"RGBA as png"),
+        (partial(Picture, "CMYK"), b"RGB of CMYK as png"),
+        (partial(Picture, "PA"), b"RGBA of PA as png"),
+    ],
+    ids=["an open file", "a picture", "a picture that is no PNG", "a transparent one"],
+)
+def test_open_files_and_pictures_are_sources(asking: Asking, source: Any, sent: bytes) -> None:
+    """Retries send the same bytes."""
+    server = asking(httpx.Response(503, headers={"retry-after": "0"}), cutout())
+    server.segment(source())
+    assert [request.content for request in server.requests] == [sent, sent]
+
+
+@pytest.mark.parametrize("source", [io.StringIO("text"), 7, None])
+def test_what_is_no_picture_is_named(asking: Asking, source: Any) -> None:
+    server = asking()
+    with pytest.raises(TypeError, match=f"binary mode.* received {type(source).__name__}"):
+        server.segment(source)
+
+
+def test_an_unknown_option_is_named(asking: Asking) -> None:
+    """Before anything is sent, with those that there are."""
+    server = asking()
+    with pytest.raises(TypeError, match=r"segment\(\) has no option 'colour', it has output, "):
+        server.segment(b"", colour="red")
+    with pytest.raises(TypeError, match=r"sentiment\(\) has no option 'topk', it has top_k, "):
+        server.sentiment(["text"], topk=1)
+    assert server.requests == []
 
 
 def test_a_background_makes_it_a_form(asking: Asking, tmp_path: Path) -> None:

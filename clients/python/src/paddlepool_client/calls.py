@@ -5,18 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypedDict, TypeVar, runtime_checkable
 from urllib.parse import quote
 
 import httpx
 
 from paddlepool_client.results import Emotion, Model, Segmentation
 
-Source = str | PathLike[str] | bytes
-"""A picture: its path, or the bytes of its file (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF; HEIC if the
-server has the decoder)."""
+
+@runtime_checkable
+class BinaryFile(Protocol):
+    """A file that is open for reading bytes."""
+
+    def read(self) -> bytes: ...
+
+
+@runtime_checkable
+class PillowImage(Protocol):
+    """What a picture of Pillow (`PIL.Image.Image`) can do."""
+
+    @property
+    def mode(self) -> str: ...
+
+    def convert(self, mode: str) -> Any: ...
+
+    def save(self, fp: Any, format: str) -> None: ...
+
+
+Source = str | PathLike[str] | bytes | BinaryFile | PillowImage
+"""A picture: its path, the bytes of its file (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF; HEIC if the
+server has the decoder), an open file, or a picture of Pillow."""
+
+PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"})
+"""Pillow's modes that a PNG file can hold; "I" only by some versions."""
+ALPHA_MODES = frozenset({"PA", "RGBa"})
+"""Other modes with transparency that Pillow can convert."""
 
 T = TypeVar("T")
 
@@ -112,7 +138,7 @@ class Call(Generic[T]):
 
 
 def segment(source: Source, options: SegmentOptions) -> Call[Segmentation]:
-    params: dict[str, Any] = dict(options)
+    params: dict[str, Any] = _known("segment", options, SegmentOptions)
     background: Source | None = params.pop("bg_image", None)
     if background is not None:
         return Call(
@@ -133,11 +159,39 @@ def segment(source: Source, options: SegmentOptions) -> Call[Segmentation]:
     )
 
 
+def _known(method: str, options: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """Return a copy. Raises TypeError, as Python does for an argument that a method lacks."""
+    for name in options:
+        if name not in kind.__annotations__:
+            names = ", ".join(kind.__annotations__)
+            raise TypeError(f"{method}() has no option {name!r}, it has {names}")
+    return dict(options)
+
+
 def _content(source: Source) -> bytes | Path:
-    return source if isinstance(source, bytes) else Path(source)
+    """Return the bytes of an open file or of a picture at once; a path is read when it is sent."""
+    if isinstance(source, bytes):
+        return source
+    if isinstance(source, str | PathLike):
+        return Path(source)
+    if isinstance(source, PillowImage):
+        file, picture = BytesIO(), source
+        if source.mode not in PNG_MODES:
+            picture = source.convert("RGBA" if source.mode in ALPHA_MODES else "RGB")
+        picture.save(file, "png")
+        return file.getvalue()
+    content = source.read() if isinstance(source, BinaryFile) else None
+    if not isinstance(content, bytes):
+        kind = type(source).__name__
+        raise TypeError(
+            "a picture is a path, bytes, a file opened in binary mode or a picture of Pillow, "
+            f"received {kind}"
+        )
+    return content
 
 
 def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list[Emotion]]]:
+    parameters = _known("sentiment", options, SentimentOptions)
     if isinstance(texts, str | bytes):
         raise TypeError("sentiment() takes a list of texts, not one text")
     try:
@@ -150,7 +204,7 @@ def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list
         path="/sentiment",
         read=partial(Emotion.lists_of, texts=len(inputs)),
         headers={"content-type": "application/json"},
-        json={"inputs": inputs, "parameters": dict(options)},
+        json={"inputs": inputs, "parameters": parameters},
     )
 
 

@@ -57,9 +57,10 @@ class Client:
         self._retries = retries
 
     def segment(self, source: Source, **options: Unpack[SegmentOptions]) -> Segmentation:
-        """Cut out the foreground of a picture: a path, or the bytes of its file.
+        """Cut out the foreground of a picture: a path, bytes, an open file or a Pillow picture.
 
-        Raises OSError if the file cannot be read, and TypeError if `source` is neither.
+        Raises OSError if the file cannot be read, and TypeError if `source` is none of these or
+        an option is unknown.
         """
         return self._run(calls.segment(source, options))
 
@@ -68,7 +69,7 @@ class Client:
     ) -> list[list[Emotion]]:
         """Return the emotions of each text, best first: `top_k` of them, or all.
 
-        Raises TypeError if `texts` is a single text or cannot be iterated.
+        Raises TypeError if `texts` is a single text or cannot be iterated, or an option is unknown.
         """
         return self._run(calls.sentiment(texts, options))
 

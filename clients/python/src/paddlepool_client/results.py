@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 class Segmentation:
     """An encoded cut-out, mask or composite: `content` is the file, `content_type` its format.
 
+    A notebook shows it as a picture.
+
     `size` is (width, height) of the result in pixels. `foreground` is (top, left, width, height) in
     the upright, uncropped picture; all 0 without a foreground. `timings` are milliseconds by stage.
     """
 
-    content: bytes
+    content: bytes = field(repr=False)
     content_type: str
     size: tuple[int, int]
     foreground: tuple[int, int, int, int]
@@ -45,6 +49,16 @@ class Segmentation:
             request_id=headers.get("x-request-id"),
             timings=_timings(headers.get("server-timing", "")),
         )
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the file as it came, whatever the path's suffix. Raises OSError."""
+        Path(path).write_bytes(self.content)
+
+    def _repr_png_(self) -> bytes | None:
+        return self.content if self.content_type == "image/png" else None
+
+    def _repr_jpeg_(self) -> bytes | None:
+        return self.content if self.content_type == "image/jpeg" else None
 
 
 @dataclass(frozen=True, slots=True)
