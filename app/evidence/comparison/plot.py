@@ -22,10 +22,8 @@ def plot_comparison(found: Comparison, file: Path) -> None:
     """Plot the times of a single request and, if measured, requests per second on busy cores."""
     times = [each.p50_seconds for each in found.groups]
     tails = [max(0.0, each.p95_seconds - each.p50_seconds) for each in found.groups]
-    labels = [
-        f"{seconds(each.p50_seconds)}  ({1 / each.ratio_to_slowest:.1f}×)" for each in found.groups
-    ]
-    alone = "one request alone: median, whisker to p95 (× = speed-up)"
+    labels = [seconds(each.p50_seconds) for each in found.groups]
+    alone = "one request alone: median, whisker to p95"
     panels = [(alone, "seconds", times, tails, labels)]
     rates = [each.concurrent_per_second or 0.0 for each in found.groups]
     if any(rates):

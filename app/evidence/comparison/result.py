@@ -1,6 +1,7 @@
 """Compares a model's instance groups: measures them, recommends one, and formats the results."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -48,8 +49,6 @@ class GroupResult:
     requests: int
     p50_seconds: float
     p95_seconds: float
-    ratio_to_default: float
-    ratio_to_slowest: float
     max_abs_drift: float
     mean_difference: float
     agreement: float | None
@@ -70,7 +69,8 @@ class Comparison:
 
     `refused` and `not_busy` (not measured on all cores) map groups to reasons. `weights_sha256` is
     the digest of the params file, or of the program; it identifies the weights even if a version
-    number is used again. `default_group` is the baseline of all ratios.
+    number is used again. `default_group` is the reference of all differences and of
+    times_as_fast().
     """
 
     model: str
@@ -85,10 +85,27 @@ class Comparison:
     refused: Mapping[str, str]
     not_busy: Mapping[str, str]
 
+    def times_as_fast(self) -> dict[str, float]:
+        """Each group's requests a second divided by the default group's.
+
+        All cores are busy then. If that was not measured for every group, this compares single
+        requests: the default group's median time divided by the group's.
+        """
+        rates = {
+            each.group: (self.on_all_cores and each.concurrent_per_second) or 1 / each.p50_seconds
+            for each in self.groups
+        }
+        return {name: rate / rates[self.default_group] for name, rate in rates.items()}
+
+    @property
+    def on_all_cores(self) -> bool:
+        return all(each.concurrent_per_second for each in self.groups)
+
     def as_json(self) -> dict[str, Any]:
-        values = asdict(self)
+        values, gains = asdict(self), self.times_as_fast()
         for each in values["groups"]:
             each["budget"] = each["budget"].model_dump()
+            each["times_as_fast"] = gains[each["group"]]
         values["refused"] = [{"group": g, "reason": r} for g, r in self.refused.items()]
         values["thread_budgets"] = self.budgets()
         return values
@@ -194,6 +211,9 @@ def compare(
 
 
 def _progress(total: int, what: str, unit: str) -> "tqdm[Any]":
+    """A bar on a terminal; elsewhere a line, because minutes of silence would suggest a hang."""
+    if total and not sys.stderr.isatty():
+        print(f"{what}: {unit} 1 to {total} …", file=sys.stderr, flush=True)
     return tqdm(total=total, desc=what, unit=unit, leave=False, disable=None)
 
 
@@ -230,8 +250,6 @@ def group_results(
                 requests=len(each.seconds),
                 p50_seconds=medians[name],
                 p95_seconds=float(np.quantile(each.seconds, 0.95)),
-                ratio_to_default=medians[name] / medians[config.default_group],
-                ratio_to_slowest=medians[name] / max(medians.values()),
                 max_abs_drift=max(largest_difference(a, b) for a, b in pairs),
                 mean_difference=float(np.mean([mean_difference(a, b) for a, b in pairs])),
                 agreement=float(np.mean([task.agreement(a, b) for a, b in pairs]))
@@ -262,19 +280,13 @@ def recommend(
 ) -> Recommendation:
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
-    Groups are compared by their throughput on all cores. If that was not measured for every group,
-    all are compared by the inverse of a single request's median time. A group is rejected if it
+    Groups are compared by Comparison.times_as_fast(). A group is rejected if it
     exceeds its budget, is not a candidate, or has a 95th percentile above `p95_seconds`. If the
     default group is rejected, the others need not be faster.
     """
     results = {each.group: each for each in found.groups}
     default = results[found.default_group]
-    together = all(each.concurrent_per_second for each in found.groups)
-    rates = {
-        name: (together and each.concurrent_per_second) or 1 / each.p50_seconds
-        for name, each in results.items()
-    }
-    gains = {name: rate / rates[default.group] for name, rate in rates.items()}
+    together, gains = found.on_all_cores, found.times_as_fast()
     objections = {
         name: next(_objections(each, default, config, p95_seconds), "")
         for name, each in results.items()
@@ -302,15 +314,14 @@ def recommend(
     elif best is default:
         reason = f"no other group with the same answers is {GAIN - 1:.0%} faster"
     else:
-        what = "requests a second on all cores" if together else "speed of one request"
-        reason = f"{gains[best.group]:.2f} × the {what} of {default.group}"
-        reason += f", p50 × {best.ratio_to_default:.2f}"
+        where = "on all cores" if together else "with one request"
+        reason = f"{gains[best.group]:.2f} times as fast as {default.group} {where}"
         reason += f", mean difference {best.mean_difference:.1e}"
         if best.agreement is not None:
             reason += f", {found.agreement_name} {best.agreement:.4f}"
-    faster = [name for name, why in objections.items() if why and rates[name] > rates[best.group]]
+    faster = [name for name, why in objections.items() if why and gains[name] > gains[best.group]]
     if faster:
-        name = max(faster, key=rates.__getitem__)
+        name = max(faster, key=gains.__getitem__)
         reason += f"; {name} would be faster, but {objections[name]}"
     return Recommendation(group=best.group, reason=reason)
 
@@ -348,15 +359,14 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 def comparison_rows(found: Comparison) -> list[list[str]]:
     """Return the titles of the columns, then the cells of each group."""
     busy = any(each.concurrent_per_second is not None for each in found.groups)
-    rows = []
+    rows, gains = [], found.times_as_fast()
     for each in found.groups:
         cells = {
             "group": each.group + (" (default)" if each.group == found.default_group else ""),
             "threads": str(each.threads),
             "p50": seconds(each.p50_seconds),
             "p95": seconds(each.p95_seconds),
-            "× default": f"{each.ratio_to_default:.2f}",
-            "speed-up": f"{1 / each.ratio_to_slowest:.1f}",
+            "times as fast": f"{gains[each.group]:.2f}",
             "drift": f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
             "mean difference": f"{each.mean_difference:.1e}" if each.mean_difference else "0",
         }

@@ -247,6 +247,13 @@ class Search:
         splits = thread_candidates(self.cores, buckets=buckets)
         most = len(splits) + len(BATCHES) + (3 if buckets else 0)
         about = f"tuning {self.files.name}"
+        if not sys.stderr.isatty():  # a bar would not be shown there
+            minutes = most * self.seconds / 60
+            print(
+                f"{about}: up to {most} candidates, {minutes:.0f} minutes of load",
+                file=sys.stderr,
+                flush=True,
+            )
         with tqdm(total=ROUNDS * most, desc=about, unit="turn", disable=None) as bar:
             outcomes = await self._stage(splits, [], bar)
             for follow in (batch_candidates, bucket_candidates):

@@ -27,8 +27,6 @@ DEFAULT = GroupResult(
     requests=8,
     p50_seconds=0.1,
     p95_seconds=0.2,
-    ratio_to_default=1.0,
-    ratio_to_slowest=1.0,
     max_abs_drift=0.0,
     mean_difference=0.0,
     agreement=1.0,
@@ -80,10 +78,9 @@ def comparison(*others: dict[str, Any]) -> Comparison:
     ("other", "group", "reason"),
     [
         pytest.param(
-            {"concurrent_per_second": 30.0, "ratio_to_default": 0.7, "mean_difference": 0.01},
+            {"concurrent_per_second": 30.0, "mean_difference": 0.01},
             "spare",
-            "1.50 × the requests a second on all cores of main, p50 × 0.70, "
-            "mean difference 1.0e-02, IoU 1.0000",
+            "1.50 times as fast as main on all cores, mean difference 1.0e-02, IoU 1.0000",
             id="faster, with the same answers",
         ),
         pytest.param(
@@ -94,10 +91,9 @@ def comparison(*others: dict[str, Any]) -> Comparison:
             id="other outputs",
         ),
         pytest.param(
-            {"concurrent_per_second": None, "p50_seconds": 0.05, "ratio_to_default": 0.5},
+            {"concurrent_per_second": None, "p50_seconds": 0.05},
             "spare",
-            "2.00 × the speed of one request of main, p50 × 0.50, mean difference 0.0e+00, "
-            "IoU 1.0000",
+            "2.00 times as fast as main with one request, mean difference 0.0e+00, IoU 1.0000",
             id="measured alone",
         ),
     ],
@@ -255,7 +251,7 @@ def test_it_is_written_only_when_agreed(
     assert path.read_text("utf-8") == before
     assert main([*arguments, "--yes"]) == 0
     printed = capsys.readouterr().out
-    assert "Recommended: spare: 3.00 × the requests a second on all cores of main" in printed
+    assert "Recommended: spare: 3.00 times as fast as main on all cores" in printed
     assert tomllib.loads(path.read_text("utf-8"))["default_group"] == "spare"
 
 
