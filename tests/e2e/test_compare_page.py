@@ -149,6 +149,7 @@ def test_tensors_run_through_the_groups_of_a_model_without_a_task(
     assert output(page, "onednn")["largest difference from native"]
     first = output(page, "native")
     page.click("#from-pasted")
+    assert violations(page) == []
     tensors = json.loads(page.input_value("#pasted"))
     assert [entry["shape"] for entry in tensors["inputs"]] == [[2, 784]]
     page.click("#run")
