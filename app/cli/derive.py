@@ -38,13 +38,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def derive_program(root: Path, name: str) -> str:
-    """Derive, check and publish the int8 program of a model's newest version; return a summary."""
+    """Derive, check and publish the int8 program of a model's newest version; return a summary.
+
+    A program that an earlier release made with OLD_TOOL is replaced.
+    """
     repository = open_repository(root)
     for version in repository.versions(name)[:1]:
         derive.remove_unlisted(root / name / str(version), derive.FILE)
     files = read_version(repository, name, None)
     where = f"{name}/{files.version}"
-    if files.manifest.find(INT8) is not None:
+    tools = [each.derivation.tool for each in files.manifest.programs if each.name == INT8]
+    if tools and derive.OLD_TOOL not in tools:
         return f"{where} has the program {INT8}"
     if missing := derive.missing_packages():
         packages = ", ".join(missing)

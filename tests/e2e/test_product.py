@@ -63,6 +63,25 @@ def test_naughty_strings_get_200_or_422_and_no_echo(
     assert not [string for string in strings if len(string) > 12 and string in log]
 
 
+@pytest.mark.parametrize("group", ["onednn", "onnxruntime_int8"])
+def test_scores_do_not_depend_on_the_texts_of_other_clients(
+    full_server: Server, client: httpx.Client, group: str
+) -> None:
+    """24 texts, one by one, then beside six clients whose texts share their batches."""
+    lines = (ROOT / "training" / "emotion" / "everyday.jsonl").read_text("utf-8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+
+    def scores(client: httpx.Client, *texts: str) -> list[dict[str, float]]:
+        path = f"/sentiment?predictor={group}&timeout_ms=30000"
+        answer = client.post(path, json={"inputs": list(texts)}).raise_for_status().json()
+        return [{each["label"]: each["score"] for each in text} for text in answer]
+
+    alone = [scores(client, text)[0] for text in texts[:24]]
+    with asking(full_server, 6, lambda other: scores(other, *texts[24:32])):
+        beside = [scores(client, text)[0] for text in texts[:24]]
+    assert beside == [pytest.approx(each, abs=1e-4) for each in alone]
+
+
 @pytest.mark.nightly  # measures times
 def test_liveness_answers_while_predictors_use_every_core(full_server: Server) -> None:
     """p99 within 50 ms under more pictures and texts than the machine can take."""

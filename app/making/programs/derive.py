@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +22,12 @@ from app.engine.backends.handler import onnx_bytes
 from app.engine.backends.onnx import imported_openvino
 from app.making.export import publish
 from app.making.programs.onnx_graph import Graph, simplified
-from app.making.programs.qdq import ShippedRanges, quantised, shipped_ranges
+from app.making.programs.qdq import (
+    PAIR_LEVELS,
+    quantise_by_rows,
+    quantised,
+    shipped_ranges,
+)
 from app.models.repository.config import InstanceGroup
 from app.models.repository.files import staging_name, write_synced
 from app.models.repository.layout import ModelFiles
@@ -39,16 +43,20 @@ INT8 = "int8"
 FILE = "int8.onnx"
 OPSET = 13
 EMBEDDING_LEVELS = 127
-DYNAMIC = ("bert",)
-"""Networks whose activations are quantised at run time; they need no ranges."""
-TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
+TRANSFORMERS = ("bert",)
+"""Networks that need no ranges: each row of an activation gets its own scale at every run."""
+TOOL = "quant_pre_process of ONNX Runtime, quantised by Paddlepool"
+OLD_TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
+"""Made programs in which a text's scores depend on the other texts of its batch."""
 TOOLS = ("onnxruntime", "paddle2onnx")
 SETTINGS: dict[str, str | int | float | bool] = {
-    "per_channel": True,
-    "reduce_range": True,
-    "weight_type": "QInt8",
+    "activations": "a scale for each row",
     "embeddings": "a scale for each row",
+    "per_channel": True,
+    "pair_levels": PAIR_LEVELS,
 }
+LARGE = 2**14
+"""A product with fewer weights than this stays float: int8 would save no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,28 +108,21 @@ def derive_int8(files: ModelFiles) -> Derived | None:
     come with the package belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
+    if network.get("name") in TRANSFORMERS:
+        return transformer(files)
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
-    if shipped is not None and shipped.ranges is not None and network:
-        # A sealed program (without `network`) has other layer names than the ranges.
-        content = quantised(named_graph(files), shipped.ranges).SerializeToString()
-        return _derived(content, "openvino", shipped)
-    return dynamic(files, shipped) if network.get("name") in DYNAMIC else None
-
-
-def _derived(content: bytes, backend: str, shipped: ShippedRanges | None) -> Derived:
-    if shipped is None:
-        derivation = Derivation(tool=TOOL, versions=publish.versions_of(TOOLS), settings=SETTINGS)
-        entry = DerivedProgram(name=INT8, format="onnx", program=FILE, derivation=derivation)
-    else:
-        entry = DerivedProgram(
-            name=INT8,
-            format="onnx",
-            program=FILE,
-            derivation=shipped.derivation,
-            calibration=shipped.calibration,
-            quality=shipped.quality,
-        )
-    return Derived(content=content, entry=entry, backend=backend)
+    if shipped is None or not network:
+        return None  # a sealed program (without `network`) has other layer names than the ranges
+    entry = DerivedProgram(
+        name=INT8,
+        format="onnx",
+        program=FILE,
+        derivation=shipped.derivation,
+        calibration=shipped.calibration,
+        quality=shipped.quality,
+    )
+    content = quantised(named_graph(files), shipped.ranges).SerializeToString()
+    return Derived(content=content, entry=entry, backend="openvino")
 
 
 def folded(files: ModelFiles) -> Graph:
@@ -139,95 +140,33 @@ def folded(files: ModelFiles) -> Graph:
         return Graph(onnx.load(prepared))
 
 
-def dynamic(files: ModelFiles, shipped: ShippedRanges | None) -> Derived:
-    """Quantise with ONNX Runtime: weights for each channel, activations at every run.
-
-    With shipped factors, activations are smoothed first.
-    """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
+def transformer(files: ModelFiles) -> Derived:
+    """Quantise the embeddings and the large matrix products of a transformer."""
     graph = folded(files)
-    floats: list[str] = []
-    if shipped is not None:
-        smooth(graph, shipped.exponents)
-        floats += shipped.derivation.float_layers
-    floats += quantise_embeddings(graph)
-    with tempfile.TemporaryDirectory() as scratch:
-        small = Path(scratch) / FILE
-        try:
-            quantize_dynamic(
-                graph.model(),
-                small,
-                nodes_to_exclude=floats,
-                per_channel=True,
-                # Weights have seven bits: a processor without VNNI adds pairs of products in
-                # 16 bits, which saturate if both factors have eight bits.
-                reduce_range=True,
-                weight_type=QuantType.QInt8,
-            )
-        except Exception as error:  # its errors have no common base class
-            raise ExportError(f"ONNX Runtime cannot quantise the program: {error}") from error
-        content = small.read_bytes()
-    return _derived(content, "onnxruntime", shipped)
-
-
-# A quantised activation has one scale for all channels, and a transformer has channels a hundred
-# times as large as others. Smoothing divides each channel by a factor and multiplies the weights
-# that read it by the same factor (SmoothQuant, https://arxiv.org/abs/2211.10438).
-
-
-def readers(graph: Graph, value: str) -> list[onnx.NodeProto]:
-    """The matrix products that read a value and have constant weights of shape [in, out]."""
-    return [
+    quantise_embeddings(graph)
+    products = [
         node
-        for node in graph.users(value)
+        for node, weight in graph.layers()
         if node.op_type == "MatMul"
-        and node.input[0] == value
-        and node.input[1] in graph.constants
-        and graph.constants[node.input[1]].ndim == 2
+        and node.input[1] == weight
+        and graph.constants[weight].ndim == 2
+        and graph.constants[weight].size >= LARGE
     ]
+    floats = tuple(node.name for node, _ in graph.layers() if node not in products)
+    quantise_by_rows(graph, products)
+    derivation = Derivation(
+        tool=TOOL, versions=publish.versions_of(TOOLS), settings=SETTINGS, float_layers=floats
+    )
+    entry = DerivedProgram(name=INT8, format="onnx", program=FILE, derivation=derivation)
+    return Derived(content=graph.model().SerializeToString(), entry=entry, backend="onnxruntime")
 
 
-def smooth(graph: Graph, exponents: Mapping[str, Sequence[float]]) -> None:
-    """Divide each channel by 2 to the power of its exponent; scale the weights to compensate.
-
-    Raises ExportError if the graph is not the one for which the exponents were measured.
-    """
-    for value, powers in exponents.items():
-        maker, found = graph.maker(value), readers(graph, value)
-        # numpy's float32 function differs in the last bit from one instruction set to another.
-        factors = np.exp2(np.array(powers, np.float64)).astype(np.float32)
-        if maker is None or any(
-            graph.constants[node.input[1]].shape[0] != len(factors) for node in found
-        ):
-            raise ExportError(f"the measured factors belong to another graph: no {value}")
-        smoothed = f"{value}.smoothed"
-        if maker.op_type == "LayerNormalization":
-            # A second normalisation, with divided parameters, takes less time than a
-            # multiplication. The first one stays, because the residual sum reads its value.
-            divided = deepcopy(maker)
-            divided.name = divided.output[0] = smoothed
-            for place, name in list(enumerate(maker.input))[1:]:
-                divided.input[place] = f"{smoothed}.{place}"
-                graph.constants[divided.input[place]] = graph.constants[name] / factors
-        else:
-            graph.constants[f"{smoothed}.factors"] = 1 / factors
-            inputs = [value, f"{smoothed}.factors"]
-            divided = helper.make_node("Mul", inputs, [smoothed], name=smoothed)
-        graph.nodes.insert(graph.nodes.index(maker) + 1, divided)
-        for node in found:
-            weight = f"{node.input[1]}.{node.name}"
-            graph.constants[weight] = graph.constants[node.input[1]] * factors[:, None]
-            node.input[0], node.input[1] = smoothed, weight
-
-
-def quantise_embeddings(graph: Graph) -> list[str]:
-    """Store embeddings in int8 with a scale for each row; returns the names of their lookups.
+def quantise_embeddings(graph: Graph) -> None:
+    """Store embeddings in int8 with a scale for each row.
 
     One scale for all rows would be inaccurate, because the embeddings of different tokens differ in
     size by much more than the values of one embedding.
     """
-    lookups = []
     for node in list(graph.nodes):
         table = graph.constants.get(node.input[0]) if node.op_type == "Gather" else None
         if table is None or table.ndim != 2 or table.dtype != np.float32:
@@ -248,8 +187,6 @@ def quantise_embeddings(graph: Graph) -> list[str]:
             ),
             helper.make_node("Mul", [f"{rows}.cast", f"{rows}.scale"], [rows], f"{rows}.float"),
         ]  # fmt: skip
-        lookups += [node.name, f"{rows}.scale"]
-    return lookups
 
 
 def add_program(directory: Path, derived: Derived) -> None:

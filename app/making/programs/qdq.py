@@ -11,7 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,10 @@ LEVELS = 127
 FIRST_LEVELS = 64
 """Levels of the first layer's weights. A processor without VNNI adds pairs of products in 16 bits;
 with more levels, the sum would overflow if an input uses its whole range."""
+
+PAIR_LEVELS = 127.99
+"""The largest sum of two neighbouring weights of a matrix product, before they are rounded; 128
+after. The sum of their products with any two inputs then fits into 16 bits."""
 
 SMALLEST = 1e-3
 """If a channel's largest weight is below this share of the layer's largest weight, the channel's
@@ -80,6 +84,51 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
     done = graph.model()
     onnx.checker.check_model(done)
     return done
+
+
+ROW_LEVELS = 127
+LEAST_ROW = 1e-12
+"""A row whose largest value is smaller than this is quantised to zeros."""
+
+
+def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
+    """Quantise matrix products; each row of their inputs gets its own scale at every run.
+
+    A row is divided by its largest value, and its results are multiplied by it.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in products:
+        readers.setdefault(node.input[0], []).append(node)
+    graph.constants["least_row"] = np.array(LEAST_ROW, np.float32)
+    for value, nodes in readers.items():
+        largest, relative = f"{value}.largest", f"{value}.relative"
+        before = [
+            helper.make_node("Abs", [value], [f"{value}.size"], f"{value}.Abs"),
+            helper.make_node(
+                "ReduceMax", [f"{value}.size"], [f"{value}.most"], f"{value}.ReduceMax",
+                axes=[-1], keepdims=1,
+            ),
+            helper.make_node("Max", [f"{value}.most", "least_row"], [largest], f"{value}.Max"),
+            # A product with the reciprocal takes less time than a division.
+            helper.make_node("Reciprocal", [largest], [f"{value}.by"], f"{value}.Reciprocal"),
+            helper.make_node("Mul", [value, f"{value}.by"], [relative], f"{value}.Mul"),
+        ]  # fmt: skip
+        for node in nodes:
+            _quantise_weight(graph, node, node.input[1], levels=LEVELS, pairs=True)
+            node.input[0], found = relative, node.output[0]
+            node.output[0] = f"{found}.relative"
+            scaled = helper.make_node("Mul", [node.output[0], largest], [found], f"{found}.Mul")
+            graph.nodes.insert(graph.nodes.index(node) + 1, scaled)
+        activation = Activation(
+            value=relative,
+            scale=1 / ROW_LEVELS,
+            zero_point=ROW_LEVELS + 1,
+            signed=False,
+            readers=tuple(node.name for node in nodes),
+        )
+        maker = graph.maker(value)
+        place = 0 if maker is None else graph.nodes.index(maker) + 1
+        graph.nodes[place:place] = [*before, *_quantise_value(graph, activation)]
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
@@ -144,12 +193,17 @@ def _check_names(graph: Graph, ranges: Ranges) -> None:
         )
 
 
-def _quantise_weight(graph: Graph, layer: onnx.NodeProto, name: str, *, levels: int) -> None:
+def _quantise_weight(
+    graph: Graph, layer: onnx.NodeProto, name: str, *, levels: int, pairs: bool = False
+) -> None:
     weight: NDArray[np.float32] = graph.constants[name].astype(np.float32)
     axis = _output_axis(layer, weight.ndim)
     others = tuple(each for each in range(weight.ndim) if each != axis)
     largest = np.abs(weight).max(axis=others)
     scale = np.maximum(largest, max(float(largest.max()) * SMALLEST, 1e-12)) / levels
+    if pairs:
+        sizes = np.abs(np.pad(weight, ((0, len(weight) % 2), (0, 0))))
+        scale = np.maximum(scale, (sizes[::2] + sizes[1::2]).max(axis=0) / PAIR_LEVELS)
     shape = [1] * weight.ndim
     shape[axis] = -1
     rounded = np.clip(np.rint(weight / scale.reshape(shape)), -levels, levels).astype(np.int8)
@@ -206,17 +260,14 @@ DIRECTORY = Path(__file__).parent / "ranges"
 class ShippedRanges(Strict):
     """Measurements for the weights with one digest, shipped with the package, and their origin.
 
-    `python -m training.u2netp.int8_ranges` measures `ranges`. `python -m
-    training.emotion.int8_factors` measures `exponents`: smooth() divides each channel of a value by
-    2 to the power of its exponent.
+    `python -m training.u2netp.int8_ranges` measures them.
     """
 
     weights_sha256: str
     derivation: Derivation
     calibration: Calibration
     quality: tuple[MeasuredLoss, ...]
-    ranges: Ranges | None = None
-    exponents: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ranges: Ranges
 
 
 PARSER = TypeAdapter(ShippedRanges)

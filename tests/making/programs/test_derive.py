@@ -15,7 +15,7 @@ from app.contracts.errors import ExportError
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors
 from app.engine.backends.process import ProcessBackend
-from app.making.programs.derive import Derived, add_program, checked
+from app.making.programs.derive import OLD_TOOL, Derived, add_program, checked
 from app.models.repository.layout import ModelFiles, ModelRepository
 from app.models.repository.manifest import Derivation, DerivedProgram
 from app.tasks import PIPELINES
@@ -67,12 +67,17 @@ def test_a_transformer_gets_its_int8_program(
     files = repository.read("emotion", 1)
     assert files.manifest.format == 2
     [program] = files.manifest.programs
-    assert program.derivation.settings["reduce_range"] is True
+    assert program.derivation.settings["activations"] == "a scale for each row"
     assert program.quality[0].count > 100
     assert program.quality[0].figures["agreement"] >= 0.98
     _run_on(files, "onnxruntime_int8", "openvino_int8")
-    assert main(["derive", "emotion", "--repository", str(tmp_path / "models")]) == 0
+    again = ["derive", "emotion", "--repository", str(tmp_path / "models")]
+    assert main(again) == 0
     assert "emotion/1 has the program int8" in capsys.readouterr().out
+    old = replace(program, derivation=replace(program.derivation, tool=OLD_TOOL))
+    add_program(files.directory, Derived(content=b"old", entry=old, backend="onnxruntime"))
+    assert main(again) == 0
+    assert "emotion/1: program int8 added" in capsys.readouterr().out
 
 
 @pytest.mark.nightly
