@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ConfigError
+from app.contracts.errors import BackendError, ConfigError, RunRefused
 from app.contracts.ports import Predictor
 from app.contracts.tensors import largest_difference
 from app.engine.backends import BACKENDS
@@ -60,6 +60,39 @@ def test_a_rebuilt_network_gives_the_golden_output(mnist: ModelFiles) -> None:
                 for each in (golden.inputs, golden.outputs)
             )
             assert largest_difference(predictor.run(inputs, timeout=PATIENCE), expected) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        pytest.param("paddle_inference", {"onednn": True}, id="onednn"),
+        pytest.param("paddle_inference", {"onednn": False}, id="native"),
+        pytest.param("paddle_inference", {"onednn_rows": 2}, id="mixed"),
+        pytest.param("paddle_jit", {}, id="jit"),
+        pytest.param("paddle_dygraph", {}, id="dygraph"),
+        pytest.param("onnxruntime", {}, id="onnxruntime", marks=needs_converter),
+        pytest.param("openvino", {}, id="openvino", marks=needs_converter),
+    ],
+)
+def test_a_failed_run_gives_no_answer_of_the_run_before(
+    backend: str, options: dict[str, Any]
+) -> None:
+    """More tokens than the model has positions: an operator refuses them during the run."""
+    files = ModelRepository(MODELS).read("emotion", 1)
+
+    def texts(rows: int, tokens: int) -> dict[str, np.ndarray[Any, Any]]:
+        ids = np.random.default_rng(tokens).integers(1, 2000, (rows, tokens))
+        return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+
+    with opened(files, backend, **options) as predictor:
+        for rows in (1, 2):
+            first = predictor.run(texts(rows, 16), timeout=PATIENCE)
+            with pytest.raises(RunRefused):
+                predictor.run(texts(rows, 300), timeout=PATIENCE)
+            other = predictor.run(texts(rows, 17), timeout=PATIENCE)
+            again = predictor.run(texts(rows, 16), timeout=PATIENCE)
+            assert largest_difference(other, first) > 1e-3
+            assert largest_difference(again, first) < 1e-5
 
 
 @needs_converter
