@@ -16,12 +16,16 @@ import numpy as np
 from app.contracts.errors import BackendError, ConfigError
 from app.contracts.sentences import sentence
 from app.contracts.tensors import Tensors
+from app.engine.backends.converter_rules import unconvertible
+from app.engine.backends.paddle_operators import operators_of
 from app.engine.process.worker import Handler as Handler
 
 CONVERSION_SECONDS = 120.0
 CONVERTER = Path(__file__).with_name("onnx_program.py")
 """The converter is run as a file, not as a module: a confined process cannot search for modules in
 the directory above `app`."""
+REFUSED = "[ERROR][Paddle2ONNX]"
+"""How the converter begins the sentence with which it refuses a program."""
 
 
 def serve(run: Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]) -> Handler:
@@ -59,6 +63,10 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     if opening.get("format") == "onnx":
         # Not as a path: a framework could then read weights outside the version's directory.
         return Path(opening["directory"], opening["program"]).read_bytes()
+    if reasons := unconvertible(operators_of(Path(opening["directory"], opening["program"]))):
+        raise BackendError(
+            f"the program cannot be converted to ONNX by paddle2onnx: {'; '.join(reasons)}"
+        )
     files = [opening["directory"], opening["program"], opening["params"] or ""]
     try:
         done = subprocess.run(
@@ -74,6 +82,9 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
         ) from None
     if done.returncode != 0 or not done.stdout:
         said = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
-        last = sentence(said.strip().rpartition("\n")[2], longest=200) or "no message"
-        raise BackendError(f"the program cannot be converted to ONNX: {last}")
+        lines = said.strip().split("\n")
+        # If the converter ends its own process, its reason is not in the last line.
+        own = [line.partition(REFUSED)[2] for line in lines if REFUSED in line]
+        reason = sentence((own or lines[-1:])[0], longest=200) or "no message"
+        raise BackendError(f"the program cannot be converted to ONNX: {reason}")
     return done.stdout

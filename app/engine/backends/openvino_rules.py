@@ -1,0 +1,132 @@
+"""Programs that OpenVINO 2026.4 would compute wrongly, without a word, on the CPU.
+
+It computes int64 in 32 bits and float64 as float32; saturates sums of int8 products where the
+processor has no VNNI; and ignores some attributes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+INT32 = np.iinfo(np.int32)
+SENTINEL = 2**62
+"""Larger constants mean "to the end" in slices."""
+WIDE = ("i64", "u64")
+"""OpenVINO's names of the types whose upper half is lost."""
+
+MOVING = frozenset(
+    [
+        "Parameter", "Result", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Gather",
+        "GatherElements", "GatherND", "Slice", "StridedSlice", "Split", "VariadicSplit", "Tile",
+        "Broadcast", "Select", "Pad", "Maximum", "Minimum", "ReduceMax", "ReduceMin", "TopK",
+        "ShapeOf", "NonZero", "ReverseSequence", "ScatterNDUpdate", "ScatterElementsUpdate",
+    ]
+)  # fmt: skip
+"""Operators whose outputs are values of their inputs, or places: they need no more bits."""
+
+REDUCTIONS = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
+"""Before opset 18, their axes are an attribute, which OpenVINO ignores."""
+AXES_AS_INPUT = 18
+
+INT8_RANGE = 64
+"""Two products of uint8 and int8 weights up to this size fit 16 bits, as without VNNI."""
+INT8_OPERATORS = (b"QuantizeLinear", b"QLinear", b"ConvInteger", b"MatMulInteger")
+"""They make int8 activations, or read them; `DequantizeLinear` alone reads weights."""
+
+
+SMALL, GIVEN, COMPUTED = range(3)
+"""How large integers may be: counts and places; what the input holds; more."""
+
+
+def unsuitable(model: Any) -> list[str]:
+    """Return a reason for each kind of operator or type of an OpenVINO model."""
+    return sorted({*_fixed(model), *_computed(model)})
+
+
+def _fixed(model: Any) -> Iterator[str]:
+    for each in model.get_ops():
+        kind = each.get_type_name()
+        if kind == "AvgPool":
+            given = each.get_attributes()
+            if not given["exclude-pad"] and given["rounding_type"].startswith("ceil"):
+                yield "AveragePool with ceil_mode and count_include_pad"
+        if kind == "Constant" and _type(each) in WIDE and not _ends_slices(each):
+            values = np.abs(each.data.astype(np.float64))
+            if ((values > INT32.max) & (values < SENTINEL)).any():
+                yield "an int64 constant beyond 32 bits"
+
+
+def _ends_slices(constant: Any) -> bool:
+    readers = {port.get_node().get_type_name() for port in constant.output(0).get_target_inputs()}
+    return readers <= {"Slice", "StridedSlice"}
+
+
+def _computed(model: Any) -> Iterator[str]:
+    """Find what is computed from the inputs' values in a type that OpenVINO makes narrower."""
+    sizes: dict[str, int] = {}  # by operator that depends on an input's values
+    for each in model.get_ordered_ops():
+        kind, name = each.get_type_name(), each.get_friendly_name()
+        sources = [port.get_source_output().get_node() for port in each.inputs()]
+        known = {
+            one: sizes[one.get_friendly_name()]
+            for one in sources
+            if one.get_friendly_name() in sizes
+        }
+        if kind == "ShapeOf" or not (known or kind == "Parameter"):
+            continue
+        largest = max(known.values(), default=SMALL)
+        if kind == "Parameter":
+            sizes[name] = GIVEN if _type(each) in WIDE else SMALL
+        elif kind == "Convert":
+            real = any(_type(one) in ("f32", "f64", "f16", "bf16") for one in known)
+            sizes[name] = COMPUTED if real else largest
+        else:
+            sizes[name] = COMPUTED if largest and kind not in MOVING else largest
+        if "f64" in {port.element_type.to_string() for port in each.outputs()}:
+            yield "float64, computed as float32"
+        if kind == "Result" and _type(each) in WIDE and largest == COMPUTED:
+            yield "int64 outputs that are computed, in 32 bits"
+
+
+def _type(operator: Any) -> str:
+    return str(operator.output(0).element_type.to_string())
+
+
+def lost_axes(program: bytes) -> list[str]:
+    """Return the reductions of an ONNX program whose axes OpenVINO would ignore."""
+    if not any(name.encode() in program for name in REDUCTIONS):
+        return []
+    import onnx
+
+    model = onnx.load_from_string(program)
+    opset = next((each.version for each in model.opset_import if not each.domain), 1)
+    found = {
+        node.op_type
+        for node in model.graph.node
+        if node.op_type in REDUCTIONS and any(each.name == "axes" for each in node.attribute)
+    }
+    return [
+        f"{name} with axes in opset {opset}: export with opset {AXES_AS_INPUT}"
+        for name in sorted(found)
+    ]
+
+
+def saturating(program: bytes, model: Any) -> bool:
+    """Tell whether the program multiplies int8 activations by int8 weights of more than 7 bits."""
+    if not any(name in program for name in INT8_OPERATORS):
+        return False
+    return any(
+        each.get_type_name() == "Constant"
+        and each.get_element_type().to_string() == "i8"
+        and len(each.shape) > 1
+        and np.abs(each.data.astype(np.int16)).max(initial=0) > INT8_RANGE
+        for each in model.get_ops()
+    )
+
+
+def has_vnni(processor: Path = Path("/proc/cpuinfo")) -> bool:
+    """Tell whether the processor adds int8 products in 32 bits."""
+    words = processor.read_text().split()
+    return any(flag in words for flag in ("avx512_vnni", "avx_vnni", "amx_int8"))

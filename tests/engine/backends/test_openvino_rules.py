@@ -1,0 +1,196 @@
+"""Programs that OpenVINO would compute wrongly are refused by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from app.contracts.errors import BackendError
+from app.engine.backends.onnx import open_onnxruntime, open_openvino
+from app.engine.backends.openvino_rules import has_vnni, lost_axes, saturating
+
+pytest.importorskip("openvino")
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.slow
+
+FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
+
+
+def program(
+    *nodes: onnx.NodeProto,
+    inputs: int = FLOAT,
+    output: int = FLOAT,
+    opset: int = 18,
+    shape: tuple[Any, ...] = ("n", 6),
+    **constants: np.ndarray[Any, Any],
+) -> bytes:
+    """An ONNX program from `x` of this shape to `y`."""
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("x", inputs, shape)],
+        [helper.make_tensor_value_info("y", output, None)],
+        initializer=[numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    made.ir_version = 9
+    return made.SerializeToString()
+
+
+def opened(
+    open_model: Callable[..., Any], made: bytes, directory: Path, dtype: str = "float32"
+) -> Callable[[np.ndarray[Any, Any]], Any]:
+    (directory / "program.onnx").write_bytes(made)
+    opening = {
+        "directory": str(directory), "program": "program.onnx", "format": "onnx", "options": {},
+        "threads": 1, "inputs": [{"name": "x", "dtype": dtype}], "program_name": None,
+    }  # fmt: skip
+    _, handle = open_model(opening)
+    return lambda x: handle({}, {"x": x}, ())[1]["0"]
+
+
+node = helper.make_node
+WIDE = np.array([2**40], np.int64)
+ENDS = np.full(2, 2**63 - 1)
+TABLE = np.eye(9, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (program(node("Relu", ["x"], ["y"]), inputs=DOUBLE, output=DOUBLE), "float64"),
+        (
+            program(
+                node("Cast", ["x"], ["d"], to=DOUBLE),
+                node("Exp", ["d"], ["e"]),
+                node("Cast", ["e"], ["y"], to=FLOAT),
+            ),
+            "float64",
+        ),
+        (program(node("Add", ["x", "x"], ["y"]), inputs=INT64, output=INT64), "int64 outputs"),
+        (
+            program(
+                node("Greater", ["x", "wide"], ["y"]),
+                inputs=INT64,
+                output=TensorProto.BOOL,
+                wide=WIDE,
+            ),
+            "int64 constant",
+        ),
+        (
+            program(
+                node(
+                    "AveragePool",
+                    ["x"],
+                    ["y"],
+                    kernel_shape=[3, 3],
+                    strides=[2, 2],
+                    ceil_mode=1,
+                    count_include_pad=1,
+                ),
+                shape=("n", 3, 6, 6),
+            ),
+            "AveragePool",
+        ),
+        (
+            program(node("ReduceLogSumExp", ["x"], ["y"], axes=[1]), opset=17),
+            "ReduceLogSumExp with axes in opset 17: export with opset 18",
+        ),
+        (program(node("Relu", ["x"], ["y"])), ""),
+        (program(node("Gather", ["t", "x"], ["y"]), inputs=INT64, t=TABLE), ""),
+        (program(node("ArgMax", ["x"], ["y"], axis=1), output=INT64), ""),
+        (program(node("Flatten", ["x"], ["y"]), inputs=INT64, output=INT64), ""),
+        (program(node("Slice", ["x", "b", "e"], ["y"]), b=np.array([0, 1]), e=ENDS), ""),
+        (program(node("ReduceLogSumExp", ["x", "a"], ["y"]), a=np.array([1])), ""),
+    ],
+)
+def test_what_openvino_would_get_wrong_is_refused(made: bytes, reason: str, tmp_path: Path) -> None:
+    if not reason:
+        opened(open_openvino, made, tmp_path)
+        return
+    with pytest.raises(BackendError, match=f"OpenVINO would give wrong numbers: .*{reason}"):
+        opened(open_openvino, made, tmp_path)
+    opened(open_onnxruntime, made, tmp_path)
+
+
+def test_integers_beyond_32_bits_are_refused_in_the_run(tmp_path: Path) -> None:
+    """Ids are int64 by habit; the model runs as long as they are small."""
+    table = np.arange(12, dtype=np.float32).reshape(6, 2)
+    made = program(node("Gather", ["t", "x"], ["y"]), inputs=INT64, shape=("n", 2), t=table)
+    run = opened(open_openvino, made, tmp_path, "int64")
+    assert run(np.array([[1, 5]])).tolist() == [[[2, 3], [10, 11]]]
+    with pytest.raises(BackendError, match="'x' has integers beyond the 32 bits of OpenVINO"):
+        run(np.array([[1, 2**32 + 5]]))
+
+
+def quantized(dtype: type[np.integer[Any]], largest: int, *, activations: bool) -> bytes:
+    """A product with a quantised weight, and quantised activations if asked for."""
+    weight = np.random.default_rng(3).integers(-largest, largest + 1, (64, 32))
+    weight[0, 0] = largest
+    zero = 128 if dtype is np.uint8 else 0
+    nodes = [
+        node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=1),
+        node("MatMul", ["xd" if activations else "x", "wd"], ["y"]),
+    ]
+    if activations:
+        nodes = [
+            node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+            node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+            *nodes,
+        ]
+    return program(
+        *nodes,
+        shape=("n", 64),
+        w=(weight + zero).astype(dtype),
+        ws=np.full(32, 0.02, np.float32),
+        wz=np.full(32, zero, dtype),
+        **({"xs": np.float32(0.1), "xz": np.uint8(128)} if activations else {}),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("open_model", [open_onnxruntime, open_openvino])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_int8_weights_alone_leave_the_activations_as_they_are(
+    open_model: Callable[..., Any], dtype: type[np.integer[Any]], tmp_path: Path
+) -> None:
+    """Both engines would round them to eight bits by default: an error of 1 % of the range."""
+    made = quantized(dtype, 127, activations=False)
+    x = np.random.default_rng(5).normal(0, 3, (4, 64)).astype(np.float32)
+    weights = {
+        each.name: numpy_helper.to_array(each)
+        for each in onnx.load_from_string(made).graph.initializer
+    }
+    weight = (weights["w"].astype(np.float32) - weights["wz"]) * weights["ws"]
+    expected = x @ weight
+    found = opened(open_model, made, tmp_path)(x)
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_full_int8_weights_saturate_without_vnni() -> None:
+    """Seven bits do not; weights that are multiplied as float32 do not either."""
+    import openvino
+
+    core = openvino.Core()
+
+    def saturates(made: bytes) -> bool:
+        return saturating(made, core.read_model(made))
+
+    assert saturates(quantized(np.int8, 127, activations=True))
+    assert not saturates(quantized(np.int8, 64, activations=True))
+    assert not saturates(quantized(np.int8, 127, activations=False))
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"), [("avx2 avx512_vnni", True), ("avx2 avx_vnni", True), ("avx2", False)]
+)
+def test_the_processors_flags_tell_of_vnni(flags: str, found: bool, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : fpu {flags}\n")
+    assert has_vnni(tmp_path / "cpuinfo") == found
+
+
+def test_other_reductions_keep_their_axes() -> None:
+    assert lost_axes(program(node("ReduceMax", ["x"], ["y"], axes=[1]), opset=17)) == []
