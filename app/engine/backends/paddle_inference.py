@@ -19,6 +19,8 @@ import numpy as np
 from app.contracts.errors import BackendError, BackendUnavailable, ConfigError
 from app.contracts.tensors import Tensors
 from app.engine.backends.handler import Handler, checked_options, serve
+from app.engine.backends.onednn_rules import LEFT_OUT, PLACEMENT, misplaced
+from app.engine.backends.paddle_operators import LEGACY, operators_of
 
 OPTIONS: dict[str, Any] = {
     "onednn": True,
@@ -144,22 +146,31 @@ def configured(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]
         config.disable_mkldnn()
     else:
         config.disable_gpu()
-        _choose_onednn(core, config, options)
+        _choose_onednn(core, config, options, directory / opening["program"])
     config.set_cpu_math_library_num_threads(opening["threads"])
-    config.enable_new_ir(True)
-    config.enable_new_executor()  # needed for the memory optimisation of a PIR program
+    if Path(opening["program"]).suffix != LEGACY:  # which has its own IR, Paddle's default for it
+        config.enable_new_ir(True)
+        config.enable_new_executor()  # needed for the memory optimisation of a PIR program
     config.enable_memory_optim()
     config.disable_glog_info()
     return config
 
 
-def _choose_onednn(core: Any, config: Any, options: Mapping[str, Any]) -> None:
+def _choose_onednn(core: Any, config: Any, options: Mapping[str, Any], program: Path) -> None:
     if not options["onednn"]:
         config.disable_mkldnn()
         return
     if not core.is_compiled_with_onednn():
         raise BackendUnavailable("onednn: this build of Paddle has no oneDNN, as on ARM")
     config.enable_mkldnn()
+    reasons = misplaced(operators_of(program))
+    if reasons and program.suffix == LEGACY:  # whose other passes need what places operators
+        config.disable_mkldnn()
+        if options["bfloat16"]:
+            raise BackendUnavailable(f"bfloat16: oneDNN would be wrong: {'; '.join(reasons)}")
+        return
+    for name in (*LEFT_OUT, *([PLACEMENT] if reasons else [])):
+        config.delete_pass(name)
     config.set_mkldnn_cache_capacity(options["cache_capacity"])
     if options["bfloat16"]:
         # Paddle checks only the processor; oneDNN would fail in the first run without a reason.

@@ -22,7 +22,7 @@ from app.contracts.errors import (
 from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.backends import paddle_inference
-from app.engine.backends.paddle_inference import SHAPES
+from app.engine.backends.paddle_inference import OPTIONS, SHAPES
 from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles, ModelRepository
@@ -33,6 +33,8 @@ from tests.model_files import TINY, write_manifest
 from tests.ran import ran
 
 pytestmark = pytest.mark.paddle
+
+LEGACY = Path(__file__).parents[2] / "making" / "export" / "legacy" / "model.pdmodel"
 
 
 def spec_of(files: ModelFiles, **changes: Any) -> PredictorSpec:
@@ -108,6 +110,7 @@ def faked(
     )
     core.AnalysisConfig.side_effect = lambda *_: MagicMock()
     monkeypatch.setattr(paddle_inference, "_load_core", lambda: core)
+    monkeypatch.setattr(paddle_inference, "operators_of", lambda _: [])
     opening = {
         "directory": str(directory), "program": "p", "params": "q", "threads": 1,
         "inputs": [{"name": "x"}], "outputs": [{"name": "y"}], "options": options,
@@ -145,6 +148,17 @@ def test_small_inputs_run_without_onednn(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (single.ran.call_count, batches.ran.call_count) == (1, 2)
     batches.enable_mkldnn.assert_called_once_with()
     single.disable_mkldnn.assert_called_once_with()
+
+
+@pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "native"])
+def test_a_legacy_program_runs_in_the_ir_of_its_time(onednn: bool) -> None:
+    """The new one makes other operators of it, which gave other numbers for some models."""
+    core = MagicMock()
+    opening = {"directory": LEGACY.parent, "program": LEGACY.name, "params": "p", "threads": 1}
+    configured = paddle_inference.configured(core, opening, OPTIONS | {"onednn": onednn})
+    configured.enable_new_ir.assert_not_called()
+    configured.enable_new_executor.assert_not_called()
+    assert configured.enable_mkldnn.called == onednn
 
 
 def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:
