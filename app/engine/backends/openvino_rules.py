@@ -16,6 +16,9 @@ SENTINEL = 2**62
 WIDE = ("i64", "u64")
 """OpenVINO's names of the types whose upper half is lost."""
 
+REAL = ("f32", "f64", "f16", "bf16")
+ROUNDING = ("Floor", "Ceiling", "Convert")
+
 MOVING = frozenset(
     [
         "Parameter", "Result", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Gather",
@@ -52,10 +55,19 @@ def _fixed(model: Any) -> Iterator[str]:
             given = each.get_attributes()
             if not given["exclude-pad"] and given["rounding_type"].startswith("ceil"):
                 yield "AveragePool with ceil_mode and count_include_pad"
+        if kind in ROUNDING and _integer_from_quotient(each):
+            yield f"{kind} of a quotient, which is one less for some exact multiples"
         if kind == "Constant" and _type(each) in WIDE and not _ends_slices(each):
             values = np.abs(each.data.astype(np.float64))
             if ((values > INT32.max) & (values < SENTINEL)).any():
                 yield "an int64 constant beyond 32 bits"
+
+
+def _integer_from_quotient(operator: Any) -> bool:
+    """OpenVINO does not divide exactly: 41 / 41 is less than 1 if the divisor is a constant."""
+    source = operator.input(0).get_source_output().get_node()
+    rounded = operator.get_type_name() != "Convert" or _type(operator) not in REAL
+    return rounded and source.get_type_name() == "Divide" and _type(source) in REAL
 
 
 def _ends_slices(constant: Any) -> bool:
@@ -80,7 +92,7 @@ def _computed(model: Any) -> Iterator[str]:
         if kind == "Parameter":
             sizes[name] = GIVEN if _type(each) in WIDE else SMALL
         elif kind == "Convert":
-            real = any(_type(one) in ("f32", "f64", "f16", "bf16") for one in known)
+            real = any(_type(one) in REAL for one in known)
             sizes[name] = COMPUTED if real else largest
         else:
             sizes[name] = COMPUTED if largest and kind not in MOVING else largest

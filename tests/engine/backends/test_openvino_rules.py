@@ -100,6 +100,24 @@ TABLE = np.eye(9, dtype=np.float32)
             program(node("ReduceLogSumExp", ["x"], ["y"], axes=[1]), opset=17),
             "ReduceLogSumExp with axes in opset 17: export with opset 18",
         ),
+        (
+            program(
+                node("Div", ["x", "d"], ["q"]),
+                node("Floor", ["q"], ["y"]),
+                d=np.full(1, 41, np.float32),
+            ),
+            "Floor of a quotient",
+        ),
+        (
+            program(
+                node("Div", ["x", "d"], ["q"]),
+                node("Cast", ["q"], ["y"], to=TensorProto.INT32),
+                output=TensorProto.INT32,
+                d=np.full(1, 41, np.float32),
+            ),
+            "Convert of a quotient",
+        ),
+        (program(node("Div", ["x", "d"], ["y"]), d=np.full(1, 41, np.float32)), ""),
         (program(node("Relu", ["x"], ["y"])), ""),
         (program(node("Gather", ["t", "x"], ["y"]), inputs=INT64, t=TABLE), ""),
         (program(node("ArgMax", ["x"], ["y"], axis=1), output=INT64), ""),

@@ -1,0 +1,31 @@
+"""Programs that engines answer differently, and no one is wrong: docs/engines.md lists them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paddle
+import paddle.nn.functional as F
+
+from tests.engine.backends.sweep.program import ROW, Input, Program
+
+
+def _of(values: list[float], call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Apply to these values in each row, whatever the input holds."""
+    return lambda x: call(x[:, : len(values)] * 0 + paddle.to_tensor(values))
+
+
+def programs() -> Iterator[Program]:
+    calls: dict[str, Callable[[Any], Any]] = {
+        "log_softmax_low": _of([0.0, -100.0], F.log_softmax),
+        "relu_of_nan": _of([-1.0, 1.0], lambda x: F.relu(paddle.sqrt(x))),
+        "clip_of_nan": _of([-1.0, 1.0], lambda x: paddle.clip(paddle.sqrt(x), -2.0, 3.0)),
+        "cast_beyond": _of([256.0, -1.5], lambda x: x.astype("uint8")),
+        "ties": _of([1.0, 0.0, 1.0, 1.0, 0.0, 1.0], lambda x: paddle.topk(x, 3)[1]),
+    }
+    for name, call in calls.items():
+        yield Program(f"differs_{name}", call, (ROW,))
+    yield Program(
+        "differs_window_of_padding",
+        lambda x: paddle.shape(F.max_pool2d(x, 2, 3, 1, ceil_mode=True)),
+        (Input("n 1 5 5"),),
+    )
