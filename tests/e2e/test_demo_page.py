@@ -228,8 +228,8 @@ def test_a_refused_background_says_so(page: Page, tmp_path: Path) -> None:
     page.click(choice("image"))
     page.set_input_files("#bg-file", LARGE)
     refusal = page.locator("#segment-refusal")
-    expect(refusal).to_contain_text("big.png has 12582913 bytes")
-    expect(refusal.locator("dd").first).to_have_text("12,582,912")
+    expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.5 MB")
+    expect(refusal.locator("button")).to_have_text("Try again")
     beach = tmp_path / "beach.png"
     beach.write_bytes(file_of("beach.png")["buffer"])
     page.set_input_files("#bg-file", beach)
@@ -285,7 +285,15 @@ def test_several_files_stand_in_a_strip(page: Page) -> None:
     expect(page.locator("#result-name")).to_have_text("three-cutout.png")
     assert page.is_hidden("#segment-refusal")
     page.set_input_files("#file", [file_of("one.png")] * 12)
+    sides = (
+        "all => all.map(each => [each, each.firstChild].map(one => one.getBoundingClientRect()))"
+    )
+    tiles = page.eval_on_selector_all("#strip li", sides)
+    assert all(button["right"] <= tile["right"] for tile, button in tiles)
     expect(page.locator("#strip .done")).to_have_count(14)
+    expect(page.get_by_text("14 of 15 done")).to_be_visible()
+    ends = [page.get_by_text(words).bounding_box() for words in ("14 of 15", "Download all")]
+    assert all(0 < end["x"] < DESKTOP["width"] - end["width"] for end in ends if end)
     page.click("#strip li:nth-child(15) button")
     page.click("#strip li:nth-child(1) button")
     page.keyboard.press("Shift+Tab")
@@ -400,13 +408,68 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
     expect(refusal.locator("strong")).to_have_text("No picture in the request")
     page.set_input_files("#file", LARGE)
     expect(refusal.locator("strong")).to_have_text("The file is too large")
-    expect(refusal.locator("dd").first).to_have_text("12,582,912")
+    expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.5 MB")
+    refusal.locator("button").click()
+    expect(refusal).to_contain_text("This browser cannot open big.png")
     page.evaluate(DROP, ["", "", [], "body"])
     expect(page.locator("#intake-refusal strong")).to_have_text("What was dropped is no file")
     page.set_input_files("#file", payload("photo.heic", heic_samples.PLAIN))
     expect(page.locator("#viewer-note")).to_contain_text("cannot show photo.heic as it came")
     expect(page.locator("#after")).to_be_visible()
     assert page.is_hidden("#before")
+
+
+@pytest.mark.parametrize("fault", ["bytes", "side"])
+def test_a_picture_too_large_is_made_smaller_here(page: Page, fault: str) -> None:
+    """The refusal says so in megabytes or pixels, and a press on its button sends less."""
+    if fault == "bytes":
+        info = page.request.get(f"{page.url}info").json()
+        info["limits"]["segment_max_bytes"] = 10_000
+        page.route(at("/info"), lambda route: route.fulfill(json=info))
+        page.reload()
+        photo, says = pictures.photo(600, 400), "; this server takes up to 0 MB"
+    else:
+        photo, says = Image.new("RGB", (16_400, 20), "red"), "has 16,400 px; this server takes"
+    refusal = page.locator("#segment-refusal")
+    page.set_input_files("#file", file_of("photo.png", photo))
+    expect(refusal).to_contain_text(says)
+    refusal.get_by_text("Make it smaller here and send it").click()
+    expect(page.locator("#result-name")).to_have_text("photo-smaller-cutout.png")
+    assert refusal.is_hidden()
+
+
+def test_pictures_are_sent_again_when_the_server_is_back(page: Page) -> None:
+    """Those under way are asked for again by themselves, those that wait are not sent to nobody."""
+    sent: list[str] = []
+
+    def gone(route: Any) -> None:
+        sent.append(urlsplit(route.request.url).path)
+        route.abort("connectionrefused")
+
+    for path in ("/segment", "/info"):
+        page.route(at(path), gone)
+    page.set_input_files("#file", [file_of(f"{number}.png") for number in range(7)])
+    expect(page.locator("#strip .state", has_text="no answer")).to_have_count(2)
+    expect(page.locator("#strip .waiting")).to_have_count(5)
+    expect(page.get_by_text("0 of 7 done")).to_be_visible()
+    assert sent.count("/segment") == 2
+    page.unroute_all()
+    expect(page.get_by_text("7 of 7 done")).to_be_visible()
+
+
+def test_all_refused_pictures_can_be_tried_again(page: Page) -> None:
+    page.route(at("/segment"), lambda route: route.fulfill(status=503, json={"code": "overloaded"}))
+    page.set_input_files("#file", [file_of(f"{number}.png") for number in range(3)])
+    expect(page.locator("#strip .refused")).to_have_count(3)
+    page.unroute_all()
+    page.get_by_text("Try the refused ones again").click()
+    expect(page.get_by_text("3 of 3 done")).to_be_visible()
+    expect(page.get_by_text("Try the refused ones again")).to_be_hidden()
+
+
+def test_a_plain_picture_has_no_subject(page: Page) -> None:
+    page.set_input_files("#file", file_of("plain.png", Image.new("RGB", (300, 200), "white")))
+    expect(page.locator("#result-facts")).to_contain_text("No subject found")
 
 
 def test_a_group_that_cannot_start_says_why(page: Page) -> None:

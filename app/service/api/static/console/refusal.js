@@ -34,9 +34,9 @@ function facts({ limit, received, detail = "" }) {
     .map(([name, value]) => element("div", {}, element("dt", {}, t(`refusal.${name}`)), element("dd", {}, figure(value))));
 }
 
-function render(box, { problem, more, of, again }) {
+function render(box, { problem, more, of, again, label }) {
   const rows = facts(problem);
-  const button = again ? element("button", { type: "button" }, t("again")) : null;
+  const button = again ? element("button", { type: "button" }, t(label)) : null;
   button?.addEventListener("click", again);
   box.replaceChildren(
     element("strong", {}, titleOf(problem)),
@@ -51,10 +51,10 @@ function render(box, { problem, more, of, again }) {
 }
 
 // `box` is an element of class refusal with role=alert. `more` is a further sentence, `of` the name
-// of the file that was refused, `again()` what a press on "Try again" does.
-export function showRefusal(box, error, { more = "", of = "", again = null } = {}) {
+// of the file that was refused, `again()` what a press on the button does, which says "Try again" or `label`.
+export function showRefusal(box, error, { more = "", of = "", again = null, label = "again" } = {}) {
   if (!(error instanceof Refusal)) throw error;
-  shown.set(box, { problem: error.problem, more, of, again });
+  shown.set(box, { problem: error.problem, more, of, again, label });
   render(box, shown.get(box));
 }
 

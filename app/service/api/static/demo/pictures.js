@@ -10,7 +10,7 @@ import { codeBox } from "./codebox.js";
 import { offerGroups } from "./groups.js";
 import { startIntake } from "./intake.js";
 import { startOptions } from "./options.js";
-import { Item, segmentQueue } from "./segment.js";
+import { Item, makeSmaller, segmentQueue } from "./segment.js";
 import { startStrip } from "./strip.js";
 import { showTiming } from "./timing.js";
 import { showPictures, startViewer } from "./viewer.js";
@@ -29,9 +29,11 @@ function showWaiting() {
   $("viewer").setAttribute("aria-busy", String(current?.state === "asking"));
 }
 
-function showRefused(again) {
-  if (current?.state !== "refused") hideRefusal($("segment-refusal"));
-  else showRefusal($("segment-refusal"), current.error, { more: current.error.reason, of: current.name, again });
+function showRefused(again, smaller) {
+  if (current?.state !== "refused") return hideRefusal($("segment-refusal"));
+  const { reason, shrinks } = current.error;
+  const offer = shrinks ? { again: smaller, label: "shrink" } : { again };
+  showRefusal($("segment-refusal"), current.error, { more: reason, of: current.name, ...offer });
 }
 
 // One archive; files of one name get numbers.
@@ -55,7 +57,8 @@ function showResult(showCode) {
   const { response, blob, composed, save, after, request } = current;
   $("result-name").textContent = save;
   const sides = ["X-Width", "X-Height"].map((name) => response.headers.get(name)).join(" × ");
-  $("result-facts").textContent = [sides, kilobytes(blob.size), composed ? t("composed") : ""].filter(Boolean).join(" · ");
+  const nothing = response.headers.get("X-Foreground-Width") === "0" ? t("nothing") : "";
+  $("result-facts").textContent = [nothing, sides, kilobytes(blob.size), composed ? t("composed") : ""].filter(Boolean).join(" · ");
   Object.assign($("save"), { href: after, download: save });
   showTiming($("segment-timing"), response);
   showCode(request);
@@ -67,7 +70,7 @@ export function startPictures() {
 
   function show() {
     showWaiting();
-    showRefused(() => reask([current]));
+    showRefused(() => reask([current]), () => shrink(current));
     showResult(showCode);
     // While a result is asked for anew, the one before stays until there is another.
     const comes = current?.state === "waiting" || current?.state === "asking";
@@ -78,10 +81,11 @@ export function startPictures() {
     showPictures({ name: current?.name ?? "", ...next, reframed: current?.asked?.reframed, plain: current?.asked?.plain });
   }
 
-  const more = segmentQueue(() => items, (item) => {
+  const changed = (item) => {
     strip.update(item);
     if (item === current) show();
-  });
+  };
+  const more = segmentQueue(() => items, changed);
   const pick = (item) => {
     current = item;
     strip.render(items, current);
@@ -93,7 +97,7 @@ export function startPictures() {
     items = [];
     pick(null);
   };
-  const strip = startStrip(pick, clear, saveAll);
+  const strip = startStrip(pick, clear, saveAll, () => reask(items.filter((item) => item.state === "refused")));
 
   function take(files, { sample } = {}) {
     if (sample || items.every((item) => item.sample)) clear(); // a sample is not part of one's own
@@ -109,12 +113,23 @@ export function startPictures() {
     more(current);
   }
 
+  async function shrink(item) {
+    await makeSmaller(item, changed);
+    changed(item);
+    more(item);
+  }
+
   const takeFirstSample = startIntake(take);
   startCamera(take);
   startOptions(() => reask(items));
   offerGroups("segment");
   onLanguage(show);
-  onServer(() => more(current));
+  let away = false;
+  onServer(({ info }) => {
+    if (info && away) reask(items.filter((item) => item.lost));
+    else more(current);
+    away = !info;
+  });
   keyEvents.addEventListener("changed", () => reask(items.filter((item) => item.state === "refused")));
   takeFirstSample();
 }

@@ -2,14 +2,16 @@
 // put behind it here; two at a time.
 
 import { Refusal } from "/console/api.js";
-import { language, t } from "/console/i18n.js";
-import { server } from "/console/server.js";
+import { language, numberText, t } from "/console/i18n.js";
+import { refresh, server } from "/console/server.js";
 import { compose } from "./compose.js";
 import { serves } from "./models.js";
 import { readOptions } from "./options.js";
 import { askPatiently } from "./patience.js";
+import { shrunk } from "./shrink.js";
 
 const AT_ONCE = 2;
+const AWAY = ["unreachable", "shutting_down"];
 const EXTENSIONS = { "image/png": "png", "image/webp": "webp", "image/jpeg": "jpg" };
 
 // One picture: its file, what was asked for last and what came of it. `state` is waiting, asking,
@@ -34,14 +36,57 @@ export class Item {
     this.clear();
     URL.revokeObjectURL(this.before);
   }
+
+  replace(file) {
+    this.drop();
+    Object.assign(this, { file, name: file.name, sample: undefined, cutout: null, before: URL.createObjectURL(file) });
+  }
+
+  // Whether the server was not there, and the picture can be sent again when it is back.
+  get lost() {
+    return this.state === "refused" && AWAY.includes(this.error.code);
+  }
 }
 
 const refused = (code, values = {}) => new Refusal({ code, detail: t(`detail.${code}`, values), language: language(), ...values });
 
+const megabytes = (bytes) => `${numberText(Math.round(bytes / 1e5) / 10)} MB`;
+const megapixels = (pixels) => t("megapixels", { count: numberText(Math.round(pixels / 1e5) / 10) });
+
+function tooLarge(code, name, received, limit) {
+  const detail = t("detail.too_large", { name, received, limit });
+  return Object.assign(new Refusal({ code, detail, language: language() }), { shrinks: true });
+}
+
+// A refusal for the size of a picture, in a person's words. The server's own are for programs.
+function explained(error, item) {
+  const { code, detail = "", limit, received } = error.problem;
+  if (detail.startsWith("bg_image")) return error;
+  if (code === "output_too_large") return refused(code);
+  if (code === "file_too_large" && limit) return tooLarge(code, item.name, megabytes(item.file.size), megabytes(limit));
+  if (code !== "resolution_too_high" || typeof received !== "number") return error;
+  const figure = limit === server().info?.limits.image_max_side ? (side) => `${numberText(side)} px` : megapixels;
+  return tooLarge(code, item.name, figure(received), figure(limit));
+}
+
+// Makes a picture small enough for the server; one that the browser cannot read is refused for good.
+export async function makeSmaller(item, changed) {
+  Object.assign(item, { state: "asking", error: null, waits: { what: "smaller" } });
+  changed(item);
+  try {
+    item.replace(await shrunk(item.file, server().info.limits));
+  } catch {
+    Object.assign(item, { state: "refused", waits: null, error: refused("not_shrunk", { name: item.name }) });
+  }
+}
+
 // What need not be sent: the server would refuse it, or the browser cannot.
-async function check(file) {
+async function check(file, item) {
   const limit = server().info?.limits.segment_max_bytes;
-  if (limit && file.size > limit) throw refused("file_too_large", { name: file.name, received: file.size, limit });
+  if (limit && file.size > limit) {
+    const error = tooLarge("file_too_large", file.name, megabytes(file.size), megabytes(limit));
+    throw Object.assign(error, { shrinks: file === item.file });
+  }
   try {
     await file.slice(0, 1).arrayBuffer();
   } catch {
@@ -95,7 +140,7 @@ async function askFor(item, changed) {
   const { signal } = (item.abort = new AbortController());
   changed(item);
   try {
-    for (const file of [item.file, options.background]) if (file) await check(file);
+    for (const file of [item.file, options.background]) if (file) await check(file, item);
     const { response, blob, composed = false } = await resultOf(item, options, signal, changed);
     if (signal.aborted) return;
     Object.assign(item, { state: "done", response, blob, composed, after: URL.createObjectURL(blob) });
@@ -104,7 +149,9 @@ async function askFor(item, changed) {
   } catch (error) {
     if (signal.aborted) return;
     if (!(error instanceof Refusal)) throw error;
-    Object.assign(item, { state: "refused", error });
+    if (AWAY.includes(error.code)) await refresh(); // before the next picture is sent to nobody
+    if (signal.aborted) return;
+    Object.assign(item, { state: "refused", error: explained(error, item) });
   }
   changed(item);
 }

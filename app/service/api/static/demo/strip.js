@@ -15,7 +15,7 @@ function describe(item, current) {
   }
   image.classList.toggle("checker", Boolean(item.after));
   name.textContent = item.name;
-  state.textContent = t(`strip.${item.state}`);
+  state.textContent = t(`strip.${item.lost ? "lost" : item.state}`);
   button.className = `thumb ${item.state}`;
   button.setAttribute("aria-pressed", String(item === current));
 }
@@ -29,20 +29,24 @@ function makeRow(item, pick) {
   return element("li", {}, button);
 }
 
-// `pick(item)`, `clear()` and `saveAll(items)` are called when somebody does. Returns {render(items, current), which
-// takes what is in the strip, and update(item), which says anew how one of them is}.
-export function startStrip(pick, clear, saveAll) {
+// `pick(item)`, `clear()`, `saveAll(items)` and `reask()`, for all that were refused, are called when somebody does.
+// Returns {render(items, current), which takes what is in the strip, and update(item), which says anew how one of them is}.
+export function startStrip(pick, clear, saveAll, reask) {
   const remove = element("button", { type: "button", className: "quiet", "data-t": "strip.clear" });
   remove.addEventListener("click", clear);
   const save = element("button", { type: "button", "data-t": "strip.save" });
   save.addEventListener("click", () => saveAll(last[0].filter(({ state }) => state === "done")));
-  const end = element("li", { className: "end" }, save, remove);
-  $("strip").append(end);
+  const again = element("button", { type: "button", "data-t": "strip.again" });
+  again.addEventListener("click", reask);
+  const progress = element("span", { className: "soft", role: "status" });
+  const end = element("div", { className: "strip-end" }, progress, again, save, remove);
+  end.hidden = true;
+  $("strip").before(end);
   let last = [[], null];
 
   function render(items, current) {
     last = [items, current];
-    $("strip").hidden = items.length < 2;
+    $("strip").hidden = end.hidden = items.length < 2;
     for (const [item, row] of rows) {
       if (items.includes(item)) continue;
       row.remove();
@@ -51,7 +55,7 @@ export function startStrip(pick, clear, saveAll) {
     for (const item of items) {
       if (!rows.has(item)) {
         rows.set(item, makeRow(item, pick));
-        end.before(rows.get(item));
+        $("strip").append(rows.get(item));
       }
       describe(item, current);
     }
@@ -59,7 +63,12 @@ export function startStrip(pick, clear, saveAll) {
     if (rows.has(current)) rows.get(current).scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  const countDone = () => (save.disabled = !last[0].some(({ state }) => state === "done"));
+  function countDone() {
+    const [done, refused] = ["done", "refused"].map((wanted) => last[0].filter(({ state }) => state === wanted).length);
+    save.disabled = !done;
+    again.hidden = !refused;
+    progress.textContent = t("strip.progress", { done, all: last[0].length });
+  }
   function update(item) {
     if (rows.has(item)) describe(item, last[1]);
     countDone();
