@@ -77,6 +77,15 @@ def test_a_flat_picture_and_a_flat_mask_give_finite_results(server: Server, leve
 
 
 @pytest.mark.parametrize("refine", ["none", "guided", "matting"])
+def test_the_noise_of_a_plain_picture_is_no_subject(server: Server, refine: str) -> None:
+    """What the network is sure of nowhere is not stretched to a foreground."""
+    noise = 0.06 * np.random.default_rng(3).random((1, 1, 320, 320), np.float32)
+    result = server.ask(PHOTO, lambda _: noise, refine=refine)
+    assert not pixels_of(result).any()
+    assert (result.box.width, result.box.height) == (0, 0)
+
+
+@pytest.mark.parametrize("refine", ["none", "guided", "matting"])
 @pytest.mark.parametrize(
     ("output", "file_format"),
     [("cutout", "png"), ("cutout", "webp"), ("mask", "png"), ("mask", "webp"),
