@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from app.contracts.sentences import printable
+
 LINE_BYTES = 1_000
 BURST_LINES = 100
 LINES_PER_SECOND = 10.0
@@ -53,8 +55,4 @@ class PrintedLines:
 
 def _readable(line: bytes) -> str:
     text = line[:LINE_BYTES].decode(errors="backslashreplace")
-    if not text.isprintable():
-        text = "".join(
-            each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-        )
-    return text + ("…" if len(line) > LINE_BYTES else "")
+    return printable(text) + ("…" if len(line) > LINE_BYTES else "")
