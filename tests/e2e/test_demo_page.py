@@ -228,7 +228,7 @@ def test_a_refused_background_says_so(page: Page, tmp_path: Path) -> None:
     page.click(choice("image"))
     page.set_input_files("#bg-file", LARGE)
     refusal = page.locator("#segment-refusal")
-    expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.5 MB")
+    expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.4 MB")
     expect(refusal.locator("button")).to_have_text("Try again")
     beach = tmp_path / "beach.png"
     beach.write_bytes(file_of("beach.png")["buffer"])
@@ -408,7 +408,7 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
     expect(refusal.locator("strong")).to_have_text("No picture in the request")
     page.set_input_files("#file", LARGE)
     expect(refusal.locator("strong")).to_have_text("The file is too large")
-    expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.5 MB")
+    expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.4 MB")
     refusal.locator("button").click()
     expect(refusal).to_contain_text("This browser cannot open big.png")
     page.evaluate(DROP, ["", "", [], "body"])

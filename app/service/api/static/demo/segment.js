@@ -50,11 +50,13 @@ export class Item {
 
 const refused = (code, values = {}) => new Refusal({ code, detail: t(`detail.${code}`, values), language: language(), ...values });
 
-const megabytes = (bytes) => `${numberText(Math.round(bytes / 1e5) / 10)} MB`;
-const megapixels = (pixels) => t("megapixels", { count: numberText(Math.round(pixels / 1e5) / 10) });
+const tenths = (value, round) => numberText(round(value / 1e5) / 10);
+const megabytes = (bytes, round) => `${tenths(bytes, round)} MB`;
+const megapixels = (pixels, round) => t("megapixels", { count: tenths(pixels, round) });
+const sides = (pixels) => `${numberText(pixels)} px`;
 
-function tooLarge(code, name, received, limit) {
-  const detail = t("detail.too_large", { name, received, limit });
+function tooLarge(code, name, figure, received, limit) {
+  const detail = t("detail.too_large", { name, received: figure(received, Math.ceil), limit: figure(limit, Math.floor) });
   return Object.assign(new Refusal({ code, detail, language: language() }), { shrinks: true });
 }
 
@@ -63,10 +65,9 @@ function explained(error, item) {
   const { code, detail = "", limit, received } = error.problem;
   if (detail.startsWith("bg_image")) return error;
   if (code === "output_too_large") return refused(code);
-  if (code === "file_too_large" && limit) return tooLarge(code, item.name, megabytes(item.file.size), megabytes(limit));
+  if (code === "file_too_large" && limit) return tooLarge(code, item.name, megabytes, received ?? item.file.size, limit);
   if (code !== "resolution_too_high" || typeof received !== "number") return error;
-  const figure = limit === server().info?.limits.image_max_side ? (side) => `${numberText(side)} px` : megapixels;
-  return tooLarge(code, item.name, figure(received), figure(limit));
+  return tooLarge(code, item.name, limit === server().info?.limits.image_max_side ? sides : megapixels, received, limit);
 }
 
 // Makes a picture small enough for the server; one that the browser cannot read is refused for good.
@@ -84,7 +85,7 @@ export async function makeSmaller(item, changed) {
 async function check(file, item) {
   const limit = server().info?.limits.segment_max_bytes;
   if (limit && file.size > limit) {
-    const error = tooLarge("file_too_large", file.name, megabytes(file.size), megabytes(limit));
+    const error = tooLarge("file_too_large", file.name, megabytes, file.size, limit);
     throw Object.assign(error, { shrinks: file === item.file });
   }
   try {
