@@ -53,11 +53,6 @@ def _several_axes(operator: Operator) -> bool:
     return shape is not None and operator.attributes.get("begin_norm_axis") != len(shape) - 1
 
 
-def _channels_last(operator: Operator) -> bool:
-    layout = operator.attributes.get("data_format") or operator.attributes.get("data_layout") or ""
-    return str(layout).endswith("C")
-
-
 def _other_softplus(operator: Operator) -> bool:
     given = operator.attributes
     return (given.get("beta", 1.0), given.get("threshold", 20.0)) != (1.0, 20.0)
@@ -75,9 +70,6 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     "pool2d": (_uneven, "an adaptive size that does not divide the input's"),
     "max_pool2d_with_index": (_uneven, "an adaptive size that does not divide the input's"),
     "layer_norm": (_several_axes, "several axes"),
-    "batch_norm": (_channels_last, "channels last"),
-    "group_norm": (_channels_last, "channels last"),
-    "instance_norm": (_channels_last, "channels last"),
     "softplus": (_other_softplus, "beta other than 1, or a threshold other than 20"),
     "flip": (_free_flip, "an axis of free size"),
     "floor_divide": (lambda operator: operator.integer, "integers, divided as float32"),
@@ -92,10 +84,11 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
 
 def unconvertible(operators: Iterable[Operator]) -> list[str]:
     """Return a reason for each kind of operator that cannot be converted rightly."""
-    found = {
-        each.name: reason
-        for each in operators
-        for affected, reason in [RULES.get(each.name, (None, ""))]
-        if affected is not None and affected(each)
-    }
+    found = {}
+    for each in operators:
+        affected, reason = RULES.get(each.name, (None, ""))
+        if affected is not None and affected(each):
+            found[each.name] = reason
+        elif each.channels_last:
+            found[each.name] = "channels last"
     return [f"{name}: {reason}" for name, reason in sorted(found.items())]

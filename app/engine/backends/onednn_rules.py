@@ -3,7 +3,8 @@
 Paddle's pass `onednn_placement_pass` moves about sixty kinds of operators to oneDNN and knows no
 exception. For a program with one of the operators below, the pass is left out. What other passes
 fuse (convolutions, linear layers) then still runs on oneDNN, and all else on Paddle's own kernels.
-A legacy program has no such choice; it runs on Paddle's own kernels alone: docs/decisions/0059.
+A legacy program has no such choice, and channels last are wrong in what is fused, too: these run on
+Paddle's own kernels alone (docs/decisions/0059).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -87,11 +88,14 @@ def misplaced(operators: Iterable[Operator]) -> list[str]:
             reasons[each.name] = reason
         elif each.name == "divide" and not _covers(each.inputs[0], each.inputs[1], one_input):
             reasons[each.name] = "a dividend that may be broadcast"
-        elif str(each.attributes.get("data_format", "")).endswith("C"):
-            reasons[each.name] = "channels last"
         elif any(shape and len(shape) > MAX_AXES for shape in (*each.inputs, *each.outputs)):
             reasons[each.name] = f"more than {MAX_AXES} axes"
     return [f"{name}: {reason}" for name, reason in sorted(reasons.items())]
+
+
+def reversed_layout(operators: Iterable[Operator]) -> bool:
+    """Tell whether an operator has its channels last: oneDNN would move the axes of its output."""
+    return any(each.channels_last for each in operators)
 
 
 def _covers(dividend: Shape | None, divisor: Shape | None, one_input: bool) -> bool:

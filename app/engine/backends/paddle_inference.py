@@ -19,7 +19,7 @@ import numpy as np
 from app.contracts.errors import BackendError, BackendUnavailable, ConfigError
 from app.contracts.tensors import Tensors
 from app.engine.backends.handler import Handler, checked_options, serve
-from app.engine.backends.onednn_rules import LEFT_OUT, PLACEMENT, misplaced
+from app.engine.backends.onednn_rules import LEFT_OUT, PLACEMENT, misplaced, reversed_layout
 from app.engine.backends.paddle_operators import LEGACY, operators_of
 
 OPTIONS: dict[str, Any] = {
@@ -162,13 +162,15 @@ def _choose_onednn(core: Any, config: Any, options: Mapping[str, Any], program: 
         return
     if not core.is_compiled_with_onednn():
         raise BackendUnavailable("onednn: this build of Paddle has no oneDNN, as on ARM")
-    config.enable_mkldnn()
-    reasons = misplaced(operators_of(program))
-    if reasons and program.suffix == LEGACY:  # whose other passes need what places operators
-        config.disable_mkldnn()
+    operators = operators_of(program)
+    reasons = misplaced(operators)
+    if reversed_layout(operators) or (reasons and program.suffix == LEGACY):
         if options["bfloat16"]:
-            raise BackendUnavailable(f"bfloat16: oneDNN would be wrong: {'; '.join(reasons)}")
+            reason = "; ".join(reasons) or "channels last"
+            raise BackendUnavailable(f"bfloat16: oneDNN would compute the model wrongly ({reason})")
+        config.disable_mkldnn()
         return
+    config.enable_mkldnn()
     for name in (*LEFT_OUT, *([PLACEMENT] if reasons else [])):
         config.delete_pass(name)
     config.set_mkldnn_cache_capacity(options["cache_capacity"])

@@ -45,6 +45,11 @@ class Operator:
     used: tuple[bool, ...] = ()
     integer: bool = False
 
+    @property
+    def channels_last(self) -> bool:
+        layout = self.attributes.get("data_format") or self.attributes.get("data_layout") or ""
+        return str(layout).endswith("C")
+
 
 def operators_of(program: Path) -> list[Operator]:
     """Return the operators of a program, those of inner blocks among them.

@@ -44,6 +44,8 @@ LSTM: dict[str, Any] = {"mode": "LSTM", "num_layers": 1}
         (operator("pool2d", (FREE, 3, 7, 9), output=(FREE, 3, 3, 4), adaptive=False), ""),
         (operator("layer_norm", WORDS, begin_norm_axis=1), "several axes"),
         (operator("group_norm", WORDS, data_format="NHWC"), "channels last"),
+        (operator("conv2d", WORDS, data_format="NHWC"), "channels last"),
+        (operator("conv2d", WORDS, data_format="NCHW"), ""),
         (operator("softplus", WORDS, beta=2.0, threshold=20.0), "beta"),
         (operator("flip", (FREE, 3), axis=[0]), "free size"),
         (operator("flip", (FREE, 3), axis=[1]), ""),

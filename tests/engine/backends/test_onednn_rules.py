@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.contracts.errors import BackendError
-from app.engine.backends.onednn_rules import misplaced
+from app.engine.backends.onednn_rules import misplaced, reversed_layout
 from app.engine.backends.paddle_operators import FREE, Operator, Shape, operators_of
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +49,6 @@ def operator(
         (operator("softplus", PICTURE, threshold=20.0), ""),
         (operator("layer_norm", (FREE, 4, 8), begin_norm_axis=1), "several axes"),
         (operator("layer_norm", (FREE, 4, 8), begin_norm_axis=2), ""),
-        (operator("conv2d", (FREE, 7, 5, 3), data_format="NHWC"), "channels last"),
         (operator("transpose", (FREE, 2, 2, 2, 2, 3)), "more than 5 axes"),
         (operator("conv2d", PICTURE, data_format="NCHW"), ""),
     ],
@@ -68,6 +67,12 @@ def test_free_axes_of_two_inputs_may_differ() -> None:
     assert misplaced([INPUT, operator("divide", words, words)]) == []
     assert misplaced([INPUT, INPUT, operator("divide", words, words)])
     assert misplaced([INPUT, INPUT, operator("divide", (FREE, 8), (FREE, 8))]) == []
+
+
+@pytest.mark.parametrize(("layout", "last"), [("NHWC", True), ("NDHWC", True), ("NCHW", False)])
+def test_channels_last_leave_nothing_on_onednn(layout: str, last: bool) -> None:
+    assert reversed_layout([INPUT, operator("conv2d", data_format=layout)]) == last
+    assert reversed_layout([INPUT, operator("conv2d", data_layout=layout)]) == last
 
 
 def test_the_served_models_keep_everything_on_onednn() -> None:

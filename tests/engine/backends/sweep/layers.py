@@ -140,6 +140,8 @@ def _convolutions() -> Iterator[Program]:
             yield Program(
                 f"{kind}_{activation}", lambda conv, x, call=call: call(conv(x)), (given,), (layer,)
             )
+    last = partial(nn.Conv2D, 3, 4, 3, data_format="NHWC")
+    yield Program("conv2d_nhwc", lambda conv, x: F.relu(conv(x)), (Input("n h w 3"),), (last,))
     conv = kinds["conv2d"][0]
     norm = partial(nn.BatchNorm2D, 4)
     for activation in ("relu", "relu6", "sigmoid", "silu", "mish", "gelu", "elu", "clip", "abs"):
@@ -276,6 +278,12 @@ def _pictures() -> Iterator[Program]:
             pool = getattr(F, f"adaptive_{kind}_pool2d")
             yield Program(f"adaptive_{kind}_{size}", lambda x, p=pool, s=size: p(x, s), (PICTURE,))
     fixed = Input("n 3 6 12")
+    last = Input("n h w 3")
+    yield Program("max_pool_nhwc", lambda x: F.max_pool2d(x, 2, data_format="NHWC"), (last,))
+    yield resize("bilinear_nhwc", last, mode="bilinear", size=[11, 4], data_format="NHWC")
+    uneven = Input("n 3 7 9")
+    yield Program("adaptive_uneven", lambda x: F.adaptive_avg_pool2d(x, (2, 4)), (uneven,))
+    yield Program("adaptive_max_uneven", lambda x: F.adaptive_max_pool2d(x, (2, 4)), (uneven,))
     yield Program("adaptive_divides", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), (fixed,))
     yield Program("adaptive_avg1d", lambda x: F.adaptive_avg_pool1d(x, 4), (LINE,))
     yield Program("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), (Input("n 4 h w"),))

@@ -64,6 +64,11 @@ def _shapes() -> Iterator[Program]:
     }  # fmt: skip
     for name, (call, given) in calls.items():
         yield Program(name, call, (given,))
+    yield Program(
+        "windows",
+        lambda x: x.reshape([0, 3, 2, 4, 3, 4]).transpose([0, 2, 4, 3, 5, 1]).flatten(1, 2),
+        (Input("n 3 8 12"),),
+    )
     yield Program("gather", lambda x, i: paddle.gather(x, i[0], axis=1), (WORDS, INDICES))
     yield Program("index_select", lambda x, i: paddle.index_select(x, i[1], 1), (WORDS, INDICES))
     yield Program("take_along_axis", lambda x, i: paddle.take_along_axis(x, i, 1), (ROW, INDICES))
