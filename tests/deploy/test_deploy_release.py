@@ -77,25 +77,35 @@ def test_every_script_of_a_release_is_used_and_can_be_run() -> None:
         ran(["bash", "-n", script])
 
 
+@pytest.fixture
+def version(script: Script) -> ModuleType:
+    return script("deploy/release/version.py")
+
+
+@pytest.fixture
+def copy(version: ModuleType, tmp_path: Path) -> Path:
+    """What names the version, and the changelogs."""
+    names = [name for name, _ in version.PLACES]
+    client = version.CLIENT
+    names += ["CHANGELOG.md", client / "CHANGELOG.md", client / "src/paddlepool_client"]
+    for name in names:
+        target = tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target)
+        else:
+            shutil.copy(ROOT / name, target)
+    return tmp_path
+
+
+def write_unreleased(changelog: Path, entries: str) -> None:
+    """Replace the entries under [Unreleased]; a release leaves none."""
+    head, _, rest = changelog.read_text("utf-8").partition("## [Unreleased]\n")
+    below = rest[rest.index("\n## ") :]
+    changelog.write_text(f"{head}## [Unreleased]\n\n{entries}{below}")
+
+
 class TestVersion:
-    @pytest.fixture
-    def version(self, script: Script) -> ModuleType:
-        return script("deploy/release/version.py")
-
-    @pytest.fixture
-    def copy(self, version: ModuleType, tmp_path: Path) -> Path:
-        names = [name for name, _ in version.PLACES]
-        client = version.CLIENT
-        names += ["CHANGELOG.md", client / "CHANGELOG.md", client / "src/paddlepool_client"]
-        for name in names:
-            target = tmp_path / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, target)
-            else:
-                shutil.copy(ROOT / name, target)
-        return tmp_path
-
     def test_a_release_has_moved_its_entries(
         self,
         version: ModuleType,
@@ -107,14 +117,11 @@ class TestVersion:
         shutil.copy(ROOT / "pyproject.toml", copy)
         monkeypatch.setattr(version, "ROOT", copy)
         changelog = copy / "CHANGELOG.md"
-        tag, head = f"v{__version__}", "## [Unreleased]\n\n"
-        released = (
-            changelog.read_text("utf-8").partition("## [Unreleased]")[2].partition("\n## ")[2]
-        )
-        changelog.write_text(f"{head}- new\n\n## {released}")
+        tag = f"v{__version__}"
+        write_unreleased(changelog, "- new\n")
         assert version.main([tag]) == 1
         assert "[Unreleased] has entries" in capsys.readouterr().err
-        changelog.write_text(f"{head}## {released}")
+        write_unreleased(changelog, "")
         assert version.main([tag]) == 0
         assert capsys.readouterr().out == f"{__version__}\n"
         assert version.main(["--notes", tag]) == 0
@@ -351,10 +358,14 @@ def test_a_server_is_asked_for_a_cutout_and_an_emotion(stub: Stub) -> None:
 
 class TestPublishing:
     @pytest.fixture
-    def digests(self, tmp_path: Path) -> Path:
-        (tmp_path / "digests").mkdir()
-        (tmp_path / "digests" / "amd64").write_text("sha256:a\n")
-        return tmp_path / "digests"
+    def digests(self, copy: Path) -> Path:
+        """Below a copy of the checkout as it is at a release."""
+        shutil.copytree(RELEASE, copy / "deploy" / "release", dirs_exist_ok=True)
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        write_unreleased(copy / "CHANGELOG.md", "")
+        (copy / "digests").mkdir()
+        (copy / "digests" / "amd64").write_text("sha256:a\n")
+        return copy / "digests"
 
     @staticmethod
     def publish(
@@ -365,7 +376,8 @@ class TestPublishing:
             "helm push": f"Pushed: x\nDigest: sha256:{'3' * 64}",
         }
         where = ("registry.example/own", f"v{__version__}", digests, digests.parent / "dist")
-        return tools.run(RELEASE / "publish.sh", *where, check=check)
+        publish = digests.parent / "deploy" / "release" / "publish.sh"
+        return tools.run(publish, *where, check=check)
 
     @pytest.mark.parametrize("processors", [["amd64"], ["amd64", "arm64"]], ids="+".join)
     def test_what_answered_is_tagged_and_signed_by_digest(
