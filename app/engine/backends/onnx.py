@@ -21,7 +21,7 @@ from app.engine.backends.openvino_rules import (
     unsuitable,
 )
 
-CACHED = "32"
+CACHED = "128"
 """Prepared operators that OpenVINO keeps for shapes other than the present one."""
 MISSING = "the backend {0} needs the package {0} (extra engines)"
 
