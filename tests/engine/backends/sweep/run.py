@@ -1,6 +1,6 @@
 """Runs small programs on one engine, each in a process of its own.
 
-    python -m tests.engine.backends.sweep.run ENGINE DIRECTORY [NAME ...]
+    python -m tests.engine.backends.sweep.run ENGINE DIRECTORY [NAME ... | PART/PARTS]
 
 DIRECTORY/NAME receives the outputs of each run, or the file ENGINE.refused with the reason. The
 engine "dygraph" comes first: it writes the programs and their inputs, and its outputs are the right
@@ -141,7 +141,13 @@ def main(engine: str, directory: Path, names: list[str]) -> None:
             task = partial(run, engine, opener(engine))
         needed = "converted.onnx" if engine in CONVERTED else "opening.json"
         tasks = {each.parent.name: task for each in directory.glob(f"*/{needed}")}
-    for name in sorted(tasks.keys() & set(names or tasks)):
+    chosen = sorted(tasks)
+    if names and "/" in names[0]:
+        part, parts = map(int, names[0].split("/"))
+        chosen = chosen[part::parts]
+    elif names:
+        chosen = sorted(names)
+    for name in chosen:
         into = directory / name
         into.mkdir(exist_ok=True)
         in_a_process_of_its_own(partial(tasks[name], into), into / f"{engine}.refused")
