@@ -14,6 +14,9 @@ UNKNOWN = frozenset(
 )  # fmt: skip
 
 
+INEXACT = "integers, computed as float32"
+
+
 def _other_bounds(operator: Operator) -> bool:
     given = operator.attributes
     return (given.get("t_min"), given.get("t_max")) != (-1.0, 1.0)
@@ -72,7 +75,7 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     "layer_norm": (_several_axes, "several axes"),
     "softplus": (_other_softplus, "beta other than 1, or a threshold other than 20"),
     "flip": (_free_flip, "an axis of free size"),
-    "floor_divide": (lambda operator: operator.integer, "integers, divided as float32"),
+    "floor_divide": (lambda operator: operator.integer, INEXACT),
     **{
         name: (lambda _: True, "wrong in every form")
         for name in ("dot", "fft_c2c", "fft_c2r", "fft_r2c", "repeat_interleave")
@@ -84,7 +87,11 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
 
 def unconvertible(operators: Iterable[Operator]) -> list[str]:
     """Return a reason for each kind of operator that cannot be converted rightly."""
-    found = {}
+    operators = list(operators)
+    found: dict[str, str] = {}
+    # Positions in a text are small enough for float32; integers that are answers may not be.
+    if any(each.name == "fetch" and each.integer for each in operators):
+        found |= {each.name: INEXACT for each in operators if each.name == "scale" and each.integer}
     for each in operators:
         affected, reason = RULES.get(each.name, (None, ""))
         if affected is not None and affected(each):

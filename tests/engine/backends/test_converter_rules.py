@@ -60,3 +60,11 @@ def test_what_the_converter_gets_wrong_is_named(found: Operator, reason: str) ->
     reasons = unconvertible([operator("data"), found])
     assert bool(reasons) == bool(reason)
     assert all(each.startswith(f"{found.name}: ") and reason in each for each in reasons)
+
+
+def test_integers_that_are_answers_are_not_computed_as_float32() -> None:
+    """Above 2^24 they would be rounded; positions that only choose a row of a table are smaller."""
+    scaled, real = operator("scale", integer=True), operator("scale")
+    answer, other = operator("fetch", integer=True), operator("fetch")
+    assert unconvertible([scaled, answer]) == ["scale: integers, computed as float32"]
+    assert unconvertible([scaled, other]) == unconvertible([real, answer]) == []
