@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -264,6 +265,8 @@ def _size(size: int) -> str:
 def _seal(args: argparse.Namespace) -> int:
     from app.making.export.seal import seal  # imports onnx
 
+    # What the frameworks print about their own steps; the groups below have each refusal's reason.
+    logging.getLogger("paddlepool.child").setLevel(logging.ERROR)
     sealed = seal(
         args.directory.resolve(),
         open_predictor=ProcessBackend(),

@@ -9,8 +9,8 @@ import importlib
 import importlib.util
 import os
 import sys
-import types
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +200,9 @@ def _load_core() -> Any:
         raise BackendUnavailable("the backend paddle_inference needs the package paddlepaddle")
     root = Path(found.origin).parent
     for name, path in (("paddle", root), ("paddle.base", root / "base")):
-        package = types.ModuleType(name)
-        package.__path__ = [str(path)]
-        sys.modules[name] = package
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(path)]
+        sys.modules[name] = importlib.util.module_from_spec(spec)
     core = importlib.import_module("paddle.base.libpaddle")
     names = core.globals().keys()
     flags = [name.removeprefix("FLAGS_") for name in names if name.startswith("FLAGS_")]

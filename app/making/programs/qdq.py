@@ -100,13 +100,18 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
     for node in products:
         readers.setdefault(node.input[0], []).append(node)
     graph.constants["least_row"] = np.array(LEAST_ROW, np.float32)
+    # From opset 18 on, the axes of a reduction are an input.
+    axes_are_input = any(not each.domain and each.version >= 18 for each in graph.opsets)
+    if axes_are_input:
+        graph.constants["row_axes"] = np.array([-1])
     for value, nodes in readers.items():
         largest, relative = f"{value}.largest", f"{value}.relative"
         before = [
             helper.make_node("Abs", [value], [f"{value}.size"], f"{value}.Abs"),
             helper.make_node(
-                "ReduceMax", [f"{value}.size"], [f"{value}.most"], f"{value}.ReduceMax",
-                axes=[-1], keepdims=1,
+                "ReduceMax", [f"{value}.size", *(["row_axes"] if axes_are_input else [])],
+                [f"{value}.most"], f"{value}.ReduceMax", keepdims=1,
+                **({} if axes_are_input else {"axes": [-1]}),
             ),
             helper.make_node("Max", [f"{value}.most", "least_row"], [largest], f"{value}.Max"),
             # A product with the reciprocal takes less time than a division.

@@ -200,6 +200,7 @@ def test_other_encodings_and_short_rows_are_read(tmp_path: Path, server: Server)
     assert [row["label"] for row in read(tmp_path / "posts.emotion.csv")] == ["of 好"]
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16"])
 def test_what_excel_writes_excel_can_read(

@@ -102,6 +102,14 @@ def test_only_independent_rows_are_batched(sealed: Path) -> None:
         assert "max_batch_size" not in (sealed / name / "config.toml").read_text("utf-8")
 
 
+def test_no_group_of_an_ordinary_program_is_refused(sealed: Path) -> None:
+    """In either form: the file of a legacy program is read beside Paddle's core."""
+    for name in ("legacy", "static_legacy", "doubled"):
+        text = (sealed / name / "config.toml").read_text("utf-8")
+        assert text.index('name = "onednn"') < text.index('name = "native"')
+        assert "onednn is left out" not in text
+
+
 def test_outputs_over_http_equal_paddle_s_own(sealed: Path, client: httpx.Client) -> None:
     """Within 1e-5 of the largest value, for every dtype; /v2 describes what must be sent."""
     assert client.get("/v2/health/ready").status_code == 200, client.get("/info").text
