@@ -21,6 +21,7 @@ from app.contracts.tensors import Tensors
 from app.engine.backends.handler import Handler, checked_options, serve
 from app.engine.backends.onednn_rules import LEFT_OUT, PLACEMENT, misplaced, reversed_layout
 from app.engine.backends.paddle_operators import LEGACY, operators_of
+from app.engine.backends.paddle_tables import check_ids, unchecked_tables
 
 OPTIONS: dict[str, Any] = {
     "onednn": True,
@@ -58,6 +59,7 @@ WITHOUT_BFLOAT16 = frozenset(
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Load the model; called once in the child. Raises ConfigError and BackendError."""
     options = checked_options("paddle_inference", opening["options"], OPTIONS)
+    tables = unchecked_tables(operators_of(Path(opening["directory"], opening["program"])))
     core = _load_core()
     core.globals()["FLAGS_eager_delete_tensor_gb"] = GATHERED_BYTES / 2**30
     predictor = _create(core, opening, options)
@@ -79,6 +81,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
         nonlocal predictor
+        check_ids(inputs, tables)
         if own is not None and len(inputs[names[0]]) < few:
             return _run(own, names, outputs, inputs)
         if shared:

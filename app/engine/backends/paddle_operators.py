@@ -22,12 +22,21 @@ PRESENT_NAMES = {
     "nearest_interp_v2": "nearest_interp",
     "brelu": "hardtanh",
     "elementwise_floordiv": "floor_divide",
+    "lookup_table_v2": "embedding",
 }
 """Names of operators in legacy programs, and in PIR."""
 LEGACY_INPUTS = (
     "X", "Input", "Y", "OutSize", "SizeTensor", "Scale", "PreState", "WeightList", "SequenceLength",
+    "Ids", "W",
 )  # fmt: skip
 """Their order in PIR; a legacy operator has those that it names, and others."""
+REPEATING = frozenset(
+    [
+        "assign", "cast", "concat", "expand", "flatten", "flatten_contiguous_range", "reshape",
+        "slice", "split", "squeeze", "stack", "tile", "transpose", "unsqueeze",
+    ]
+)  # fmt: skip
+"""Operators whose outputs have only values of their first input; a legacy one may end in a 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,8 @@ class Operator:
     """`name` is that of PIR, without its dialect. Unknown shapes and absent inputs are None.
 
     `used` tells for each output whether another operator reads it. `integer` is true if the first
-    output has an integer type.
+    output has an integer type. `source` names the input of the program that the first input
+    repeats, as it is or in another shape; it is empty for other values.
     """
 
     name: str
@@ -44,6 +54,7 @@ class Operator:
     outputs: tuple[Shape | None, ...]
     used: tuple[bool, ...] = ()
     integer: bool = False
+    source: str = ""
 
     @property
     def channels_last(self) -> bool:
@@ -61,7 +72,7 @@ def operators_of(program: Path) -> list[Operator]:
             return list(_legacy(program.read_bytes()))
         regions = json.loads(program.read_bytes())["program"]["regions"]
         used: set[int] = set()
-        read = list(_read(regions, {}, used))
+        read = list(_read(regions, {}, {}, used))
     except OSError as error:
         raise BackendError(f"{program.name} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -72,7 +83,10 @@ def operators_of(program: Path) -> list[Operator]:
 
 
 def _read(
-    regions: Sequence[Mapping[str, Any]], shapes: dict[int, Shape | None], used: set[int]
+    regions: Sequence[Mapping[str, Any]],
+    shapes: dict[int, Shape | None],
+    sources: dict[int, str],
+    used: set[int],
 ) -> Iterator[tuple[Operator, list[int]]]:
     """Yield each operator and the numbers of its outputs; collect the numbers that are read."""
     for region in regions:
@@ -86,15 +100,22 @@ def _read(
                 name = each["#"].partition(".")[2].rstrip("_")
                 attributes = each["A"] if name else []  # those of a parameter have no names
                 numbers = [value["%"] for value in made]
+                given = {one["N"]: _value(one["AT"]) for one in attributes}
+                source = sources.get(taken[0], "") if taken else ""
+                if name == "data":
+                    sources |= dict.fromkeys(numbers, str(given["name"]))
+                elif name in REPEATING:
+                    sources |= dict.fromkeys(numbers, source)
                 operator = Operator(
                     name,
-                    {one["N"]: _value(one["AT"]) for one in attributes},
+                    given,
                     tuple(map(shapes.get, taken)),
                     tuple(map(shapes.get, numbers)),
                     integer=bool(made) and _is_integer(made[0].get("TT", {})),
+                    source=source,
                 )
                 yield operator, numbers
-                yield from _read(each.get("regions", []), shapes, used)
+                yield from _read(each.get("regions", []), shapes, sources, used)
 
 
 def _value(attribute: Mapping[str, Any]) -> Any:
@@ -132,6 +153,7 @@ def _legacy(program: bytes) -> Iterator[Operator]:
         for variable in block.vars:
             if variable.type.HasField("dense_tensor"):
                 shapes[variable.name] = tuple(variable.type.dense_tensor.tensor.dims)
+    sources: dict[str, str] = {}
     for block in read.blocks:
         for each in block.ops:
             name = PRESENT_NAMES.get(each.type, each.type)
@@ -140,11 +162,17 @@ def _legacy(program: bytes) -> Iterator[Operator]:
             firsts = [(given[parameter] or [""])[0] for parameter in order]
             # XShape is no tensor: it keeps a shape for the gradient, with an axis more.
             made = [one.arguments[0] for one in each.outputs if one.parameter != "XShape"]
+            source = sources.get(firsts[0], "") if firsts else ""
+            if name == "feed":
+                sources[made[0]] = made[0]
+            elif name.removesuffix("2") in REPEATING:
+                sources |= dict.fromkeys(made, source)
             yield Operator(
                 name,
                 {one.name: _legacy_value(one) for one in each.attrs},
                 tuple(map(shapes.get, firsts)),
                 tuple(map(shapes.get, made)),
+                source=source,
             )
 
 

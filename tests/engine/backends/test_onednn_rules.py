@@ -93,7 +93,7 @@ def test_operators_of_inner_blocks_and_legacy_programs_are_read(tmp_path: Path) 
     program.write_text(json.dumps({"program": {"regions": [{"blocks": [{"ops": outer}]}]}}))
     assert [each.name for each in operators_of(program)] == ["", "if", "divide"]
     assert operators_of(program)[2].inputs == ((-1, 7), (-1, 7))
-    assert {"conv2d", "lookup_table_v2"} <= {each.name for each in operators_of(LEGACY)}
+    assert {"conv2d", "embedding"} <= {each.name for each in operators_of(LEGACY)}
 
 
 @pytest.mark.parametrize("suffix", ["json", "pdmodel"])

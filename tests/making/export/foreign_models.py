@@ -30,7 +30,7 @@ class Mixed(nn.Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(8, 4)
+        self.embedding = nn.Embedding(8, 4, padding_idx=0)
         self.linear = nn.Linear(4, 3)
 
     def forward(

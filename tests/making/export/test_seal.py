@@ -128,6 +128,18 @@ def test_outputs_over_http_equal_paddle_s_own(sealed: Path, client: httpx.Client
             np.testing.assert_allclose(found, expected, rtol=0, atol=allowed)
 
 
+def test_ids_outside_a_padded_table_are_never_looked_up(sealed: Path, client: httpx.Client) -> None:
+    """Paddle would read other memory for them."""
+    with np.load(sealed / "mixed" / "1" / "selftest.npz") as golden:
+        assert golden["input.tokens"].max() == 7
+    tokens = {"name": "tokens", "datatype": "INT64", "shape": [1, 2], "data": [7, 8]}
+    mask = {"name": "mask", "datatype": "BOOL", "shape": [1, 2], "data": [True, True]}
+    scale = {"name": "scale", "datatype": "INT32", "shape": [1, 1], "data": [1]}
+    response = client.post("/v2/models/mixed/infer", json={"inputs": [tokens, mask, scale]})
+    assert response.status_code == 400
+    assert "tokens takes ids from 0 to 7, received 8" in response.json()["error"]
+
+
 def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
     manifest = read_manifest(sealed / "dtypes" / "1")
     assert list(DATATYPES) == [spec.dtype for spec in manifest.inputs]

@@ -1,0 +1,35 @@
+"""The ids that Paddle 3.2.2 looks up without a check.
+
+An embedding with a `padding_idx` reads any memory for an id that its table lacks: the answer holds
+the contents of that memory, or the process ends. Other embeddings raise an error for it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.contracts.errors import BackendError
+from app.contracts.tensors import Tensors
+from app.engine.backends.paddle_operators import Operator
+
+NO_PADDING = -1
+
+
+def unchecked_tables(operators: Iterable[Operator]) -> Mapping[str, int]:
+    """The rows of the smallest table that Paddle does not protect, by the input with its ids."""
+    rows: dict[str, int] = {}
+    for each in operators:
+        padded = each.name == "embedding" and each.attributes.get("padding_idx") != NO_PADDING
+        if padded and each.source and (table := each.inputs[1]):
+            rows[each.source] = min(table[0], rows.get(each.source, table[0]))
+    return rows
+
+
+def check_ids(inputs: Tensors, tables: Mapping[str, int]) -> None:
+    """Raise BackendError if an input has an id that its table lacks."""
+    for name, rows in tables.items():
+        ids: NDArray[np.integer[Any]] = np.asarray(inputs[name])
+        if ids.size and (wrong := ids[(ids < 0) | (ids >= rows)]).size:
+            raise BackendError(f"{name} takes ids from 0 to {rows - 1}, received {wrong[0]}")
