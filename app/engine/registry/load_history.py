@@ -52,6 +52,10 @@ class LoadHistory:
             if reason:
                 self._failures[key] = reason
 
+    def failed(self, name: str) -> frozenset[int | None]:
+        """The versions of this model that have failed to load; None stands for all of them."""
+        return frozenset(version for model, version in self._failures if model == name)
+
     def knows(self, name: str, version: int | None) -> bool:
         """Whether this version (any version if None) is being loaded or has failed to load."""
         known = {*self._loading, *self._failures}

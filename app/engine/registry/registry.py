@@ -137,7 +137,8 @@ class ModelRegistry:
         Raises ModelNotFound, ConfigError, ManifestError or BackendError if a version cannot be
         served: the one that it should replace continues to serve, and index() gives the reason. If
         nothing was served before, an older version is served instead, without an error. If the
-        selected versions cannot be determined, nothing changes.
+        selected versions cannot be determined, nothing changes. Raises OSError, also if an older
+        version is served, if the system kept a version from being read.
 
         Like every change, it is completed even if its caller is cancelled.
         """
@@ -155,7 +156,7 @@ class ModelRegistry:
             held = frozenset(self._models.get(name, ()))
             keep: set[int] = set()
             looked_at: set[int] = set()
-            failures: list[PaddlepoolError] = []
+            failures: list[PaddlepoolError | OSError] = []
             for candidate in candidates:
                 if len(keep) == count:
                     break
@@ -166,7 +167,7 @@ class ModelRegistry:
                         await self._replace(await self._build(name, candidate))
                     except ModelNotReady:
                         raise  # the registry was closed meanwhile
-                    except PaddlepoolError as error:
+                    except (PaddlepoolError, OSError) as error:
                         failures.append(error)
                         if candidate not in held:
                             continue
@@ -176,8 +177,9 @@ class ModelRegistry:
             if keep:
                 # Not earlier: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
-        if failures and (held or not keep):
-            raise failures[0]
+        for failure in failures:
+            if held or not keep or isinstance(failure, OSError):
+                raise failure
 
     async def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
         """Return the versions to try, newest first, and how many of them to serve."""
@@ -340,6 +342,10 @@ class ModelRegistry:
         if warning := self.budget().warning:
             log.warning("%s", warning)
         return [name for name, again in zip(names, passing, strict=True) if again]
+
+    def failed(self, name: str) -> frozenset[int | None]:
+        """The versions of a model that could not be loaded; None stands for all of them."""
+        return self._history.failed(name)
 
     async def _try_load(self, name: str) -> bool:
         """Load a model; return whether the system, not the model, was the reason of a failure."""

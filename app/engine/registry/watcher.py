@@ -58,7 +58,7 @@ class RepositoryWatcher:
             failed = await self._registry.load_all()
         finally:
             for name in failed:
-                self._seen.pop(name, None)
+                self._try_again(name, self._seen.pop(name, _Seen()), _Seen())
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
         """Poll every `every` seconds until cancelled.
@@ -100,10 +100,19 @@ class RepositoryWatcher:
             except PaddlepoolError:
                 pass  # logged, and index() has the reason; or the model is gone by now
             except OSError as error:
-                self._seen[name] = old
+                self._try_again(name, new, old)
                 _log_unchanged(name, error)
             except Exception:
                 log.exception("%s: the change could not be applied", name)
+
+    def _try_again(self, name: str, new: _Seen, old: _Seen) -> None:
+        """Let the next poll load what has failed, and nothing that was loaded."""
+        failed = self._registry.failed(name)
+        if not failed or None in failed:
+            self._seen[name] = old
+        else:
+            loaded = {each: stamp for each, stamp in new.versions.items() if each not in failed}
+            self._seen[name] = _Seen(new.config, loaded)
 
     def _scan(self) -> dict[str, _Seen]:
         found = {}

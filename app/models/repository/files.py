@@ -15,6 +15,11 @@ from tempfile import TemporaryDirectory
 
 IRREGULAR = (errno.EINVAL, "not a regular file")
 
+FAULTS = frozenset(
+    (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
+)
+"""Reasons that lie in the files themselves. The others lie in the system, and may pass."""
+
 
 def open_plain_file(path: Path) -> BufferedReader:
     """Open a regular file, without waiting on a pipe and without following a link.

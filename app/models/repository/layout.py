@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from app.contracts.errors import ConfigError, ManifestError, ModelNotFound, Padd
 from app.contracts.ports import Agreement, PredictorSpec, ServedModelInfo
 from app.contracts.tensors import TensorSpec
 from app.models.repository.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
+from app.models.repository.files import FAULTS
 from app.models.repository.manifest import (
     MANIFEST,
     Manifest,
@@ -66,9 +67,13 @@ class ModelFiles:
         return replace(test.with_outputs(self.config.outputs), agreement=agreement)
 
     def verify_again(self, *, gently: bool = False) -> None:
-        """Raise ManifestError if a file of this version has changed since it was read."""
+        """Raise ManifestError if a file of this version has changed since it was read.
+
+        Raises OSError if the system does not let the server read it.
+        """
         label = f"{self.name}/{self.version}"
-        verify_listed(self.directory, self.manifest, label=label, gently=gently)
+        with _faults_of_system():
+            verify_listed(self.directory, self.manifest, label=label, gently=gently)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
         """The specification with which a backend opens `group`.
@@ -175,8 +180,9 @@ class ModelRepository:
         if not VERSION.fullmatch(str(version)) or not _is_directory(directory):
             raise ModelNotFound(f"model {name!r} has no version {version}", received=version)
         config = load_config(model / "config.toml")
-        manifest = read_manifest(directory)
-        verify_files(directory, manifest, gently=gently)
+        with _faults_of_system():
+            manifest = read_manifest(directory)
+            verify_files(directory, manifest, gently=gently)
         if SELFTEST not in manifest.files:
             raise ManifestError(f"{name}/{version}: {SELFTEST} is not listed in files")
         named_outputs(manifest.outputs, config)
@@ -189,6 +195,18 @@ class ModelRepository:
         if directory is None or not _is_directory(directory):
             raise ModelNotFound("no model of this name is in the repository")
         return directory
+
+
+@contextlib.contextmanager
+def _faults_of_system() -> Iterator[None]:
+    """Raise the OSError behind a ManifestError if the model is not at fault: it may pass."""
+    try:
+        yield
+    except ManifestError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno not in FAULTS:
+            raise cause from None
+        raise
 
 
 def version_numbers(model: Path) -> list[int]:

@@ -40,6 +40,7 @@ from tests.engine.fakes import (
     wait_until,
     write_double,
 )
+from tests.engine.permissions import mode
 from tests.model_files import add_to_config, group, write_config, write_version
 
 
@@ -383,6 +384,17 @@ def test_what_was_verified_is_what_a_later_process_opens(
     assert "double/1: inference.pdiparams has sha256" in caplog.text
     (bench.root / "double" / "1" / "inference.pdiparams").write_bytes(before)
     wait_until(lambda: model.groups()[0].live == 2)
+
+
+def test_files_that_cannot_be_read_for_a_moment_close_no_group(bench: Bench, loop: Loop) -> None:
+    """They have not changed: a group that starts meanwhile is opened again."""
+    model = bench.serve()
+    with loop(mode, bench.root / "double" / "1" / "inference.pdiparams", 0):
+        waiting = model.submit(row(1), deadline=soon(), group="spare")
+        wait_until(lambda: bool(bench.observer.restarts))
+    assert bench.observer.restarts[0] == "lacking"
+    assert waiting.result(timeout=PATIENCE)
+    assert model.groups()[1].ready
 
 
 def test_a_group_that_starts_later_opens_what_was_verified(bench: Bench) -> None:

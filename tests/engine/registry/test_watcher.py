@@ -174,7 +174,17 @@ def test_a_load_that_cannot_read_is_tried_again(
     assert bench.served() == [("a", 1), ("double", 1), ("more", 1)]
 
 
-@pytest.mark.parametrize("where", ["double/config.toml", "double/1", "double", "."])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "double/config.toml",
+        "double/1/manifest.json",
+        "double/1/selftest.npz",
+        "double/1",
+        "double",
+        ".",
+    ],
+)
 def test_a_start_that_cannot_read_is_tried_again(
     loop: Loop, tmp_path: Path, factory: FakeFactory, where: str
 ) -> None:
@@ -193,6 +203,24 @@ def test_a_start_that_cannot_read_is_tried_again(
     bench.look()
     assert bench.served() == [("double", 1), ("more", 1)]
     assert len(factory.opened) == 2
+    registry.close()
+
+
+def test_a_version_that_cannot_be_read_at_the_start_is_loaded_later(
+    loop: Loop, tmp_path: Path, factory: FakeFactory
+) -> None:
+    """Older ones serve until then, and are not opened again."""
+    write_double(tmp_path, 1, 2, 3)
+    add_to_config(tmp_path / "double", ALL)
+    registry = open_registry(loop, tmp_path, factory)
+    with loop(mode, tmp_path / "double" / "2" / "manifest.json", 0):
+        bench = Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
+        bench.watcher.load_all()
+        bench.look()
+        assert bench.served() == [("double", 3), ("double", 1)]
+    bench.look()
+    assert bench.served() == [("double", 3), ("double", 2), ("double", 1)]
+    assert len(factory.opened) == 3
     registry.close()
 
 

@@ -7,6 +7,7 @@ model under /v2, and only the task's own endpoint answers for the task.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
@@ -30,6 +31,8 @@ from app.service.api.uploads import json_object
 from app.service.api.v2.tensors import NAMES
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 """The only version of a task."""
@@ -419,6 +422,10 @@ async def load_model(services: Services, model: str, parameters: Mapping[str, An
         await services.registry.load(model)
     except errors.OperatorError as error:
         raise errors.ModelLoadFailed(error.message) from error
+    except OSError as error:  # with a path, which is for the log alone
+        log.warning("%s: cannot be loaded: %s", model, error)
+        reason = error.strerror or "the system refused"
+        raise errors.ModelLoadFailed(f"{model}: {reason}: see the log") from error
 
 
 async def unload(model: str, request: Request, services: ServicesDep) -> Response:

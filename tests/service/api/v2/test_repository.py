@@ -10,6 +10,7 @@ import pytest
 from app.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, FakeFactory, Gate
+from tests.engine.permissions import mode
 from tests.model_files import add_to_config, write_version
 from tests.service.api.fakes import Client, make_app
 
@@ -82,6 +83,17 @@ def test_a_warmup_beyond_the_limit_is_409(tmp_path: Path, registry: Driven, clie
     assert response.status_code == 409
     assert f"have {4 * 10**12} bytes, the limit is {64 << 20}" in response.json()["error"]
     assert registry.ready("double")
+
+
+def test_a_model_that_the_system_withholds_is_409(
+    tmp_path: Path, loop: Loop, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The path is in the log alone."""
+    with loop(mode, tmp_path / "double" / "1" / "manifest.json", 0):
+        reply = post(client, LOAD)
+    assert reply.status_code == 409
+    assert reply.json() == {"error": "double: Permission denied: see the log"}
+    assert "manifest.json" in caplog.text
 
 
 def test_a_load_holds_up_nobody(
