@@ -1,8 +1,4 @@
-"""The ids that Paddle 3.2.2 looks up without a check.
-
-An embedding with a `padding_idx` reads any memory for an id that its table lacks: the answer holds
-the contents of that memory, or the process ends. Other embeddings raise an error for it.
-"""
+"""The range of ids of a program's embeddings: Paddle 3.2.2 does not check all of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +14,7 @@ NO_PADDING = -1
 
 
 def unchecked_tables(operators: Iterable[Operator]) -> Mapping[str, int]:
-    """The rows of the smallest table that Paddle does not protect, by the input with its ids."""
+    """The rows of the smallest table whose ids are not checked, by the input with its ids."""
     rows: dict[str, int] = {}
     for each in operators:
         padded = each.name == "embedding" and each.attributes.get("padding_idx") != NO_PADDING

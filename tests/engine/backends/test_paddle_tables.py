@@ -1,4 +1,4 @@
-"""Ids are checked where Paddle would read any memory for them."""
+"""Ids are checked where Paddle does not check them."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def looked_up(source: str, rows: int, padding_idx: int) -> Operator:
     return Operator("embedding", given, ((-1, -1), (rows, 4)), ((-1, -1, 4),), source=source)
 
 
-def test_the_smallest_table_that_paddle_does_not_protect_counts() -> None:
+def test_the_smallest_table_counts() -> None:
     operators = [
         looked_up("ids", 100, 0),
         looked_up("ids", 90, 0),
