@@ -177,6 +177,20 @@ def test_token_ids_reach_the_end_of_the_vocabulary_and_masks_are_masks() -> None
     assert {case.inputs["ids"].shape for case in trial.selftest.cases} >= {(1, 64), (2, 7)}
 
 
+def test_each_column_may_have_a_vocabulary_of_its_own() -> None:
+    """Random ids below a range could all happen to be in it."""
+
+    def looked_up(inputs: Feeds) -> Tensors:
+        if (np.asarray(inputs["ids"]) >= np.arange(5, 31)).any():
+            raise RunRefused("an id is out of range")
+        return {"y": np.asarray(inputs["ids"], np.float32)}
+
+    fields = TensorSpec("ids", "int64", (-1, 26))
+    trial = tried(looked_up, TensorSpec("y", "float32", (-1, 26)), inputs=(fields,))
+    assert trial.notes == ("ids takes integers below 5",)
+    assert trial.independent is True
+
+
 def test_integers_that_are_no_ids_exceed_32_bits() -> None:
     def doubled(inputs: Feeds) -> Tensors:
         return {"y": np.asarray(inputs["ids"]) * 2}
