@@ -44,9 +44,15 @@ LAST_RESORT: tuple[Sizes, ...] = ((32,), (8,), (5,), (1,))
 
 
 def is_picture(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether an input looks like pictures: four axes, of which one has 1, 3 or 4 channels."""
+    """Whether an input looks like pictures: four axes, of which one has 1, 3 or 4 channels.
+
+    The mask of a text may have two axes of size 1.
+    """
     return any(
-        len(spec.shape) == 4 and -1 in spec.shape[1:] and {spec.shape[1], spec.shape[3]} & {1, 3, 4}
+        len(spec.shape) == 4
+        and -1 in spec.shape[1:]
+        and {spec.shape[1], spec.shape[3]} & {1, 3, 4}
+        and spec.shape[1:].count(1) < 2
         for spec in inputs
     )
 

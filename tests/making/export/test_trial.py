@@ -317,3 +317,11 @@ def test_bfloat16_is_a_candidate_only_on_real_inputs() -> None:
         assert group.budget is not None
         assert group.budget.mean_difference is not None
         assert 0 < group.budget.mean_difference < 0.1
+
+
+def test_the_mask_of_a_text_is_no_picture() -> None:
+    mask = TensorSpec("mask", "bool", (-1, 1, 1, -1))
+    trial = tried(
+        lambda inputs: {"y": np.asarray(inputs["ids"] % 1000, np.float32)}, Y, inputs=(TOKENS, mask)
+    )
+    assert trial.selftest.inputs["ids"].shape == (1, 64)
