@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import isqrt
 
 import numpy as np
@@ -97,9 +98,12 @@ def run_trial(
         if given:
             source, named = "--input", []
         trials.find_ranges([*_plans(spec, ODD[picture], 1), *named, *_of(given)])
-        cases, independent = _rows_on_trial(trials, spec, ODD[picture])
+        alone = [_of_one_row(spec, each) for each in (*named, *_of(given))]
+        cases, independent = _rows_on_trial(trials, spec, [*_plans(spec, ODD[picture], 1), *alone])
         free = has_free_sizes(spec.inputs)
-        if free and (second := _first_case(trials, _plans(spec, SECOND[picture], 2), CASE_BYTES)):
+        several = independent is None and any(each.shape[:1] == (-1,) for each in spec.inputs)
+        plans = _plans(spec, SECOND[picture], 2) if free or several else []
+        if second := _first_case(trials, plans, CASE_BYTES):
             cases.append(second)
         if source == INFERENCE_YML:
             tried = [trials.random_case(each, seed=5, limit=FIRST_CASE_BYTES) for each in named]
@@ -113,6 +117,11 @@ def run_trial(
             usual = [*_plans(spec, REALISTIC[picture], rows), *_plans(spec, REALISTIC[picture], 1)]
             most = FIRST_CASE_BYTES if free else math.inf
             found = _first_case(trials, usual, most) or next(iter(cases), None)
+            if found is None and trials.not_finite:
+                raise ExportError(
+                    f"{trials.not_finite} for random numbers, also for such from 0 to 1; name a "
+                    "real input with --input"
+                )
             if found is None:
                 raise ExportError(
                     f"an input and its outputs are larger than {FIRST_CASE_BYTES >> 20} MiB at "
@@ -163,9 +172,17 @@ def _of(given: Sequence[Tensors]) -> list[Shapes]:
     return [{name: array.shape for name, array in inputs.items()} for inputs in given]
 
 
+def _of_one_row(spec: PredictorSpec, shapes: Shapes) -> Shapes:
+    return {
+        each.name: (1, *shapes[each.name][1:]) if each.shape[:1] == (-1,) else shapes[each.name]
+        for each in spec.inputs
+    }
+
+
 def _plans(spec: PredictorSpec, sizes: Sequence[Sizes], rows: int) -> list[Shapes]:
-    every = [filled_shapes(spec.inputs, each, rows=rows) for each in (*sizes, *LAST_RESORT)]
-    return [each for number, each in enumerate(every) if each not in every[:number]]
+    every = (*sizes, *LAST_RESORT[is_picture(spec.inputs)])
+    plans = [filled_shapes(spec.inputs, each, rows=rows) for each in every]
+    return [each for number, each in enumerate(plans) if each not in plans[:number]]
 
 
 class _Trials:
@@ -182,6 +199,7 @@ class _Trials:
         }
         self.seen: list[Tensors] = []
         self.notes: list[str] = []
+        self.not_finite = ""
 
     def run(self, inputs: Tensors) -> Tensors:
         """Run once. Raises ExportError if no predictor can be opened, else what the run raises."""
@@ -242,7 +260,7 @@ class _Trials:
         """Run random values; None if the program refuses the shapes or answers with too much.
 
         Numbers of both signs are tried first, then numbers from 0 to 1: a logarithm of the former
-        is not finite. Raises ExportError if neither gives finite outputs.
+        is not finite. None if neither gives finite outputs: a sequence may be too short for a mean.
         """
         outputs: Tensors = {}
         for both_signs in (True, False):
@@ -260,7 +278,8 @@ class _Trials:
                 if not both_signs and (note := _POSITIVE_ONLY) not in self.notes:
                     self.notes.append(note)
                 return Case(inputs=inputs, outputs=outputs)
-        raise ExportError(f"{_not_finite(outputs)} for random numbers, also for such from 0 to 1")
+        self.not_finite = _not_finite(outputs)
+        return None
 
     def find_ranges(self, tried: Sequence[Shapes]) -> None:
         """Find which values each integer input accepts: token ids have an end, numbers do not.
@@ -339,31 +358,46 @@ def _not_finite(outputs: Tensors) -> str:
 
 
 def _first_case(trials: _Trials, plans: Sequence[Shapes], limit: float) -> Case | None:
+    found = _fullest(trials, plans, limit, seeds=[4])
+    return found[0] if found else None
+
+
+def _fullest(
+    trials: _Trials, plans: Sequence[Shapes], limit: float, *, seeds: Sequence[int]
+) -> list[Case]:
+    """Cases of the first shapes that fit, a case for each seed; none if no shapes fit.
+
+    Shapes for which an output is empty count only if all shapes are like that: a window that is
+    longer than a sequence finds nothing in Paddle, and is an error elsewhere.
+    """
+    first: list[Case] = []
     for shapes in plans:
-        if (found := trials.random_case(shapes, seed=4, limit=limit)) is not None:
-            return found
-    return None
+        tried = (trials.random_case(shapes, seed=seed, limit=limit) for seed in seeds)
+        if len(cases := list(takewhile(lambda each: each is not None, tried))) == len(seeds):
+            found = [each for each in cases if each is not None]
+            if all(array.size for each in found for array in each.outputs.values()):
+                return found
+            first = first or found
+    return first
 
 
 def _rows_on_trial(
-    trials: _Trials, spec: PredictorSpec, sizes: Sequence[Sizes]
+    trials: _Trials, spec: PredictorSpec, plans: Sequence[Shapes]
 ) -> tuple[list[Case], bool | None]:
-    """Cases of odd sizes, and whether rows are independent.
+    """Cases of odd sizes, and whether rows are independent: they are not if none could be tried.
 
     Two rows are run alone and as one batch. The batch is a case if it is accepted and not too large
     to be kept.
     """
+    rows = all(each.shape[:1] == (-1,) for each in spec.inputs)
     free = has_free_sizes(spec.inputs)
     most = CASE_BYTES if free else math.inf
-    for shapes in _plans(spec, sizes, 1):
-        one = trials.random_case(shapes, seed=1, limit=most)
-        other = trials.random_case(shapes, seed=2, limit=most) if one is not None else None
-        if one is not None and other is not None:
-            break
-    else:
-        return [], None
-    alone = [each for each in (one, other) if _is_small(each)]
-    if not all(each.shape[:1] == (-1,) for each in spec.inputs):
+    found = _fullest(trials, plans, most, seeds=[1, 2])
+    if not found:
+        return [], False if rows else None
+    one, other = found
+    alone = [each for each in found if _is_small(each)]
+    if not rows:
         return alone, None
     both = joined(one.inputs, other.inputs)
     try:

@@ -40,7 +40,10 @@ ODD: Mapping[bool, tuple[Sizes, ...]] = {
 }
 """Sizes at which windows and factors do not divide evenly; if refused, small even ones."""
 
-LAST_RESORT: tuple[Sizes, ...] = ((32,), (8,), (5,), (1,))
+LAST_RESORT: Mapping[bool, tuple[Sizes, ...]] = {
+    True: ((32,), (8,), (5,), (1,)),
+    False: ((32,), (8,), (5,), (1,), (2048,)),  # sound is refused, or answered by nothing, if short
+}
 
 
 def is_picture(inputs: Sequence[TensorSpec]) -> bool:

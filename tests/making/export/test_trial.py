@@ -209,6 +209,85 @@ def test_a_program_that_takes_no_negative_numbers_gets_none() -> None:
     assert "not finite for numbers of both signs" in trial.notes[0]
 
 
+FRAMES = TensorSpec("x", "float32", (-1, -1, 2))
+
+
+def pooled(inputs: Feeds, window: int, *, mean: bool) -> Tensors:
+    """Means of windows, or their mean; there are none in a sequence that is too short."""
+    x = np.asarray(inputs["x"])
+    kept = x.shape[1] // window * window
+    windows = x[:, :kept].reshape(len(x), -1, window, 2).mean(2)
+    with np.errstate(invalid="ignore"):
+        return {"y": windows.sum(1) / np.float32(windows.shape[1]) if mean else windows}
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_a_size_at_which_nothing_is_found_tells_nothing(mean: bool) -> None:
+    """An empty output there, or none that is finite; only if no size is better, it is taken."""
+    y = TensorSpec("y", "float32", (-1, 2) if mean else (-1, -1, 2))
+    trial = tried(lambda inputs: pooled(inputs, 9, mean=mean), y, inputs=(FRAMES,))
+    assert [case.inputs["x"].shape[1] for case in trial.selftest.cases] == [64, 12, 24]
+    assert trial.independent is True
+    sound = tried(lambda inputs: pooled(inputs, 400, mean=mean), y, inputs=(FRAMES,))
+    assert all(array.size for case in sound.selftest.cases for array in case.outputs.values())
+    if not mean:
+        hidden = tried(lambda inputs: pooled(inputs, 9999, mean=False), y, inputs=(FRAMES,))
+        assert hidden.selftest.inputs["x"].shape == (1, 64, 2)
+        return
+    with pytest.raises(ExportError, match=r"output y is not finite for random .* with --input"):
+        tried(lambda inputs: pooled(inputs, 9999, mean=True), y, inputs=(FRAMES,))
+    real = {"x": np.ones((2, 9999, 2), np.float32)}
+    given = tried(lambda i: pooled(i, 9999, mean=True), y, inputs=(FRAMES,), given=[real])
+    assert (given.source, given.independent) == ("--input", True)
+
+
+def test_rows_that_could_not_be_tried_are_never_divided() -> None:
+    """Here the rows would have depended on each other."""
+
+    def centred(inputs: Feeds) -> Tensors:
+        if inputs["rows"].shape[0] != 6:
+            raise RunRefused("takes six rows")
+        return {"y": inputs["rows"] - np.asarray(inputs["rows"]).mean(0)}
+
+    y = TensorSpec("y", "float32", (-1, 2))
+    trial = tried(centred, y, shapes=[{"rows": (6, 2)}])
+    assert trial.independent is False
+    groups = check_usual(spec(y), trial.selftest, opening(centred))
+    text = config_text(trial, groups, real=False)
+    assert parse_config(text.encode()).dynamic_batching.max_batch_size == 0
+
+
+def test_several_rows_are_tried_beside_an_input_without_rows() -> None:
+    limit = TensorSpec("limit", "float32", (1,))
+    trial = tried(
+        lambda inputs: {"y": np.minimum(inputs["rows"], inputs["limit"])},
+        TensorSpec("y", "float32", (-1, 2)),
+        inputs=(ROWS, limit),
+    )
+    assert trial.independent is None
+    assert {len(case.inputs["rows"]) for case in trial.selftest.cases} == {1, 2}
+
+
+def test_named_shapes_are_tried_with_other_rows() -> None:
+    """Two inputs whose lengths have a ratio, which no usual size has."""
+    frames, tones = FRAMES, TensorSpec("tones", "float32", (-1, -1, 2))
+
+    def added(inputs: Feeds) -> Tensors:
+        x, tones = np.asarray(inputs["x"]), np.asarray(inputs["tones"])
+        if tones.shape[1] != 2 * x.shape[1]:
+            raise RunRefused("twice as many tones as frames")
+        return {"y": x + tones[:, ::2]}
+
+    trial = tried(
+        added,
+        TensorSpec("y", "float32", (-1, -1, 2)),
+        inputs=(frames, tones),
+        shapes=[{"x": (1, 20, 2), "tones": (1, 40, 2)}],
+    )
+    assert trial.independent is True
+    assert [len(case.inputs["x"]) for case in trial.selftest.cases] == [1, 2]
+
+
 def test_a_random_program_is_refused() -> None:
     generator = np.random.default_rng(1)
 
