@@ -39,6 +39,9 @@ from app.tasks.codecs.limits import (
 )
 from app.tasks.codecs.picture import Pixels, bands
 
+PNG_CHUNK_BYTES = 32 << 20
+"""Maximum bytes of a profile or text in a PNG, decompressed."""
+
 _ORIENTATION = 0x0112
 _METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 
@@ -83,6 +86,8 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
 def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     # Pillow rejects a picture of more than twice this size before it allocates memory for it.
     Image.MAX_IMAGE_PIXELS = limits.pixels
+    # By default, a PNG with a profile or a text of more than 1 MiB counts as damaged.
+    PngImagePlugin.MAX_TEXT_CHUNK = PNG_CHUNK_BYTES
     # One core per picture: the other cores have pictures of their own.
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     quiet: AbstractContextManager[None] = nullcontext()

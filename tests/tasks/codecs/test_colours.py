@@ -105,6 +105,14 @@ def test_a_profile_that_cannot_be_used_is_ignored(mode: str, profile: bytes) -> 
     )
 
 
+@pytest.mark.parametrize("size", [2 << 20, 5 << 20])
+def test_a_png_with_a_large_profile_is_read(size: int) -> None:
+    """Pillow alone calls it damaged from 1 MiB on."""
+    image = pictures.photo().convert("RGB")
+    large = pictures.encoded(image, "PNG", icc_profile=bytes(size))
+    assert np.array_equal(decode(large, LIMITS), np.asarray(image))
+
+
 def test_profiles_of_srgb_change_nothing() -> None:
     """That of LittleCMS, and one with the curve of a display, which is nearly the same."""
     body = pictures.encoded(pictures.photo(), "PNG")
