@@ -86,6 +86,11 @@ def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFact
         for case in selftest.cases:
             found = predictor.run(case.inputs, timeout=RUN_SECONDS)
             for name, expected in case.outputs.items():
+                if found[name].shape != expected.shape:
+                    raise BackendError(
+                        f"output {name} has the shape {list(found[name].shape)} in place of "
+                        f"{list(expected.shape)}"
+                    )
                 loss = mean_difference(found, {name: expected})
                 limit = LOWER_PRECISION_SHARE * usual_size(expected)
                 if not loss <= limit:

@@ -398,6 +398,18 @@ def test_bfloat16_is_a_candidate_only_on_real_inputs() -> None:
         assert 0 < group.budget.mean_difference < 0.1
 
 
+def test_another_shape_in_bfloat16_is_said_as_such() -> None:
+    """A detector finds something else; no mean difference tells that."""
+    y = TensorSpec("y", "float32", (-1, 2))
+    fewer = opening(
+        lambda inputs: {"y": np.asarray(inputs["rows"])},
+        {"bfloat16": lambda inputs: {"y": np.asarray(inputs["rows"])[1:]}},
+    )
+    trial = run_trial(spec(y), config=ModelConfig(), open_predictor=fewer)
+    refusals = {each.name: each.refusal for each in check_usual(spec(y), trial.selftest, fewer)}
+    assert refusals["onednn_bf16"] == "output y has the shape [0, 2] in place of [1, 2]"
+
+
 def test_the_mask_of_a_text_is_no_picture() -> None:
     mask = TensorSpec("mask", "bool", (-1, 1, 1, -1))
     trial = tried(
