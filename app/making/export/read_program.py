@@ -11,6 +11,7 @@ from app.contracts.sentences import sentence
 from app.contracts.tensors import TensorSpec
 from app.engine.process.child import Child, ChildDied
 from app.engine.process.environment import Limits
+from app.making.export.refusals import with_advice
 
 OPEN_SECONDS = 300.0
 
@@ -79,7 +80,8 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"Paddle cannot load {path.stem}: {sentence(str(error))}") from error
+        said = with_advice(f"Paddle cannot load {path.stem}: {sentence(str(error))}")
+        raise ExportError(said) from error
     if uneven := [each.name for each in inputs if getattr(each, "lod_level", 0)]:
         raise ExportError(
             f"input {uneven[0]} is a LoD tensor, whose rows differ in length, and no request can "

@@ -7,6 +7,10 @@ ADVICE = {
         "a newer Paddle saved the program: give interpolate() size= in place of scale_factor=, or "
         "save the model with Paddle 3.2"
     ),
+    "out_of_range.403] key 'D' not found": (
+        "a constant of the program is not a number (NaN), which Paddle saves and cannot load: "
+        "compute it from an input, or leave it out"
+    ),
     "More than one shadow output": (
         "the program returns an input unchanged or writes into it: return a copy (paddle.assign)"
     ),

@@ -82,6 +82,13 @@ class Dtypes(nn.Layer):
         return tuple(total.astype(each) for each in DTYPES)
 
 
+class Masked(nn.Layer):
+    """NaN in place of what is not positive: Paddle saves such a constant and cannot load it."""
+
+    def forward(self, rows: paddle.Tensor) -> paddle.Tensor:
+        return paddle.where(rows > 0, rows, paddle.full([2], float("nan")))
+
+
 class Constant(nn.Layer):
     """No input at all."""
 
@@ -157,6 +164,10 @@ def export_all(root: Path) -> None:
             Cast(given), str(root / ".unfit" / name / "1" / "model"),
             input_spec=[InputSpec([None, 2], taken, "rows")],
         )  # fmt: skip
+    paddle.jit.save(
+        Masked(), str(root / ".unfit" / "nan" / "1" / "model"),
+        input_spec=[InputSpec([None, 2], "float32", "rows")],
+    )  # fmt: skip
     paddle.jit.save(Constant(), str(root / ".unfit" / "constant" / "1" / "model"), input_spec=[])
     version = root / "legacy" / "1"
     version.mkdir(parents=True)

@@ -193,6 +193,7 @@ def infer(client: httpx.Client, model: str, feeds: dict[str, np.ndarray]) -> lis
     [
         ("bfloat16", "output output_0 is bfloat16, which Paddle Inference cannot pass through; "),
         ("int16", "input rows is int16, which Paddle Inference cannot pass through; served are "),
+        ("nan", "key 'D' not found; a constant of the program is not a number (NaN), which "),
         ("constant", "the program has 0 inputs and 1 outputs, needed is at least one of each"),
     ],
 )
