@@ -451,6 +451,11 @@ def test_pictures_are_sent_again_when_the_server_is_back(page: Page) -> None:
     page.set_input_files("#file", [file_of(f"{number}.png") for number in range(7)])
     expect(page.locator("#strip .state", has_text="no answer")).to_have_count(2)
     expect(page.locator("#strip .waiting")).to_have_count(5)
+    sides = (
+        "all => all.map(each => [each, each.firstChild].map(one => one.getBoundingClientRect()))"
+    )
+    for tile, image in page.eval_on_selector_all("#strip button", sides):
+        assert tile["left"] < image["left"] < image["right"] < tile["right"]
     expect(page.get_by_text("0 of 7 done")).to_be_visible()
     assert sent.count("/segment") == 2
     page.unroute_all()
