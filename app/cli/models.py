@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -265,16 +264,15 @@ def _size(size: int) -> str:
 def _seal(args: argparse.Namespace) -> int:
     from app.making.export.seal import seal  # imports onnx
 
-    # What the frameworks print about their own steps; the groups below have each refusal's reason.
-    logging.getLogger("paddlepool.child").setLevel(logging.ERROR)
-    sealed = seal(
-        args.directory.resolve(),
-        open_predictor=ProcessBackend(),
-        given=args.inputs,
-        shapes=args.shapes,
-        source=args.source,
-        licence=args.licence,
-    )
+    with shared.quiet_children():
+        sealed = seal(
+            args.directory.resolve(),
+            open_predictor=ProcessBackend(),
+            given=args.inputs,
+            shapes=args.shapes,
+            source=args.source,
+            licence=args.licence,
+        )
     trial = sealed.trial
     _print_tensors(sealed.inputs, sealed.outputs)
     print()

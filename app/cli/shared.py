@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -112,3 +114,15 @@ def silence() -> None:
     os.environ.setdefault("GLOG_minloglevel", "2")
     # ccache speeds up builds of custom C++ operators; this project has none.
     warnings.filterwarnings("ignore", message="No ccache found")
+
+
+@contextmanager
+def quiet_children() -> Iterator[None]:
+    """Drop in the block what child processes print about their own steps; errors are raised."""
+    printed = logging.getLogger("paddlepool.child")
+    before = printed.level
+    printed.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        printed.setLevel(before)
