@@ -18,8 +18,10 @@ from app.engine.backends.openvino_rules import (
     has_vnni,
     lost_axes,
     saturating,
+    tables,
     unsuitable,
 )
+from app.engine.backends.paddle_tables import check_ids
 
 CACHED = "128"
 """Prepared operators that OpenVINO keeps for shapes other than the present one."""
@@ -106,6 +108,7 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
         },
     )
     request = compiled.create_infer_request()
+    rows = tables(model)
     wide = [each["name"] for each in opening["inputs"] if each["dtype"] in ("int64", "uint64")]
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
@@ -113,6 +116,7 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
             values = inputs[name]
             if values.size and (values.max() > INT32.max or values.min() < INT32.min):
                 raise BackendError(f"input {name!r} has integers beyond the 32 bits of OpenVINO")
+        check_ids(inputs, rows, from_end=opening.get("format") == "onnx")
         # With one thread, infer() raises nothing if an operator refuses the tensors, and leaves the
         # outputs of the run before (OpenVINO 2026.4). wait() raises; it costs 50 µs a run.
         request.start_async({name: inputs[name] for name in names})

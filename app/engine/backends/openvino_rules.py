@@ -4,7 +4,7 @@ It computes int64 in 32 bits and float64 as float32; saturates sums of int8 prod
 processor has no VNNI; and ignores some attributes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,33 @@ def _computed(model: Any) -> Iterator[str]:
 
 def _type(operator: Any) -> str:
     return str(operator.output(0).element_type.to_string())
+
+
+REPEATING = frozenset(
+    ["Convert", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose", "Unsqueeze"]
+)
+"""Operators whose output has only values of their first input."""
+
+
+def tables(model: Any) -> Mapping[str, int]:
+    """The rows of the smallest table of a fixed size, by the input with its ids.
+
+    OpenVINO takes zeros for an id that the table lacks; the other engines raise an error.
+    """
+    rows: dict[str, int] = {}
+    for each in model.get_ops():
+        if each.get_type_name() != "Gather":
+            continue
+        ids, axis = (each.input_value(place).get_node() for place in (1, 2))
+        shape = each.input_value(0).get_partial_shape()
+        while ids.get_type_name() in REPEATING:
+            ids = ids.input_value(0).get_node()
+        first = axis.get_type_name() == "Constant" and not axis.data.any()
+        fixed = shape.rank.is_static and shape[0].is_static
+        if first and fixed and ids.get_type_name() == "Parameter":
+            name, size = ids.output(0).get_any_name(), shape[0].get_length()
+            rows[name] = min(size, rows.get(name, size))
+    return rows
 
 
 def lost_axes(program: bytes) -> list[str]:

@@ -23,9 +23,13 @@ def unchecked_tables(operators: Iterable[Operator]) -> Mapping[str, int]:
     return rows
 
 
-def check_ids(inputs: Tensors, tables: Mapping[str, int]) -> None:
-    """Raise BackendError if an input has an id that its table lacks."""
+def check_ids(inputs: Tensors, tables: Mapping[str, int], *, from_end: bool = False) -> None:
+    """Raise BackendError if an input has an id that its table lacks.
+
+    `from_end` tells that negative ids count from the table's end, as in ONNX.
+    """
     for name, rows in tables.items():
         ids: NDArray[np.integer[Any]] = np.asarray(inputs[name])
-        if ids.size and (wrong := ids[(ids < 0) | (ids >= rows)]).size:
-            raise BackendError(f"{name} takes ids from 0 to {rows - 1}, received {wrong[0]}")
+        lowest = -rows if from_end else 0
+        if ids.size and (wrong := ids[(ids < lowest) | (ids >= rows)]).size:
+            raise BackendError(f"{name} takes ids from {lowest} to {rows - 1}, received {wrong[0]}")

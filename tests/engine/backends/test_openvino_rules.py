@@ -212,3 +212,20 @@ def test_the_processors_flags_tell_of_vnni(flags: str, found: bool, tmp_path: Pa
 
 def test_other_reductions_keep_their_axes() -> None:
     assert lost_axes(program(node("ReduceMax", ["x"], ["y"], axes=[1]), opset=17)) == []
+
+
+def test_an_id_that_the_table_lacks_is_refused(tmp_path: Path) -> None:
+    """OpenVINO would take zeros for it; a negative one counts from the end, as in ONNX Runtime."""
+    found = program(
+        node("Unsqueeze", ["x", "last"], ["ids"]),
+        node("Abs", ["table"], ["computed"]),  # as the converter does for a padding_idx
+        node("Gather", ["computed", "ids"], ["y"]),
+        inputs=INT64,
+        table=TABLE,
+        last=np.array([-1]),
+    )
+    run = opened(open_openvino, found, tmp_path, "int64")
+    assert run(np.array([[-9, 0, 8, 3, 2, 1]])).argmax(-1).ravel().tolist() == [0, 0, 8, 3, 2, 1]
+    for wrong in (9, -10):
+        with pytest.raises(BackendError, match=f"^x takes ids from -9 to 8, received {wrong}$"):
+            run(np.array([[0, 0, 0, 0, 0, wrong]]))
