@@ -5,6 +5,7 @@ Both need the extra `engines`. OpenVINO can read Paddle programs, but only in th
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -21,7 +22,8 @@ from app.engine.backends.openvino_rules import (
     tables,
     unsuitable,
 )
-from app.engine.backends.paddle_tables import check_ids
+from app.engine.backends.paddle_operators import operators_of
+from app.engine.backends.paddle_tables import check_ids, unchecked_tables
 
 CACHED = "128"
 """Prepared operators that OpenVINO keeps for shapes other than the present one."""
@@ -49,8 +51,13 @@ def open_onnxruntime(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Han
         disabled_optimizers=["SkipLayerNormFusion"],
     )
     names = [each.name for each in session.get_inputs()]
+    # In ONNX a negative id counts from the end of its table; Paddle has none there.
+    paddle = opening.get("format") != "onnx"
+    program = Path(opening["directory"], opening["program"])
+    rows = unchecked_tables(operators_of(program), every=True) if paddle else {}
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        check_ids(inputs, rows)
         # The tensors are views of shared memory that the next request overwrites; the session
         # reads them only during the call.
         return list(session.run(None, {name: inputs[name] for name in names}))

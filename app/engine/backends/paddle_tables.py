@@ -13,12 +13,15 @@ from app.engine.backends.paddle_operators import Operator
 NO_PADDING = -1
 
 
-def unchecked_tables(operators: Iterable[Operator]) -> Mapping[str, int]:
-    """The rows of the smallest table whose ids are not checked, by the input with its ids."""
+def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> Mapping[str, int]:
+    """The rows of the smallest table whose ids are not checked, by the input with its ids.
+
+    `every` counts all tables: those that Paddle checks, other engines do not.
+    """
     rows: dict[str, int] = {}
     for each in operators:
-        padded = each.name == "embedding" and each.attributes.get("padding_idx") != NO_PADDING
-        if padded and each.source and (table := each.inputs[1]):
+        unchecked = every or each.attributes.get("padding_idx") != NO_PADDING
+        if each.name == "embedding" and unchecked and each.source and (table := each.inputs[1]):
             rows[each.source] = min(table[0], rows.get(each.source, table[0]))
     return rows
 

@@ -25,6 +25,7 @@ def test_the_smallest_table_counts() -> None:
         looked_up("", 7, 0),
     ]
     assert unchecked_tables(operators) == {"ids": 90}
+    assert unchecked_tables(operators, every=True) == {"ids": 80, "types": 2}
 
 
 def test_ids_are_followed_through_other_shapes_and_types(tmp_path: Path) -> None:

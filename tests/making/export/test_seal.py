@@ -132,12 +132,18 @@ def test_ids_outside_a_table_are_refused(sealed: Path, client: httpx.Client) -> 
     """Paddle does not check those of every embedding."""
     with np.load(sealed / "mixed" / "1" / "selftest.npz") as golden:
         assert golden["input.tokens"].max() == 7
-    tokens = {"name": "tokens", "datatype": "INT64", "shape": [1, 2], "data": [7, 8]}
+    tokens = {"name": "tokens", "datatype": "INT64", "shape": [1, 2]}
     mask = {"name": "mask", "datatype": "BOOL", "shape": [1, 2], "data": [True, True]}
     scale = {"name": "scale", "datatype": "INT32", "shape": [1, 1], "data": [1]}
-    response = client.post("/v2/models/mixed/infer", json={"inputs": [tokens, mask, scale]})
-    assert response.status_code == 400
-    assert "tokens takes ids from 0 to 7, received 8" in response.json()["error"]
+    for group in ModelRepository(sealed).read("mixed", 1).config.instance_group:
+        for wrong in (8, -1):
+            body = {
+                "inputs": [tokens | {"data": [7, wrong]}, mask, scale],
+                "parameters": {"predictor": group.name},
+            }
+            response = client.post("/v2/models/mixed/infer", json=body)
+            assert response.status_code == 400, group.name
+            assert f"tokens takes ids from 0 to 7, received {wrong}" in response.json()["error"]
 
 
 def test_every_dtype_is_served_and_documented(sealed: Path) -> None:
