@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ PICTURES = ROOT.parent / "shared" / "data" / "ocr" / "images"
 SHARE = 1e-3
 WITHIN = 0.95
 CHOOSING_SECONDS = 300.0
+SETTLING_SECONDS = 5.0
+"""From the last candidate's result to the choice."""
 REQUESTS = 24
 """Runs of each group, alone and with every core busy."""
 
@@ -296,6 +299,7 @@ def examined(
     expected = expected_outputs(version, files)
     served = ModelRepository(root).read(name, 1)
     exact = [each.name for each in served.config.instance_group if each.budget is None]
+    candidates = [each.name for each in served.config.instance_group if each.candidate]
     figures.groups = ",".join(each.name for each in served.config.instance_group)
     environment = {"PADDLEPOOL_PROVE_GROUPS": "started" if choice else "off"}
     with running_server(root, environment=environment) as server:
@@ -310,11 +314,12 @@ def examined(
                 figures.wrong += is_wrong(answer, right)
         if choice:
             wait_until(
-                lambda: _is_settled(_choice(server, name), exact),
+                lambda: _is_settled(_choice(server, name), candidates),
                 f"{name}: no group is chosen",
                 timeout=CHOOSING_SECONDS,
                 every=1.0,
             )
+            time.sleep(SETTLING_SECONDS)
             figures.chosen = _choice(server, name)["group"]
     if choice:
         found = compare(
