@@ -20,7 +20,7 @@ from app.contracts.errors import BackendError, BackendUnavailable, ConfigError
 from app.contracts.tensors import Tensors
 from app.engine.backends.handler import Handler, checked_options, serve
 from app.engine.backends.onednn_rules import LEFT_OUT, PLACEMENT, misplaced, reversed_layout
-from app.engine.backends.paddle_operators import LEGACY, operators_of
+from app.engine.backends.paddle_operators import LEGACY, Operator, operators_of
 from app.engine.backends.paddle_tables import check_ids, unchecked_tables
 
 OPTIONS: dict[str, Any] = {
@@ -59,10 +59,12 @@ WITHOUT_BFLOAT16 = frozenset(
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Load the model; called once in the child. Raises ConfigError and BackendError."""
     options = checked_options("paddle_inference", opening["options"], OPTIONS)
-    tables = unchecked_tables(operators_of(Path(opening["directory"], opening["program"])))
+    program = Path(opening["directory"], opening["program"])
+    operators = operators_of(program)
+    tables = unchecked_tables(operators)
     core = _load_core()
     core.globals()["FLAGS_eager_delete_tensor_gb"] = GATHERED_BYTES / 2**30
-    predictor = _create(core, opening, options)
+    predictor = _create(core, opening, options, operators)
     names, outputs = predictor.get_input_names(), predictor.get_output_names()
     expected = [spec["name"] for spec in opening["inputs"]]
     if sorted(names) != sorted(expected) or len(outputs) != len(opening["outputs"]):
@@ -77,7 +79,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     few = options["onednn_rows"]
     if few > 1 and not (options["onednn"] and options["device"] == "cpu"):
         raise ConfigError('onednn_rows needs onednn = true and device = "cpu"')
-    own = _create(core, opening, options | {"onednn": False}) if few > 1 else None
+    own = _create(core, opening, options | {"onednn": False}, ()) if few > 1 else None
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
         nonlocal predictor
@@ -89,7 +91,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
             if len(shapes) > SHAPES:
                 shapes.clear()
                 predictor = None  # frees its memory before its successor needs as much
-                predictor = _create(core, opening, options)
+                predictor = _create(core, opening, options, operators_of(program))
                 if fingerprint(opening) != verified:  # the parent opens another process, or none
                     sys.exit("the model's files have changed since they were verified")
         return _run(predictor, names, outputs, inputs)
@@ -113,13 +115,23 @@ def _run(
     return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
 
 
-def _create(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def _create(
+    core: Any,
+    opening: Mapping[str, Any],
+    options: Mapping[str, Any],
+    operators: Sequence[Operator],
+) -> Any:
     """Create a predictor; Paddle needs a separate configuration for each one."""
-    return core.create_predictor(configured(core, opening, options))
+    return core.create_predictor(configured(core, opening, options, operators))
 
 
-def configured(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Return the configuration of a predictor.
+def configured(
+    core: Any,
+    opening: Mapping[str, Any],
+    options: Mapping[str, Any],
+    operators: Sequence[Operator],
+) -> Any:
+    """Return the configuration of a predictor. `operators` are the program's; only oneDNN asks.
 
     Raises ConfigError for options that exclude each other, and BackendUnavailable if this machine
     lacks what they need: Paddle itself would accept them and run 850 times slower, or crash.
@@ -149,7 +161,8 @@ def configured(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]
         config.disable_mkldnn()
     else:
         config.disable_gpu()
-        _choose_onednn(core, config, options, directory / opening["program"])
+        legacy = Path(opening["program"]).suffix == LEGACY
+        _choose_onednn(core, config, options, operators, legacy=legacy)
     config.set_cpu_math_library_num_threads(opening["threads"])
     if Path(opening["program"]).suffix != LEGACY:  # which has its own IR, Paddle's default for it
         config.enable_new_ir(True)
@@ -159,15 +172,21 @@ def configured(core: Any, opening: Mapping[str, Any], options: Mapping[str, Any]
     return config
 
 
-def _choose_onednn(core: Any, config: Any, options: Mapping[str, Any], program: Path) -> None:
+def _choose_onednn(
+    core: Any,
+    config: Any,
+    options: Mapping[str, Any],
+    operators: Sequence[Operator],
+    *,
+    legacy: bool,
+) -> None:
     if not options["onednn"]:
         config.disable_mkldnn()
         return
     if not core.is_compiled_with_onednn():
         raise BackendUnavailable("onednn: this build of Paddle has no oneDNN, as on ARM")
-    operators = operators_of(program)
     reasons = misplaced(operators)
-    if reversed_layout(operators) or (reasons and program.suffix == LEGACY):
+    if reversed_layout(operators) or (reasons and legacy):
         if options["bfloat16"]:
             reason = "; ".join(reasons) or "channels last"
             raise BackendUnavailable(f"bfloat16: oneDNN would compute the model wrongly ({reason})")

@@ -22,6 +22,7 @@ from app.contracts.errors import BackendError
 from app.contracts.tensors import Tensors
 from app.engine.backends.handler import Handler
 from app.engine.backends.paddle_inference import OPTIONS, configured
+from app.engine.backends.paddle_operators import operators_of
 
 WARM_UP, RUNS = 3, 10
 CONSTANT = ("p", "pd_op.full", "onednn_op.full", "pd_op.full_int_array")
@@ -47,7 +48,8 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
     if opening["params"] is None:
         raise BackendError("Paddle cannot save the optimised form of a program without parameters")
     with tempfile.TemporaryDirectory() as scratch:
-        config = configured(paddle.base.core, opening, options)
+        exported = operators_of(Path(opening["directory"], opening["program"]))
+        config = configured(paddle.base.core, opening, options, exported)
         config.set_optim_cache_dir(scratch)
         config.enable_save_optim_model(True)
         predictor = inference.create_predictor(config)

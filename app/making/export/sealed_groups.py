@@ -61,7 +61,7 @@ def check_usual(
         for name, backend, options in usual
     )  # fmt: skip
     for each in tried:
-        if each.name in REFERENCES[spec.format != "paddle"] and each.refusal:
+        if each.name == REFERENCES[spec.format != "paddle"] and each.refusal:
             raise ExportError(f"the program cannot be served: {each.name}: {each.refusal}")
     return tried
 

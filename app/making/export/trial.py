@@ -200,6 +200,7 @@ class _Trials:
         self.seen: list[Tensors] = []
         self.notes: list[str] = []
         self.not_finite = ""
+        self.refusal: PaddlepoolError | None = None
 
     def run(self, inputs: Tensors) -> Tensors:
         """Run once. Raises ExportError if no predictor can be opened, else what the run raises."""
@@ -217,6 +218,16 @@ class _Trials:
             raise
         return outputs
 
+    def outputs(self, inputs: Tensors) -> Tensors | None:
+        """As run(), but None if the program refuses the inputs; `refusal` is then the reason."""
+        try:
+            return self.run(inputs)
+        except ExportError:
+            raise
+        except PaddlepoolError as error:
+            self.refusal = error
+            return None
+
     def close(self) -> None:
         if self._predictor is not None:
             self._predictor.close()
@@ -226,11 +237,7 @@ class _Trials:
         """Run with integers below `end` in this input; None if the program refuses them."""
         before, self._below[name] = self._below[name], end
         try:
-            return self.run(self.values(shapes, seed=3))
-        except ExportError:
-            raise
-        except PaddlepoolError:
-            return None
+            return self.outputs(self.values(shapes, seed=3))
         finally:
             self._below[name] = before
 
@@ -241,12 +248,9 @@ class _Trials:
 
     def case(self, inputs: Tensors, source: str) -> Case:
         """Run an input that somebody named. Raises ExportError if that is not possible."""
-        try:
-            outputs = self.run(inputs)
-        except ExportError:
-            raise
-        except PaddlepoolError as error:
-            raise ExportError(f"{source}: {shapes_of(inputs)}: {error.message}") from error
+        if (outputs := self.outputs(inputs)) is None:
+            reason = self.refusal.message if self.refusal else ""
+            raise ExportError(f"{source}: {shapes_of(inputs)}: {reason}") from self.refusal
         if not all_finite(outputs) and source != "--input":
             shapes = {name: array.shape for name, array in inputs.items()}
             inputs = self.values(shapes, seed=5, both_signs=False)
@@ -262,23 +266,17 @@ class _Trials:
         Numbers of both signs are tried first, then numbers from 0 to 1: a logarithm of the former
         is not finite. None if neither gives finite outputs: a sequence may be too short for a mean.
         """
-        outputs: Tensors = {}
         for both_signs in (True, False):
             inputs = self.values(shapes, seed=seed, both_signs=both_signs)
-            try:
-                outputs = self.run(inputs)
-            except ExportError:
-                raise
-            except PaddlepoolError:
-                return None
-            if nbytes(inputs, outputs) > limit:
+            outputs = self.outputs(inputs)
+            if outputs is None or nbytes(inputs, outputs) > limit:
                 return None
             if all_finite(outputs):
                 self.seen.append(outputs)
                 if not both_signs and (note := _POSITIVE_ONLY) not in self.notes:
                     self.notes.append(note)
                 return Case(inputs=inputs, outputs=outputs)
-        self.not_finite = _not_finite(outputs)
+            self.not_finite = _not_finite(outputs)
         return None
 
     def find_ranges(self, tried: Sequence[Shapes]) -> None:
@@ -305,20 +303,14 @@ class _Trials:
                         break
 
     def _accepted(self, tried: Sequence[Shapes]) -> Shapes:
-        refusal: PaddlepoolError | None = None
         for shapes in tried:
-            try:
-                self.run(self.values(shapes, seed=3))
-            except ExportError:
-                raise
-            except PaddlepoolError as error:
-                refusal = error
-            else:
+            if self.outputs(self.values(shapes, seed=3)) is not None:
                 return shapes
+        reason = self.refusal.message if self.refusal else ""
         raise ExportError(
-            f"the program ran on none of the tried shapes ({refusal and refusal.message}); name "
-            "one with --shape or under [[warmup]] in config.toml"
-        ) from refusal
+            f"the program ran on none of the tried shapes ({reason}); name one with --shape or "
+            "under [[warmup]] in config.toml"
+        ) from self.refusal
 
     def _highest(self, name: str, shapes: Shapes) -> int:
         """The end of the accepted range of an integer input; IMPOSSIBLE if there is none."""
@@ -329,13 +321,7 @@ class _Trials:
             inputs = self.values(shapes, seed=3)
             # Every value, because each column may have a vocabulary of its own.
             largest = np.full_like(inputs[name], end - 1)
-            try:
-                self.run({**inputs, name: largest})
-            except ExportError:
-                raise
-            except PaddlepoolError:
-                return False
-            return True
+            return self.outputs({**inputs, name: largest}) is not None
 
         high = min(IMPOSSIBLE, WIDE[dtype])
         if accepted(high):
@@ -400,16 +386,12 @@ def _rows_on_trial(
     if not rows:
         return alone, None
     both = joined(one.inputs, other.inputs)
-    try:
-        outputs = trials.run(both)
-    except ExportError:
-        raise
-    except PaddlepoolError:
-        return alone, False
-    if not all_finite(outputs):
+    outputs = trials.outputs(both)
+    if outputs is None or not all_finite(outputs):
         return alone, False
     trials.seen.append(outputs)
-    cases = [each for each in (Case(inputs=both, outputs=outputs),) if _is_small(each)]
+    batch = Case(inputs=both, outputs=outputs)
+    cases = [batch] if _is_small(batch) else []
     arrays = [array for each in (one.outputs, other.outputs, outputs) for array in each.values()]
     if not all(array.ndim for array in arrays):
         return cases, None

@@ -23,6 +23,7 @@ from app.contracts.ports import PredictorSpec
 from app.contracts.tensors import Tensors, TensorSpec
 from app.engine.backends import paddle_inference
 from app.engine.backends.paddle_inference import OPTIONS, SHAPES
+from app.engine.backends.paddle_operators import operators_of
 from app.engine.backends.process import ProcessBackend, ProcessPredictor
 from app.models.repository.config import InstanceGroup
 from app.models.repository.layout import ModelFiles, ModelRepository
@@ -155,7 +156,8 @@ def test_a_legacy_program_runs_in_the_ir_of_its_time(onednn: bool) -> None:
     """The new one makes other operators of it, which gave other numbers for some models."""
     core = MagicMock()
     opening = {"directory": LEGACY.parent, "program": LEGACY.name, "params": "p", "threads": 1}
-    configured = paddle_inference.configured(core, opening, OPTIONS | {"onednn": onednn})
+    options = OPTIONS | {"onednn": onednn}
+    configured = paddle_inference.configured(core, opening, options, operators_of(LEGACY))
     configured.enable_new_ir.assert_not_called()
     configured.enable_new_executor.assert_not_called()
     assert configured.enable_mkldnn.called == onednn
