@@ -118,11 +118,17 @@ def silence() -> None:
 
 @contextmanager
 def quiet_children() -> Iterator[None]:
-    """Drop in the block what child processes print about their own steps; errors are raised."""
+    """Drop in the block what child processes print about their own steps; errors are raised.
+
+    Blocks may overlap in several threads.
+    """
     printed = logging.getLogger("paddlepool.child")
-    before = printed.level
-    printed.setLevel(logging.ERROR)
+
+    def drop(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    printed.addFilter(drop)  # a level could not be restored by whichever block ends last
     try:
         yield
     finally:
-        printed.setLevel(before)
+        printed.removeFilter(drop)

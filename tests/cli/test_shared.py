@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.cli.shared import repository_root, served_repository
+from app.cli.shared import quiet_children, repository_root, served_repository
 from app.contracts.errors import ConfigError
 from app.making.export.release import U2NETP_RELEASE
 from app.models.repository import files
@@ -155,3 +155,19 @@ def test_a_wrong_setting_ends_a_command_with_one_line(
     [line] = capsys.readouterr().err.splitlines()
     assert "PADDLEPOOL_PORT" in line
     assert "received 'x'" in line
+
+
+def test_what_children_print_is_logged_again_after_the_last_of_several_blocks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Blocks of two threads overlap, and the one that began first ends first."""
+    child = logging.getLogger("paddlepool.child")
+    first, second = quiet_children(), quiet_children()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    child.warning("a step")
+    child.error("a failure")
+    second.__exit__(None, None, None)
+    child.warning("another step")
+    assert caplog.messages == ["a failure", "another step"]

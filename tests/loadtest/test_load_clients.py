@@ -5,11 +5,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from harness import HOST, request
 from load_clients import arrivals
+
+from tests.http_stub import Server
 
 LARGE = 8 << 20
 """More than sockets hold: it is sent in parts."""
@@ -48,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     Handler.connections = Counter()
-    with ThreadingHTTPServer((HOST, 0), Handler) as server:
+    with Server((HOST, 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
         server.shutdown()
