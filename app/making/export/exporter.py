@@ -22,7 +22,7 @@ from app.making.export.release import Release
 from app.models.networks import PARAMS, PROGRAM, build
 from app.models.networks.u2net import U2NET, U2NETP
 from app.models.repository.config import MODEL_NAME
-from app.models.repository.selftest import write_selftest
+from app.models.repository.selftest import SelfTest, write_selftest
 
 # The values in the templates of config.toml were chosen by measurements on two cores.
 _ONE_SHAPE = "cache_capacity = 1          # every input has one shape"
@@ -200,7 +200,7 @@ def capture_selftest(directory: Path, recipe: Recipe) -> None:
                 f"output {name}: oneDNN differs by {drift:.1e}, limit {TOLERANCE:.0e}"
             )
     rounded = {name: np.round(value * GRID) / GRID for name, value in golden.items()}
-    write_selftest(directory, recipe.feeds, rounded, tolerance=TOLERANCE)
+    write_selftest(directory, SelfTest(inputs=recipe.feeds, outputs=rounded, tolerance=TOLERANCE))
 
 
 LIMIT = 1e-4

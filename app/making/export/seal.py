@@ -108,20 +108,12 @@ def seal(
     else:
         groups = check_usual(spec, trial.selftest, open_predictor)
         written = config_text(trial, groups, real=bool(given))
-    test = trial.selftest
     with ExitStack() as incomplete:
         if written:
             incomplete.callback(config_file.unlink, missing_ok=True)
             config_file.write_text(written, "utf-8")
         incomplete.callback((directory / SELFTEST).unlink, missing_ok=True)
-        write_selftest(
-            directory,
-            test.inputs,
-            test.outputs,
-            tolerance=test.tolerance,
-            more=test.more,
-            relative=test.relative,
-        )
+        write_selftest(directory, trial.selftest)
         write_manifest(
             directory,
             program=program,

@@ -257,24 +257,16 @@ def too_small(test: SelfTest, inputs: Sequence[TensorSpec]) -> str:
     )
 
 
-def write_selftest(
-    directory: Path,
-    inputs: Tensors,
-    outputs: Tensors,
-    *,
-    tolerance: float,
-    more: Sequence[Case] = (),
-    relative: bool = False,
-) -> None:
-    """Write selftest.npz as read_selftest() reads it."""
+def write_selftest(directory: Path, test: SelfTest) -> None:
+    """Write selftest.npz as read_selftest() reads it; a group's budget is not part of it."""
     golden: dict[str, Array] = {}
-    for number, case in enumerate([Case(inputs=inputs, outputs=outputs), *more]):
+    for number, case in enumerate(test.cases):
         for kind, tensors in (("input", case.inputs), ("output", case.outputs)):
             golden |= {_key(number, kind, name): array for name, array in tensors.items()}
-    if relative:
+    if test.relative:
         golden["relative"] = np.bool_(True)  # type: ignore[assignment]
     np.savez_compressed(
-        directory / SELFTEST, allow_pickle=False, tolerance=np.float64(tolerance), **golden
+        directory / SELFTEST, allow_pickle=False, tolerance=np.float64(test.tolerance), **golden
     )
 
 

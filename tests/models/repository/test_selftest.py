@@ -185,7 +185,10 @@ def test_every_case_is_checked_and_kept(tmp_path: Path) -> None:
     """An engine may be right on the first input and wrong on another; its shape is named."""
     cases = [Case(inputs={"x": X}, outputs={"boxes": np.full((n, 4), n)}) for n in (1, 2, 3)]
     first, *more = cases
-    write_selftest(tmp_path, first.inputs, first.outputs, tolerance=0.1, more=more, relative=True)
+    written = SelfTest(
+        inputs=first.inputs, outputs=first.outputs, tolerance=0.1, more=tuple(more), relative=True
+    )
+    write_selftest(tmp_path, written)
     test = read_selftest(tmp_path, INPUTS, (BOXES,))
     assert [case.outputs["boxes"].shape for case in test.cases] == [(1, 4), (2, 4), (3, 4)]
     assert test.relative
