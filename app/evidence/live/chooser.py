@@ -40,7 +40,8 @@ Choosing = Literal["off", "auto", "exact"]
 RETRY_SECONDS = 120.0
 """Pause before candidates without a final result are measured again.
 
-Their runs were interrupted or noisy, a process crashed or could not start, or memory was short.
+Their runs were interrupted or noisy, a process crashed or could not start, the model's files were
+gone, or memory was short.
 """
 
 MORE_ROUNDS = 3
@@ -190,7 +191,7 @@ class Chooser:
         return 0
 
     def _settle(self, served: ServedModel, search: _Search) -> None:
-        """Put the best candidate in place; if it cannot start, it is no longer a candidate."""
+        """Put the best candidate in place; if it cannot start, another one is the best."""
         config = served.files.config
         found = tuple(search.found.values())
         best = proof.best_of(found, config.lower_precision())
@@ -223,6 +224,8 @@ class Chooser:
             except PaddlepoolError as error:
                 why = f"cannot take over: {error.message}"
                 search.found[best.group] = replace(best, fit=False, reason=why)
+                if not self._final_failures.is_final(error, served, best.group):
+                    search.undecided.append(best.group)
                 return
         self.keep(served.files, choice)
         model = f"{served.name}@{served.version}"

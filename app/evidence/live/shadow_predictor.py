@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from app.contracts.errors import PaddlepoolError, WorkerCrashed
+from app.contracts.errors import ManifestError, PaddlepoolError, WorkerCrashed
 from app.contracts.ports import Predictor, PredictorFactory
 from app.contracts.tensors import Tensors, shape_key
 from app.engine.process.suspension import Suspension
@@ -159,7 +159,9 @@ class ShadowPredictors:
 class FinalFailures:
     """Decides which failures of a group are final.
 
-    The first crash is not: the system may have killed the process for lack of memory.
+    The first crash is not: the system may have killed the process for lack of memory. A failure is
+    not final either if the version's files have changed or cannot be read: it says nothing about
+    the group.
     """
 
     def __init__(self) -> None:
@@ -168,8 +170,16 @@ class FinalFailures:
     def is_final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
         """Whether to give the group up; also remembers that it crashed."""
         if not isinstance(error, WorkerCrashed):
-            return True
+            return _has_its_files(served)
         died = self._died.setdefault(served, set())
         again = group in died
         died.add(group)
         return again
+
+
+def _has_its_files(served: ServedModel) -> bool:
+    try:
+        served.files.verify_again(gently=True)
+    except (ManifestError, OSError):
+        return False
+    return True

@@ -268,6 +268,24 @@ def test_a_process_that_dies_once_decides_nothing(
     assert bench.kept == [choice]
 
 
+def test_what_fails_without_the_model_s_files_is_tried_again(bench: Bench) -> None:
+    """A repository may be gone for a moment; the failures of that time are not kept."""
+    bench.load(FAST + group("faster", seconds=0.25))
+    chooser = bench.chooser()
+    assert chooser.choose_one()
+    assert bench.served().choice.candidates[0].fit
+    version = bench.root / "double" / "1"
+    version.rename(bench.root / "elsewhere")
+    settle(chooser)
+    assert bench.candidate("fast").startswith("cannot take over: ")
+    assert bench.candidate("faster").startswith("cannot start: ")
+    assert (bench.served().choice.by, bench.kept) == ("start", [])
+    (bench.root / "elsewhere").rename(version)
+    bench.clock.advance(RETRY_SECONDS + 1)
+    settle(chooser)
+    assert [choice.group for choice in bench.kept] == ["faster"]
+
+
 def interrupting(bench: Bench) -> Callable[[Any], Any]:
     """A behaviour of predictors beside the service: a request comes in the middle of each run."""
 

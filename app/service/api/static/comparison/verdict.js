@@ -7,7 +7,8 @@ import { memory, NONE, percent, small, times, two } from "./figures.js";
 import { showTable } from "./terms.js";
 
 const WHEN = { dateStyle: "medium", timeStyle: "short" };
-const NOISY = "too noisy to tell"; // how the server's finding begins
+const NOISY = "too noisy to tell"; // how the server's findings begin
+const UNABLE = "cannot take over: ";
 const whenText = (at) => new Date(1000 * at).toLocaleString(language() === "zh" ? "zh-CN" : "en", WHEN);
 
 function howOf({ by, at, candidates }) {
@@ -89,7 +90,7 @@ function barOf(candidate, most) {
 function findingOf(each, chosen) {
   if (each.group === chosen) return t("finding.chosen");
   if (each.fit) return t("finding.fit");
-  if (each.gain === null) return each.reason;
+  if (each.gain === null || each.reason.startsWith(UNABLE)) return each.reason;
   if (each.reason.startsWith(NOISY)) return t("finding.noisy");
   return t((each.gain_high ?? 0) < 1 ? "finding.slower" : "finding.equal");
 }
