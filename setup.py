@@ -24,7 +24,7 @@ def shipped() -> dict[str, str]:
         files += sorted(
             file.relative_to(ROOT) for file in (ROOT / model / str(version)).glob("[!.]*")
         )
-    packed = Path("app/models/shipped")
+    packed = Path("paddlepool/models/shipped")
     return {str(file): str(packed.joinpath(*file.parts[1:])) for file in files}
 
 

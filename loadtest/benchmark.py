@@ -52,10 +52,10 @@ from peers import as_onnx, measure, pictures, short_name, table
 from PIL import Image
 from tqdm import tqdm
 
-from app.cli.shared import read_version
-from app.evidence.comparison.plot import DEFAULT, OTHER, open_figure, save_figure
-from app.models.repository.layout import ModelRepository
-from app.observability.build_info import describe_machine
+from paddlepool.cli.shared import read_version
+from paddlepool.evidence.comparison.plot import DEFAULT, OTHER, open_figure, save_figure
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.observability.build_info import describe_machine
 
 MODEL = "u2netp"
 FACTOR = 10.0
@@ -100,7 +100,7 @@ def _publish(server: Server) -> None:
 PADDLEPOOL = PeerServer(
     name="Paddlepool",
     package="paddlepool",
-    command=lambda *_: (sys.executable, "-m", "app.cli", "serve"),
+    command=lambda *_: (sys.executable, "-m", "paddlepool.cli", "serve"),
     ready="/v2/health/ready",
     ask=mask_request,
     prepare=_files,

@@ -36,8 +36,8 @@ from pages import filled, markdown_table, page_parser, write_page
 from replicas import CONFIGURATION, balancer
 from tqdm import tqdm
 
-from app.contracts.resources import available_cores
-from app.observability.build_info import describe_machine
+from paddlepool.contracts.resources import available_cores
+from paddlepool.observability.build_info import describe_machine
 
 Row = Mapping[str, Any]
 

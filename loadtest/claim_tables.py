@@ -16,16 +16,21 @@ from typing import cast
 
 import numpy as np
 
-from app.contracts.errors import BackendError
-from app.contracts.ports import Predictor
-from app.contracts.tensors import Tensors
-from app.engine.backends import BACKENDS
-from app.engine.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
-from app.evidence.comparison.measure import Sample, measure_concurrent, measure_single, open_groups
-from app.making.programs.derive import INT8
-from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelFiles
-from app.tasks.task import agreement_of
+from paddlepool.contracts.errors import BackendError
+from paddlepool.contracts.ports import Predictor
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.backends import BACKENDS
+from paddlepool.engine.backends.process import BACKEND_ENVIRONMENT, TUNED_ALLOCATOR, ProcessBackend
+from paddlepool.evidence.comparison.measure import (
+    Sample,
+    measure_concurrent,
+    measure_single,
+    open_groups,
+)
+from paddlepool.making.programs.derive import INT8
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.tasks.task import agreement_of
 
 U2NETP_SECONDS = {"dygraph": 2.1827, "jit": 1.9110, "native": 1.8756, "onednn": 0.5750}
 U2NETP_REQUESTS = 12

@@ -30,18 +30,18 @@ from harness import ROOT
 from pages import filled, markdown_table
 from tqdm import tqdm
 
-from app.cli.pull import default_cache
-from app.cli.shared import (
+from paddlepool.cli.pull import default_cache
+from paddlepool.cli.shared import (
     add_repository_option,
     open_repository,
     read_version,
     silence,
     write_json,
 )
-from app.contracts.errors import ConfigError, PaddlepoolError
-from app.contracts.resources import available_cores
-from app.engine.backends.process import ProcessBackend
-from app.evidence.comparison.plot import (
+from paddlepool.contracts.errors import ConfigError, PaddlepoolError
+from paddlepool.contracts.resources import available_cores
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.evidence.comparison.plot import (
     DEFAULT,
     annotate,
     check_plot,
@@ -49,7 +49,7 @@ from app.evidence.comparison.plot import (
     plot_comparison,
     save_figure,
 )
-from app.evidence.comparison.result import (
+from paddlepool.evidence.comparison.result import (
     Comparison,
     columns,
     compare,
@@ -57,10 +57,10 @@ from app.evidence.comparison.result import (
     reasons,
     seconds,
 )
-from app.observability.build_info import describe_machine
-from app.tasks.task import comparison_of
+from paddlepool.observability.build_info import describe_machine
+from paddlepool.tasks.task import comparison_of
 
-BERT_SOURCE = ROOT / "app" / "models" / "networks" / "bert.py"
+BERT_SOURCE = ROOT / "app" / "paddlepool" / "models" / "networks" / "bert.py"
 REQUESTS_FOR_DOCS = {"u2netp": 12, "emotion": 200}
 WEIGHTS_DIGITS = 8
 PUBLISHED = "#c0c4cc"

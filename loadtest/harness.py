@@ -206,7 +206,7 @@ def running_server(
 ) -> AbstractContextManager[Server]:
     """Run `paddlepool serve` with this model repository, or that of its settings, within the block.
 
-    Another checkout runs with the Python of its own .venv. Raises RuntimeError, with the end of its
+    Another checkout runs with its own .venv. Raises RuntimeError, with the end of its
     log, if it is not ready within two minutes.
     """
     port = port or free_port()
@@ -222,7 +222,7 @@ def running_server(
         settings["PADDLEPOOL_MODEL_REPOSITORY"] = str(repository.resolve())
     python = sys.executable if checkout == ROOT else checkout.resolve() / ".venv/bin/python"
     settings |= environment or {}
-    command = [python, "-m", "app.cli", "serve"]
+    command = [Path(python).with_name("paddlepool"), "serve"]
     return running_program(
         command, port, environment=settings, log_file=log_file, directory=checkout
     )

@@ -16,7 +16,7 @@ import numpy as np
 from peer_programs.matting import Matting, Run, open_onnx
 from tokenizers import Tokenizer
 
-from app.contracts.tensors import Tensors
+from paddlepool.contracts.tensors import Tensors
 
 Work = Callable[[bytes], bytes]
 
@@ -72,7 +72,7 @@ def _openvino(model: str) -> tuple[Run, list[str]]:
 
 FRAMEWORKS: dict[str, Callable[[str], tuple[Run, list[str]]]] = {
     "onnxruntime": open_onnx,
-    # Like app/engine/backends/onnx.py.
+    # Like app/paddlepool/engine/backends/onnx.py.
     "onnxruntime as served": partial(open_onnx, disabled=("SkipLayerNormFusion",)),
     "openvino": _openvino,
 }

@@ -33,7 +33,7 @@ from harness import (
 )
 from load_clients import checked
 
-from app.engine.backends.process import NICE
+from paddlepool.engine.backends.process import NICE
 
 PROGRAMS = Path(__file__).resolve().parent / "peer_programs"
 INSTALL_SECONDS = 600.0

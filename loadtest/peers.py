@@ -37,14 +37,14 @@ from pages import Column, ranked_table
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
 from tqdm import tqdm
 
-from app.cli.shared import read_version
-from app.engine.backends.handler import onnx_bytes
-from app.engine.backends.process import NICE
-from app.engine.process.answers import Reply as ChildReply
-from app.engine.process.child import Child
-from app.engine.process.environment import Limits
-from app.models.repository.layout import ModelFiles, ModelRepository
-from app.observability.build_info import describe_machine
+from paddlepool.cli.shared import read_version
+from paddlepool.engine.backends.handler import onnx_bytes
+from paddlepool.engine.backends.process import NICE
+from paddlepool.engine.process.answers import Reply as ChildReply
+from paddlepool.engine.process.child import Child
+from paddlepool.engine.process.environment import Limits
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.observability.build_info import describe_machine
 
 HERE = Path(__file__).resolve().parent
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import paddle
 
-from app.making.export.exporter import bert_recipe, export_version
-from app.making.export.publish import Origin
-from app.making.export.weights import BertDirectory
-from app.making.programs.derive import add_program, derive_int8, missing_packages
-from app.models.networks import build
-from app.models.networks.bert import BertConfig
-from app.models.repository.layout import ModelRepository
+from paddlepool.making.export.exporter import bert_recipe, export_version
+from paddlepool.making.export.publish import Origin
+from paddlepool.making.export.weights import BertDirectory
+from paddlepool.making.programs.derive import add_program, derive_int8, missing_packages
+from paddlepool.models.networks import build
+from paddlepool.models.networks.bert import BertConfig
+from paddlepool.models.repository.layout import ModelRepository
 
 NAME = "bert-base-random"
 SEED = 20

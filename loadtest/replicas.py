@@ -156,7 +156,18 @@ def ray_up(*options: str, environment: Mapping[str, str]) -> Iterator[Server]:
     Raises RuntimeError, with the end of its output, if none answers.
     """
     port = free_port()
-    command = [PYTHON, "-m", "app.cli", "ray", "up", "--host", HOST, "--port", port, *options]
+    command = [
+        PYTHON,
+        "-m",
+        "paddlepool.cli",
+        "ray",
+        "up",
+        "--host",
+        HOST,
+        "--port",
+        port,
+        *options,
+    ]
     with (
         tempfile.TemporaryDirectory(prefix="ray") as directory,
         running_program(

@@ -122,7 +122,7 @@ def samples(server: Server) -> list[Sample]:
 def role_of(pid: int) -> str | None:
     """The role, by command line and the arguments of predictors. Raises OSError after its end."""
     directory = Path(f"/proc/{pid}")
-    if b"app.engine.process.worker" not in (directory / "cmdline").read_bytes().split(b"\0"):
+    if b"paddlepool.engine.process.worker" not in (directory / "cmdline").read_bytes().split(b"\0"):
         return None
     predictor = b"GLOG_minloglevel=" in (directory / "environ").read_bytes()
     return PREDICTOR if predictor else CODEC

@@ -29,9 +29,9 @@ import numpy as np
 from harness import ROOT, Server, ask, request, running_server, wait_until
 from numpy.typing import NDArray
 
-from app.engine.backends.process import ProcessBackend
-from app.evidence.comparison.result import columns, compare
-from app.models.repository.layout import ModelRepository
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.evidence.comparison.result import columns, compare
+from paddlepool.models.repository.layout import ModelRepository
 
 Arrays = Mapping[str, NDArray[Any]]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "paddlepool" / "strangers"
@@ -289,7 +289,7 @@ def examined(
     files = [root.parent / f"{name}-{number}.npz" for number in range(len(inputs))]
     for path, feeds in zip(files, inputs, strict=True):
         np.savez(path, **feeds)  # type: ignore[arg-type]
-    command = [sys.executable, "-m", "app.cli", "models", "seal", str(version)]
+    command = [sys.executable, "-m", "paddlepool.cli", "models", "seal", str(version)]
     done = subprocess.run(
         [*command, "--input", str(files[0])], capture_output=True, text=True, check=False, cwd=ROOT
     )

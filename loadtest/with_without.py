@@ -49,10 +49,10 @@ from load_clients import HttpWay, checked, one_client, overloaded, users
 from replicas import INGRESSES, balancer, ray_up
 from tqdm import tqdm
 
-from app.cli.shared import read_version
-from app.contracts.resources import available_cores
-from app.evidence.comparison.result import columns
-from app.models.repository.layout import ModelRepository
+from paddlepool.cli.shared import read_version
+from paddlepool.contracts.resources import available_cores
+from paddlepool.evidence.comparison.result import columns
+from paddlepool.models.repository.layout import ModelRepository
 
 INT8_GROUP, LIVE = "onnxruntime_int8", "/v2/health/live"
 KEY = "with-and-without"

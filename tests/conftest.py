@@ -16,7 +16,7 @@ from tests.engine.driving import Loop
 from tests.ran import ROOT, ran
 
 if TYPE_CHECKING:
-    from app.models.repository.layout import ModelFiles
+    from paddlepool.models.repository.layout import ModelFiles
     from tests.engine.fakes import FakeFactory, RecordingObserver
 
 PILLOW_PIXELS = 1024**3 // 4 // 3
@@ -40,8 +40,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _children_import_tests() -> Iterator[None]:
-    """Child processes may not read the checkout beyond `app`. They get the package `tests` from a
-    directory of its own, and may read its files because libraries are sought there, too."""
+    """Child processes may not read the checkout beyond the package. They get the package `tests`
+    from a directory of its own, and may read its files because libraries are sought there, too."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", str(ROOT / "tests" / "for_children"))
         patched.setenv("LD_LIBRARY_PATH", str(ROOT / "tests"))
@@ -93,7 +93,7 @@ def observer() -> RecordingObserver:
 @pytest.fixture
 def double(tmp_path: Path) -> ModelFiles:
     """Version 1 of `double` (y = 2 x), whose repository is `tmp_path`."""
-    from app.models.repository.layout import ModelRepository
+    from paddlepool.models.repository.layout import ModelRepository
     from tests.engine.fakes import write_double
 
     write_double(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.contracts.tensors import TensorSpec
+from paddlepool.contracts.tensors import TensorSpec
 
 PAIRS = (TensorSpec("x", "float32", (-1, -1)),), (TensorSpec("y", "float32", (-1, -1)),)
 """Inputs and outputs of the models that fakes serve: y = 2 x."""

@@ -5,7 +5,7 @@ import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from app import __version__
+from paddlepool import __version__
 from tests.ran import ROOT, ran
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Imports point down: every import statement of `app` is held against a table of wings."""
+"""Imports point down: every import statement of the package is held against a table of wings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pytest
 
 from tests.ran import ROOT, ran
 
-SOURCES = sorted((ROOT / "app").rglob("*.py"))
+PACKAGE = ROOT / "app" / "paddlepool"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# The wings of app/, the lowest first. A wing imports from itself and from the wings that its row
-# names, which stand above it in this table. `making`, `evidence` and `service` do not know each
+# The wings of the package, the lowest first. A wing imports from itself and from the wings that its
+# row names, which stand above it in this table. `making`, `evidence` and `service` do not know each
 # other; the engine knows neither settings nor metrics.
 WINGS: dict[str, list[str]] = {
     wing: below.split()
@@ -46,32 +47,39 @@ PICTURES = ("PIL", "cv2")
 TEXTS = ("tokenizers",)
 
 MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("app.contracts*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
-    ("app.settings*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.observability*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.models.networks*", (*HTTP, *PICTURES, *TEXTS, "asyncio")),
-    ("app.engine*", (*HTTP, *PICTURES, *TEXTS, "prometheus_client")),
-    ("app.engine.[!b]*", FRAMEWORKS),  # everywhere but in backends
-    ("app.engine.backends*", ("asyncio",)),
-    ("app.engine.process*", ("asyncio", "pydantic")),
-    ("app.engine.dataplane", ("pydantic",)),
-    ("app.making.export*", ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client")),
-    ("app.evidence*", (*HTTP, *FRAMEWORKS, *TEXTS)),
-    ("app.evidence.comparison*", PICTURES),
-    ("app.evidence.quality*", ("asyncio", "prometheus_client")),
-    ("app.service*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.doors*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.contracts*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS, "asyncio", "pydantic")),
+    ("paddlepool.settings*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.observability*", (*HTTP, *FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.models.networks*", (*HTTP, *PICTURES, *TEXTS, "asyncio")),
+    ("paddlepool.engine*", (*HTTP, *PICTURES, *TEXTS, "prometheus_client")),
+    ("paddlepool.engine.[!b]*", FRAMEWORKS),  # everywhere but in backends
+    ("paddlepool.engine.backends*", ("asyncio",)),
+    ("paddlepool.engine.process*", ("asyncio", "pydantic")),
+    ("paddlepool.engine.dataplane", ("pydantic",)),
+    (
+        "paddlepool.making.export*",
+        ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client"),
+    ),
+    ("paddlepool.evidence*", (*HTTP, *FRAMEWORKS, *TEXTS)),
+    ("paddlepool.evidence.comparison*", PICTURES),
+    ("paddlepool.evidence.quality*", ("asyncio", "prometheus_client")),
+    ("paddlepool.service*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.doors*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     # A task's edge: its endpoint, and the reading of its request's body.
-    ("app.tasks.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.tasks.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.tasks.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.tasks.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     # The rest of a task knows no HTTP, neither the framework's nor the server's.
-    ("app.tasks*", (*HTTP, *FRAMEWORKS, "prometheus_client", "app.service")),
-    ("app.tasks.codecs*", TEXTS),
-    ("app.application", (*FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("app.main", FRAMEWORKS),
+    ("paddlepool.tasks*", (*HTTP, *FRAMEWORKS, "prometheus_client", "paddlepool.service")),
+    ("paddlepool.tasks.codecs*", TEXTS),
+    ("paddlepool.application", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.main", FRAMEWORKS),
 )
 
-PADDLE_LIVES_IN = ("app.engine.backends.paddle_*", "app.models.networks*", "app.making.export*")
+PADDLE_LIVES_IN = (
+    "paddlepool.engine.backends.paddle_*",
+    "paddlepool.models.networks*",
+    "paddlepool.making.export*",
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class Import:
 
 
 def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -108,7 +116,7 @@ def imports_of(name: str) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} has a relative import"
             source = str(node.module)
-            # `from app import errors` imports the module app.contracts.errors.
+            # `from paddlepool import errors` imports the module paddlepool.contracts.errors.
             members = [f"{source}.{alias.name}" for alias in node.names]
             found = [member if member in MODULES else source for member in members]
         else:
@@ -129,7 +137,7 @@ def rows(table: tuple[tuple[str, tuple[str, ...]], ...], name: str) -> list[tupl
 
 
 def wing_of(name: str) -> str:
-    """`app.engine.queue.batcher` belongs to `engine`; the package `app` itself to no wing."""
+    """`paddlepool.engine.queue.batcher` belongs to `engine`; the package itself to no wing."""
     return name.partition(".")[2].partition(".")[0]
 
 
@@ -141,7 +149,7 @@ def test_a_wing_imports_only_from_wings_below_it() -> None:
     assert {wing_of(name) for name in MODULES} - {""} == set(WINGS)
     wrong, used = [], set()
     for found in ALL:
-        if found.imported not in MODULES or found.imported == "app":
+        if found.imported not in MODULES or found.imported == "paddlepool":
             continue
         arrow = (wing_of(found.importer), wing_of(found.imported))
         if arrow[0] != arrow[1]:
@@ -153,11 +161,11 @@ def test_a_wing_imports_only_from_wings_below_it() -> None:
 
 
 def room_of(name: str) -> str:
-    """The directory that a module lies in; modules of `app` and of a wing with rooms are rooms of
-    their own."""
+    """The directory that a module lies in; modules of the package and of a wing with rooms are
+    rooms of their own."""
     is_package = MODULES[name].name == "__init__.py"
     package = name if is_package else name.rpartition(".")[0]
-    has_rooms = package == "app" or (
+    has_rooms = package == "paddlepool" or (
         package.count(".") == 1 and any(MODULES[name].parent.glob("*/__init__.py"))
     )
     return name if has_rooms else package
@@ -180,7 +188,7 @@ def test_no_module_and_no_room_is_large() -> None:
     assert {name: count for name, count in lines.items() if count > 500} == {}
     rooms: Counter[str] = Counter()
     for name, path in MODULES.items():
-        rooms[str(path.parent.relative_to(ROOT))] += lines[name]
+        rooms[str(path.parent.relative_to(PACKAGE))] += lines[name]
     most = rooms.total() // 10
     assert {room: count for room, count in rooms.items() if count > most} == {}
 
@@ -188,9 +196,9 @@ def test_no_module_and_no_room_is_large() -> None:
 def forbidden_to(name: str) -> tuple[str, ...]:
     if name.endswith((".router", ".form")):
         return rows(MAY_NOT_IMPORT, name)[0]
-    if name == "app.tasks.task":
+    if name == "paddlepool.tasks.task":
         # FastAPI's types, for endpoints()
-        return ("asyncio", "app.service", *FRAMEWORKS, *PICTURES, *TEXTS)
+        return ("asyncio", "paddlepool.service", *FRAMEWORKS, *PICTURES, *TEXTS)
     return tuple(module for row in rows(MAY_NOT_IMPORT, name) for module in row)
 
 
@@ -206,9 +214,9 @@ def test_frameworks_stay_at_the_edges() -> None:
 
 def test_nobody_imports_main() -> None:
     """Only the command that starts the server does, when it runs."""
-    importers = {f.importer for f in ALL if within(f.imported, "app.main")}
-    assert importers <= {"app.cli.serve"}
-    assert all(f.in_function for f in ALL if within(f.imported, "app.main"))
+    importers = {f.importer for f in ALL if within(f.imported, "paddlepool.main")}
+    assert importers <= {"paddlepool.cli.serve"}
+    assert all(f.in_function for f in ALL if within(f.imported, "paddlepool.main"))
 
 
 def test_paddle_lives_in_three_places() -> None:
@@ -222,7 +230,7 @@ def test_paddle_lives_in_three_places() -> None:
         for found in ALL
         if (found in users or found.imported in heavy)
         and not any(fnmatchcase(found.importer, pattern) for pattern in PADDLE_LIVES_IN)
-        and not (within(found.importer, "app.cli") and found.in_function)
+        and not (within(found.importer, "paddlepool.cli") and found.in_function)
     ]
     assert not wrong
 
@@ -230,9 +238,14 @@ def test_paddle_lives_in_three_places() -> None:
 def test_ray_is_imported_only_when_it_is_used() -> None:
     """It takes a second and 150 MB: nothing leads to it but its own command, when that runs."""
     users = [found for found in ALL if within(found.imported, "ray")]
-    assert {found.importer for found in users} == {"app.service.scale.ray", "app.cli.ray"}
-    reached = [found for found in ALL if found.imported == "app.service.scale.ray"] + users
-    wrong = [f for f in reached if f.importer != "app.service.scale.ray" and not f.in_function]
+    assert {found.importer for found in users} == {
+        "paddlepool.service.scale.ray",
+        "paddlepool.cli.ray",
+    }
+    reached = [found for found in ALL if found.imported == "paddlepool.service.scale.ray"] + users
+    wrong = [
+        f for f in reached if f.importer != "paddlepool.service.scale.ray" and not f.in_function
+    ]
     assert reached
     assert not wrong
 
@@ -241,15 +254,15 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
     """PIPELINES is the one place that names the packages; everything else goes through it, but for
     doors: a format is that of a task."""
     tasks = {name.removesuffix(".task") for name in MODULES if name.endswith(".task")}
-    tasks.remove("app.tasks")
-    assert "app.tasks.segment" in tasks
+    tasks.remove("paddlepool.tasks")
+    assert "paddlepool.tasks.segment" in tasks
     importers = {
         found.importer
         for found in ALL
         for task in tasks
         if within(found.imported, task)
         and not within(found.importer, task)
-        and not within(found.importer, "app.doors")
+        and not within(found.importer, "paddlepool.doors")
     }
     assert not importers
 
@@ -260,9 +273,9 @@ def test_the_api_process_never_imports_paddle_or_a_picture_decoder() -> None:
     gRPC, which has a port of its own."""
     program = """
 import sys
-import app.cli, app.cli.serve, app.main
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks, settings_class
+import paddlepool.cli, paddlepool.cli.serve, paddlepool.main
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import load_tasks, settings_class
 tasks = load_tasks(PIPELINES)
 for task in tasks.values():
     task.endpoints(settings_class(tasks.values())())
@@ -279,8 +292,8 @@ def test_the_server_does_not_import_the_client() -> None:
 
 
 def test_the_client_imports_nothing_but_httpx() -> None:
-    """Neither `app` nor what the server is made of: it is a distribution of its own. Its commands
-    have progress bars besides; `opentelemetry` is used where the caller has loaded it, and
+    """Neither the server nor what the server is made of: it is a distribution of its own. Its
+    commands have progress bars besides; `opentelemetry` is used where the caller has loaded it, and
     `typing_extensions` by type checkers alone."""
     sources = sorted((ROOT / "clients" / "python" / "src").rglob("*.py"))
     assert any(source.parent.name == "commands" for source in sources)
@@ -295,12 +308,12 @@ def test_the_client_imports_nothing_but_httpx() -> None:
 
 
 def test_the_picture_names_every_wing_and_room() -> None:
-    """ARCHITECTURE.md leaves out no module or package of `app`, and no room of a wing."""
+    """ARCHITECTURE.md leaves out no module or wing, and no room of a wing."""
     picture = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Wings")[2]
     picture = picture.partition("```")[2].partition("```")[0]
     lines = {line.split()[0]: line.split() for line in picture.strip().splitlines()}
-    wings = {f"{path.parent.name}/" for path in (ROOT / "app").glob("*/__init__.py")}
-    assert set(lines) == wings | {path.name for path in (ROOT / "app").glob("[!_]*.py")}
+    wings = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    assert set(lines) == wings | {path.name for path in PACKAGE.glob("[!_]*.py")}
     for wing in wings:
-        rooms = {f"{path.parent.name}/" for path in (ROOT / "app" / wing).glob("*/__init__.py")}
+        rooms = {f"{path.parent.name}/" for path in (PACKAGE / wing).glob("*/__init__.py")}
         assert rooms <= set(lines[wing]), wing

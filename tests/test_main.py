@@ -9,15 +9,15 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from app.contracts.errors import ConfigError, WorkerCrashed
-from app.contracts.resources import memory_limit
-from app.engine.pool.context import EngineContext
-from app.engine.registry.registry import ModelRegistry
-from app.main import build_workers, create_app
-from app.observability.metrics import Metrics
-from app.settings.server import Settings
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks, settings_class
+from paddlepool.contracts.errors import ConfigError, WorkerCrashed
+from paddlepool.contracts.resources import memory_limit
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.main import build_workers, create_app
+from paddlepool.observability.metrics import Metrics
+from paddlepool.settings.server import Settings
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import load_tasks, settings_class
 from tests.model_files import write_config
 from tests.service.api.fakes import Client, FakeRegistry, make_settings
 
@@ -25,7 +25,7 @@ from tests.service.api.fakes import Client, FakeRegistry, make_settings
 def test_grpc_without_its_extra_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "app.service.grpc.server", raising=False)
+    monkeypatch.delitem(sys.modules, "paddlepool.service.grpc.server", raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(
         ConfigError, match=r"grpc is not installed: pip install 'paddlepool\[grpc\]'"
@@ -67,8 +67,8 @@ def registry_options(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> dic
         given.update(options)
         raise InterruptedError
 
-    monkeypatch.setattr("app.main.ModelRegistry", registry)
-    monkeypatch.setattr("app.main.build_workers", lambda *_: None)
+    monkeypatch.setattr("paddlepool.main.ModelRegistry", registry)
+    monkeypatch.setattr("paddlepool.main.build_workers", lambda *_: None)
     with pytest.raises(InterruptedError):
         create_app(settings)
     return given

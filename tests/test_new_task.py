@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from app.engine.registry.load_history import NOT_LOADED
-from app.main import create_app
-from app.settings.server import unknown_variables
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks, settings_class
+from paddlepool.engine.registry.load_history import NOT_LOADED
+from paddlepool.main import create_app
+from paddlepool.settings.server import unknown_variables
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import load_tasks, settings_class
 from tests.ran import ROOT, ran, wait_until
 
 pytestmark = pytest.mark.paddle

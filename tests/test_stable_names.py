@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.application import ACCEPTED
-from app.application import DOORS as DOORS_OPEN
-from app.models.repository.config import (
+from paddlepool.application import ACCEPTED
+from paddlepool.application import DOORS as DOORS_OPEN
+from paddlepool.models.repository.config import (
     DynamicBatching,
     InstanceGroup,
     ModelConfig,
     VersionPolicy,
     Warmup,
 )
-from app.service.api.routes import ROUTING
-from app.service.api.uploads import FILE_FIELDS
-from app.service.api.v2.documents import PARAMETERS as INFER_PARAMETERS
-from app.tasks import PIPELINES
-from app.tasks.segment.request import OPTIONS
-from app.tasks.segment.router import SegmentReply
-from app.tasks.sentiment.router import SentimentParameters, SentimentRequest
-from app.tasks.task import load_tasks, settings_class
+from paddlepool.service.api.routes import ROUTING
+from paddlepool.service.api.uploads import FILE_FIELDS
+from paddlepool.service.api.v2.documents import PARAMETERS as INFER_PARAMETERS
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.segment.request import OPTIONS
+from paddlepool.tasks.segment.router import SegmentReply
+from paddlepool.tasks.sentiment.router import SentimentParameters, SentimentRequest
+from paddlepool.tasks.task import load_tasks, settings_class
 from tests.observability.test_metrics import with_every_family
 from tests.service.api.fakes import Client, make_settings, product_client
 

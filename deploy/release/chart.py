@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args(arguments)
-    [version] = re.findall(r'__version__ = "(.+)"', (ROOT / "app/__init__.py").read_text("utf-8"))
+    [version] = re.findall(
+        r'__version__ = "(.+)"', (ROOT / "app/paddlepool/__init__.py").read_text("utf-8")
+    )
     given.output.mkdir(parents=True, exist_ok=True)
     try:
         archive = Path(helm_python.package(CHART, destination=given.output))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)")
 
 PLACES = (
-    ("app/__init__.py", r'^__version__ = "(.+)"$'),
+    ("app/paddlepool/__init__.py", r'^__version__ = "(.+)"$'),
     ("CITATION.cff", r"^version: (.+)$"),
     ("deploy/helm/paddlepool/Chart.yaml", r"^version: (.+)$"),
     ("deploy/helm/paddlepool/Chart.yaml", r'^appVersion: "(.+)"$'),

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from app.contracts.resources import CPUINFO
+from paddlepool.contracts.resources import CPUINFO
 
 NEWER = re.compile(r" (?:avx512|amx_|avx_vnni|avx_ifma|avx_ne_convert)\w*")
 

@@ -12,7 +12,7 @@ from tests.ran import ROOT
 FOUND = """
 import json
 from numpy._core._multiarray_umath import __cpu_features__ as features
-from app.contracts.resources import processor
+from paddlepool.contracts.resources import processor
 found = [name for name, there in features.items() if there and name.startswith("AVX")]
 print(json.dumps([found, processor().instruction_sets]))
 """

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli import COMMANDS, main
+from paddlepool.cli import COMMANDS, main
 from tests.ran import ROOT
 
 
@@ -39,7 +39,7 @@ def command_of(monkeypatch: pytest.MonkeyPatch, run: Callable[[argparse.Namespac
         parser.add_argument("texts", nargs="+")
 
     module = SimpleNamespace(__doc__="", configure=configure, run=run)
-    monkeypatch.setitem(sys.modules, "app.cli.pull", module)
+    monkeypatch.setitem(sys.modules, "paddlepool.cli.pull", module)
 
 
 def test_what_the_system_refuses_is_one_line(
@@ -75,7 +75,7 @@ def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
     os.close(source)
     with os.fdopen(sink, "wb") as closed:
         done = subprocess.run(
-            [sys.executable, "-m", "app.cli", "models", "list"],
+            [sys.executable, "-m", "paddlepool.cli", "models", "list"],
             stdout=closed,
             stderr=subprocess.PIPE,
             cwd=ROOT,

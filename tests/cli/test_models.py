@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli import main
+from paddlepool.cli import main
 from tests.engine.fakes import FakeFactory, write_double
 from tests.model_files import add_to_config, write_manifest
 
@@ -91,5 +91,5 @@ def test_verify_runs_a_budget_that_asks_for_agreement(
     always = 'name = "main"\nbudget = { agreement = 1.0 }'
     text = config.read_text("utf-8").replace('name = "main"', always)
     config.write_text(f'pipeline = "sentiment"\n{text}', "utf-8")
-    monkeypatch.setattr("app.cli.models.ProcessBackend", FakeFactory)
+    monkeypatch.setattr("paddlepool.cli.models.ProcessBackend", FakeFactory)
     assert models("verify", "--run")[1] == ["double", "1", "ok, self-test passed on main"]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
-from app.cli.shared import quiet_children, repository_root, served_repository
-from app.contracts.errors import ConfigError
-from app.making.export.release import U2NETP_RELEASE
-from app.models.repository import files
-from app.settings.server import Settings
+from paddlepool.cli import main
+from paddlepool.cli.shared import quiet_children, repository_root, served_repository
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.making.export.release import U2NETP_RELEASE
+from paddlepool.models.repository import files
+from paddlepool.settings.server import Settings
 
 
 @pytest.fixture

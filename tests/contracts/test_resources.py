@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.resources import available_cores, available_memory, has_gpu, memory_limit
+from paddlepool.contracts.resources import available_cores, available_memory, has_gpu, memory_limit
 from tests.ran import ran
 
 
@@ -72,7 +72,7 @@ def test_what_is_free_is_free_in_the_container(tmp_path: Path) -> None:
 
 HEAPS = """
 import ctypes, sys, threading
-from app.contracts.resources import use_one_heap
+from paddlepool.contracts.resources import use_one_heap
 {before}
 begun, done = threading.Barrier(7), threading.Barrier(7)
 def work():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.contracts.sentences import LONGEST, READ, printable, sentence
+from paddlepool.contracts.sentences import LONGEST, READ, printable, sentence
 
 PADDLE = """
 

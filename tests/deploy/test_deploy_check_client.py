@@ -71,7 +71,7 @@ import paddlepool_client
 from importlib.metadata import distribution
 there = distribution("paddlepool-client")
 print(paddlepool_client.__file__)
-print([name for name in ("paddle", "numpy", "PIL", "app") if importlib.util.find_spec(name)])
+print([name for name in ("paddle", "numpy", "PIL", "paddlepool") if importlib.util.find_spec(name)])
 print(there.version == paddlepool_client.__version__)
 print([line for line in there.requires if "extra" not in line])
 print(there.metadata["License-Expression"])

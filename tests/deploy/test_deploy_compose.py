@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings.server import Settings
+from paddlepool.settings.server import Settings
 from tests.deploy.conftest import tool
 from tests.ran import ROOT, ran
 

@@ -16,7 +16,10 @@ from tests.deploy.conftest import Script
 from tests.ran import ROOT, ran
 from tests.test_imports import ALL
 
-OURS = {"app", "paddlepool_client"}  # the second is installed from clients/python, by its path
+OURS = {
+    "paddlepool",
+    "paddlepool_client",
+}  # the second by its path
 # Imported only when an instance group or a command asks for it.
 EXTRAS = ("onnx", "compare", "sources", "heic", "quantize", "grpc", "ray", "otel")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.settings.server import Settings
+from paddlepool.settings.server import Settings
 from tests.deploy.conftest import Script, committed_versions, tool
 from tests.http_stub import as_json, http_stub
 from tests.ran import ROOT, ran

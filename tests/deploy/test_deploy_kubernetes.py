@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from app import __version__
-from app.settings.server import Settings
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks, settings_class
+from paddlepool import __version__
+from paddlepool.settings.server import Settings
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import load_tasks, settings_class
 from tests.deploy.conftest import in_their_environment, promtool
 from tests.ran import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.observability.history import SECONDS
+from paddlepool.observability.history import SECONDS
 from tests.deploy.conftest import ask, prometheus_scraping, promtool
 from tests.ran import ROOT
 
@@ -94,8 +94,8 @@ def test_every_alert_is_documented_and_has_been_seen_firing() -> None:
 def test_objectives_are_for_what_answers_with_a_model() -> None:
     """Every call of gRPC has the method POST; only inference counts."""
     pytest.importorskip("grpc")
-    from app.service.grpc.messages import SERVICE, Messages
-    from app.service.grpc.server import HEALTH
+    from paddlepool.service.grpc.messages import SERVICE, Messages
+    from paddlepool.service.grpc.server import HEALTH
 
     names = Messages().pool.FindServiceByName(SERVICE).methods_by_name
     routes = {f"/{SERVICE}/{name}" for name in names} | {f"/{HEALTH}/Check", f"/{HEALTH}/Watch"}

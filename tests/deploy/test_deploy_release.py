@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app import __version__
+from paddlepool import __version__
 from paddlepool_client import __version__ as client_version
 from tests.deploy.conftest import Script, Stub, in_their_environment, tool
 from tests.http_stub import Answer, Reply, as_json

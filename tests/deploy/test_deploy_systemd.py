@@ -4,7 +4,7 @@ import configparser
 import re
 from pathlib import Path
 
-from app.settings.server import Settings
+from paddlepool.settings.server import Settings
 from tests.deploy.conftest import tool
 from tests.ran import ran
 

@@ -78,7 +78,7 @@ def test_the_wheel_brings_the_newest_committed_version_of_each_model(wheel: Path
         for file in committed
         if not (found := older.match(file)) or int(found[2]) == newest[found[1]]
     }
-    prefix = "app/models/shipped/"
+    prefix = "paddlepool/models/shipped/"
     with ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith(prefix)}
         assert {name.removeprefix(prefix) for name in packed} == wanted
@@ -89,11 +89,11 @@ def test_the_wheel_brings_the_newest_committed_version_of_each_model(wheel: Path
 
 def test_the_wheel_has_every_module_and_page(wheel: Path) -> None:
     """Whatever Git has of the package, no test and no cache."""
-    tracked = ran(["git", "ls-files", "app"]).stdout.splitlines()
+    tracked = ran(["git", "ls-files"], cwd=ROOT / "app").stdout.splitlines()
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name for name in tracked if name not in names} == set()
-    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"app"}
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"paddlepool"}
     assert not [name for name in names if name.endswith((".pyc", ".pyo"))]
 
 
@@ -159,8 +159,16 @@ def test_an_empty_directory_is_served_from_the_wheel(wheel: Path, tmp_path: Path
     client = shutil.copytree(ROOT / "clients" / "python", tmp_path / "client")
     alone = ["--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed"]
     run([*command, *alone, str(wheel), str(client)], tmp_path)
-    where = "import app, sys; print(app.__file__)"
+    where = "import paddlepool; print(paddlepool.__file__)"
     assert run([str(python), "-P", "-c", where], empty).startswith(site.strip())
+    # Most FastAPI projects have a package `app`.
+    project = tmp_path / "project"
+    (project / "app").mkdir(parents=True)
+    (project / "app" / "__init__.py").write_text("")
+    both = "import app, paddlepool; print(app.__file__, paddlepool.__file__)"
+    theirs, ours = run([str(python), "-c", both], project).split()
+    assert theirs.startswith(str(project))
+    assert ours.startswith(site.strip())
 
     program, log = environment / "bin" / "paddlepool", tmp_path / "log"
     for first in (True, False):

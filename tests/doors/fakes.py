@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import httpx
 
-from app.application import build_application, open_doors
-from app.contracts.errors import PaddlepoolError
-from app.engine.dataplane import Answer, DataPlane
-from app.tasks import PIPELINES
-from app.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
-from app.tasks.sentiment.pipeline import Score, TextScores
-from app.tasks.task import load_tasks
+from paddlepool.application import build_application, open_doors
+from paddlepool.contracts.errors import PaddlepoolError
+from paddlepool.engine.dataplane import Answer, DataPlane
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
+from paddlepool.tasks.sentiment.pipeline import Score, TextScores
+from paddlepool.tasks.task import load_tasks
 from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
 
 PICTURE = b"\xff\xd8\xff not opened by the API process"

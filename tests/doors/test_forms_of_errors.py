@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     DeadlineExceeded,
     ImageUnreadable,
     ModelNotFound,
@@ -18,7 +18,7 @@ from app.contracts.errors import (
     TextTooLong,
     WorkerCrashed,
 )
-from app.settings.server import DOOR_NAMES
+from paddlepool.settings.server import DOOR_NAMES
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors, shared_doors
 
 FULL = Overloaded("the queue is full", retry_after=1.2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.doors.paddlex import PART_LABELS, _labels
+from paddlepool.doors.paddlex import PART_LABELS, _labels
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors
 
 PATH = "/semantic-segmentation"

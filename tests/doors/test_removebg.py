@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     FileMissing,
     FileTooLarge,
     ImageUnreadable,
@@ -14,8 +14,8 @@ from app.contracts.errors import (
     ResolutionTooHigh,
     UnsupportedMediaType,
 )
-from app.doors.removebg import FIELDS, SCHEMA, UNLIMITED_CALLS
-from app.tasks.segment.request import ForegroundBox, Scene
+from paddlepool.doors.removebg import FIELDS, SCHEMA, UNLIMITED_CALLS
+from paddlepool.tasks.segment.request import ForegroundBox, Scene
 from tests.doors.fakes import IN_BASE64, PICTURE, Doors
 
 PATH = "/v1.0/removebg"

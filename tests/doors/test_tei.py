@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.tasks.sentiment.pipeline import WholeTexts
+from paddlepool.tasks.sentiment.pipeline import WholeTexts
 from tests.doors.fakes import Doors, shared_doors
 
 PATH = "/predict"

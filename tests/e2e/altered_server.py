@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.cli import main
-from app.engine.backends import BACKENDS, paddle_inference
-from app.engine.backends.handler import Handler
-from app.tasks import PIPELINES
+from paddlepool.cli import main
+from paddlepool.engine.backends import BACKENDS, paddle_inference
+from paddlepool.engine.backends.handler import Handler
+from paddlepool.tasks import PIPELINES
 
 
 def paced(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:

@@ -115,7 +115,7 @@ def running(
     directory: Path,
     *,
     settings: Mapping[str, object] | None = None,
-    module: str = "app.cli",
+    module: str = "paddlepool.cli",
     before: Callable[[], None] | None = None,
     passed: socket.socket | None = None,
     loaded: bool = True,

@@ -4,9 +4,9 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
-from app.contracts.ports import Pipeline, ServedModelInfo
-from app.settings.server import Settings
-from app.tasks.task import Task, Workers
+from paddlepool.contracts.ports import Pipeline, ServedModelInfo
+from paddlepool.settings.server import Settings
+from paddlepool.tasks.task import Task, Workers
 
 COUNTS = {"started": 0, "cancelled": 0, "answered": 0}
 

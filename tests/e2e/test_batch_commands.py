@@ -19,7 +19,7 @@ def test_without_a_server_the_models_are_loaded_for_the_command(tmp_path: Path) 
     repository = tmp_path / "models"
     shutil.copytree(ROOT / "model_repo" / "emotion", repository / "emotion")
     environment = {"PADDLEPOOL_MODEL_REPOSITORY": str(repository), "PADDLEPOOL_API_KEYS": "k"}
-    command = [sys.executable, "-m", "app.cli", "sentiment", "今天真开心！", "--local"]
+    command = [sys.executable, "-m", "paddlepool.cli", "sentiment", "今天真开心！", "--local"]
     done = ran(command, env=os.environ | environment)
     assert done.stdout.startswith("happy    快乐")
     left = [each for each in processes() if str(repository).encode() in each]

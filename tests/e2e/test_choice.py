@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.contracts.status import Choice
-from app.evidence.live.kept_choices import KeptChoices
-from app.models.repository.layout import ModelRepository
-from app.observability.build_info import machine
+from paddlepool.contracts.status import Choice
+from paddlepool.evidence.live.kept_choices import KeptChoices
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.observability.build_info import machine
 from tests.e2e.process import Server, asking, running, wait_until
 from tests.e2e.test_live import IDLE_PATIENCE, infer
 from tests.model_files import ON_DEMAND, group

@@ -19,7 +19,7 @@ from PIL import Image, ImageChops
 from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import Browser, FilePayload, Page, expect
 
-from app.service.api.errors import error_codes
+from paddlepool.service.api.errors import error_codes
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.conftest import FOREIGN_KEY as KEY
 from tests.e2e.process import PATIENCE, ROOT, Server

@@ -124,7 +124,7 @@ class Desk:
         self._url, self._grpc = url, grpc
         (root / "bin").mkdir()
         command = root / "bin" / "paddlepool"
-        ours = f'"{sys.executable}" -W ignore -m app.cli "$@"'
+        ours = f'"{sys.executable}" -W ignore -m paddlepool.cli "$@"'
         asking = f'case "$1" in segment|sentiment) {ours} --url {url} ;; *) {ours} ;; esac'
         command.write_text(f"#!/bin/sh\n{asking}\n", "utf-8")
         command.chmod(0o755)

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.service.server.system import OWN_DESCRIPTORS
+from paddlepool.service.server.system import OWN_DESCRIPTORS
 from tests.e2e.probe import LIVE
 from tests.e2e.process import (
     GATED,
@@ -254,7 +254,7 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_being_served(
     """No socket takes the number of a closed stream either, which libraries print to."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "app.cli", "serve", "--model-repository", str(tmp_path)]
+    command = [sys.executable, "-m", "paddlepool.cli", "serve", "--model-repository", str(tmp_path)]
     environment = os.environ | {"PADDLEPOOL_DRAIN_DELAY_SECONDS": "0", "PYTHONPATH": str(ROOT)}
 
     def start(port: int) -> subprocess.Popen[bytes]:
@@ -288,8 +288,8 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_being_served(
 
 FORKED = """
 import json, os, resource, sys
-import app.main
-from app.cli import main, serve
+import paddlepool.main
+from paddlepool.cli import main, serve
 for each in json.loads(sys.argv[1]):
     reading, writing = os.pipe()
     if not (child := os.fork()):

@@ -15,8 +15,8 @@ import pytest
 from harness import resident_bytes
 from PIL import Image
 
-from app.making.export.publish import published_version
-from app.making.export.release import U2NETP_RELEASE
+from paddlepool.making.export.publish import published_version
+from paddlepool.making.export.release import U2NETP_RELEASE
 from tests.e2e.process import ROOT, Server, asking
 from tests.fuzz.test_targets import mutant
 from tests.tasks.codecs import pictures

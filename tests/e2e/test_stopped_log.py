@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.observability.log import FLUSH_SECONDS
+from paddlepool.observability.log import FLUSH_SECONDS
 from tests.e2e.process import Server, asking, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]

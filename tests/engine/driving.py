@@ -63,7 +63,9 @@ class Loop:
 
     def driven(self, thing: Any) -> Any:
         """The thing, as a Driven where its class belongs to the loop."""
-        if type(thing).__module__.startswith(("app.engine.", "app.tasks.codecs.pool")) and any(
+        if type(thing).__module__.startswith(
+            ("paddlepool.engine.", "paddlepool.tasks.codecs.pool")
+        ) and any(
             type(thing).__name__ == name
             for name in ("ServedModel", "Group", "ModelRegistry", "Batcher", "CodecPool", "Codecs")
         ):

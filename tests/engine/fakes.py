@@ -17,23 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.caller import CALLER, Caller, Quota
-from app.contracts.errors import DeadlineExceeded, WorkerCrashed
-from app.contracts.ports import (
+from paddlepool.contracts.caller import CALLER, Caller, Quota
+from paddlepool.contracts.errors import DeadlineExceeded, WorkerCrashed
+from paddlepool.contracts.ports import (
     InferResult,
     PredictorFactory,
     PredictorSpec,
     Ran,
     ServedModelInfo,
 )
-from app.contracts.reasons import Rejection, Restart
-from app.contracts.tensors import Tensors
-from app.engine.pool.context import EngineContext, Yielding
-from app.engine.process.suspension import Suspension
-from app.engine.registry.model import ServedModel
-from app.engine.registry.registry import ModelRegistry
-from app.engine.registry.watcher import RepositoryWatcher
-from app.models.repository.layout import ModelRepository
+from paddlepool.contracts.reasons import Rejection, Restart
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.pool.context import EngineContext, Yielding
+from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.engine.registry.watcher import RepositoryWatcher
+from paddlepool.models.repository.layout import ModelRepository
 from tests.engine.driving import PATIENCE as PATIENCE
 from tests.engine.driving import Driven, Loop, inner
 from tests.model_files import write_config, write_version

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.awaiting import in_thread, results_of
+from paddlepool.engine.awaiting import in_thread, results_of
 
 PATIENCE = 30.0
 

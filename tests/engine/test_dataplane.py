@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.caller import CALLER, Caller
-from app.contracts.errors import (
+from paddlepool.contracts.caller import CALLER, Caller
+from paddlepool.contracts.errors import (
     BackendError,
     DeadlineExceeded,
     GroupNotRunning,
@@ -23,10 +23,10 @@ from app.contracts.errors import (
     Overloaded,
     RunRefused,
 )
-from app.contracts.ports import Finished, Prepared, ServedModelInfo
-from app.contracts.tensors import Tensors
-from app.engine.dataplane import Answer, DataPlane, TensorRequest
-from app.engine.registry.model import ServedModel
+from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.dataplane import Answer, DataPlane, TensorRequest
+from paddlepool.engine.registry.model import ServedModel
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     DOUBLE,

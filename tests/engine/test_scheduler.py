@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from app.contracts.errors import BackendError, ModelNotReady, Overloaded, WorkerCrashed
-from app.contracts.ports import InferResult
-from app.contracts.reasons import Restart
-from app.contracts.tensors import Tensors
-from app.engine.pool.context import Yielding
-from app.engine.pool.group import Group
-from app.engine.queue.admission import Reservation
-from app.engine.queue.batcher import Batcher
+from paddlepool.contracts.errors import BackendError, ModelNotReady, Overloaded, WorkerCrashed
+from paddlepool.contracts.ports import InferResult
+from paddlepool.contracts.reasons import Restart
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.pool.context import Yielding
+from paddlepool.engine.pool.group import Group
+from paddlepool.engine.queue.admission import Reservation
+from paddlepool.engine.queue.batcher import Batcher
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
@@ -43,10 +43,10 @@ from tests.engine.fakes import (
 
 COUNT, LIMIT = 2, 2
 FAST = {
-    "app.engine.pool.context.DELAYS": (0.0,) * 9,
-    "app.engine.pool.instance.IDLE_CHECK_SECONDS": 0.01,
-    "app.engine.pool.instance.ABORT_SECONDS": 0.0,
-    "app.engine.pool.instance.INLINE_BYTES": 8,
+    "paddlepool.engine.pool.context.DELAYS": (0.0,) * 9,
+    "paddlepool.engine.pool.instance.IDLE_CHECK_SECONDS": 0.01,
+    "paddlepool.engine.pool.instance.ABORT_SECONDS": 0.0,
+    "paddlepool.engine.pool.instance.INLINE_BYTES": 8,
 }
 """Nobody waits for the hands of a real clock, and two wide jobs are copied in a thread."""
 

@@ -5,9 +5,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.contracts.errors import DeadlineExceeded, InvalidParameter, ModelNotFound, WorkerCrashed
-from app.engine.dataplane import DataPlane, TensorRequest
-from app.engine.registry.model import ServedModel
+from paddlepool.contracts.errors import (
+    DeadlineExceeded,
+    InvalidParameter,
+    ModelNotFound,
+    WorkerCrashed,
+)
+from paddlepool.engine.dataplane import DataPlane, TensorRequest
+from paddlepool.engine.registry.model import ServedModel
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import Crash, FakeFactory, Gate, failing, row, wait_until
 

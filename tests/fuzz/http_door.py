@@ -9,9 +9,9 @@ import uvicorn
 from fastapi import APIRouter, Request
 from uvicorn.server import ServerState
 
-from app.service.api.uploads import read_upload
-from app.service.server.connection_limits import protocol_class
-from app.settings.server import Settings
+from paddlepool.service.api.uploads import read_upload
+from paddlepool.service.server.connection_limits import protocol_class
+from paddlepool.settings.server import Settings
 from tests.service.api.fakes import FakeRegistry, make_app
 
 PIECE_BYTES = 7

@@ -29,7 +29,7 @@ INPUT_SECONDS = 5.0
 HUNG_SECONDS = 600
 """Of any time, so that an endless loop ends; a machine that stands still is no fault."""
 MEMORY_MB = 2048
-INSTRUMENTED = ["app", "python_multipart", "starlette", "tomllib", "uvicorn"]
+INSTRUMENTED = ["paddlepool", "python_multipart", "starlette", "tomllib", "uvicorn"]
 NAMES = ("http", "multipart", "tensors", "repository_files", "picture_header", "child_answer")
 
 

@@ -17,17 +17,17 @@ import numpy as np
 from starlette.requests import Request
 from starlette.types import Message
 
-from app.contracts.errors import ConfigError, InputError, ManifestError
-from app.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec
-from app.engine.process.answers import Answer, read_answer
-from app.engine.process.shared_arrays import SharedArrays
-from app.models.repository.config import load_config
-from app.models.repository.manifest import MANIFEST, read_manifest
-from app.service.api.uploads import read_upload
-from app.service.api.v2.documents import Expected, ReplyForm, parse_request, write_reply
-from app.settings.server import Settings
-from app.tasks.codecs.decode import check_scans
-from app.tasks.codecs.limits import PictureLimits, sniff
+from paddlepool.contracts.errors import ConfigError, InputError, ManifestError
+from paddlepool.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec
+from paddlepool.engine.process.answers import Answer, read_answer
+from paddlepool.engine.process.shared_arrays import SharedArrays
+from paddlepool.models.repository.config import load_config
+from paddlepool.models.repository.manifest import MANIFEST, read_manifest
+from paddlepool.service.api.uploads import read_upload
+from paddlepool.service.api.v2.documents import Expected, ReplyForm, parse_request, write_reply
+from paddlepool.settings.server import Settings
+from paddlepool.tasks.codecs.decode import check_scans
+from paddlepool.tasks.codecs.limits import PictureLimits, sniff
 from tests.fuzz import seeds
 from tests.fuzz.http_door import PIECE_BYTES, http
 

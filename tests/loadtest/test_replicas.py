@@ -20,7 +20,7 @@ from harness import HOST, ROOT
 from replicas import CONFIGURATION, balancer, local_configuration
 from replicas import PYTHON as RAY
 
-from app.settings.server import Settings
+from paddlepool.settings.server import Settings
 from tests.http_stub import Reply, http_stub
 from tests.ran import ran
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.resources import processor
-from app.observability.build_info import build_info
+from paddlepool.contracts.resources import processor
+from paddlepool.observability.build_info import build_info
 
 
 def test_only_flags_that_choose_kernels_are_told(tmp_path: Path) -> None:

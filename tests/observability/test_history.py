@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.observability.history import (
+from paddlepool.observability.history import (
     INTERVAL_SECONDS,
     INTERVALS,
     Counts,

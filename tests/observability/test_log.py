@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.cli.serve import _form
-from app.observability.log import WAITING_LINES, BackgroundHandler, JsonLines, TerminalLines
+from paddlepool.cli.serve import _form
+from paddlepool.observability.log import WAITING_LINES, BackgroundHandler, JsonLines, TerminalLines
 from tests.engine.fakes import PATIENCE
 from tests.ran import ran
 
@@ -57,7 +57,7 @@ def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
     stream: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing gives up on it after a moment, with the queue full or not."""
-    monkeypatch.setattr("app.observability.log.FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr("paddlepool.observability.log.FLUSH_SECONDS", 0.05)
     for lines in (1, WAITING_LINES + 1):
         handler = handler_of(stream)
         for _ in range(lines):
@@ -72,7 +72,7 @@ def test_the_end_of_the_process_loses_no_line() -> None:
     """Nobody closes the handler there: the interpreter does."""
     program = """
 import logging
-from app.observability.log import configure
+from paddlepool.observability.log import configure
 configure("info")
 for number in range(1000):
     logging.info("line %d", number)

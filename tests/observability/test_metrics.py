@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.contracts.ports import EngineObserver
-from app.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
-from app.contracts.status import Effect
-from app.observability.history import DRIFT, RUN_SECONDS, SECONDS
-from app.observability.metrics import (
+from paddlepool.contracts.ports import EngineObserver
+from paddlepool.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
+from paddlepool.contracts.status import Effect
+from paddlepool.observability.history import DRIFT, RUN_SECONDS, SECONDS
+from paddlepool.observability.metrics import (
     COARSE_SECONDS,
     METHODS,
     ROWS,

@@ -16,10 +16,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind
 
-from app.contracts.errors import ConfigError
-from app.contracts.ports import InferResult
-from app.observability.log import extras
-from app.observability.tracing import Delivery, Tracing, add_trace_id, open_tracing, trace_stages
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import InferResult
+from paddlepool.observability.log import extras
+from paddlepool.observability.tracing import (
+    Delivery,
+    Tracing,
+    add_trace_id,
+    open_tracing,
+    trace_stages,
+)
 from tests.engine.fakes import ManualClock, infer_result
 
 TRACE, PARENT = "ab" * 16, "cd" * 8
@@ -162,7 +168,7 @@ def test_a_collector_that_is_down_is_one_line(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_collector_that_hangs_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.observability.tracing.FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr("paddlepool.observability.tracing.FLUSH_SECONDS", 0.05)
     collector, provider = Collector(), TracerProvider(shutdown_on_exit=False)
     collector.stuck.clear()
     provider.add_span_processor(SimpleSpanProcessor(collector))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from app.contracts.errors import ConfigError
-from app.settings.server import DOOR_NAMES, PREFIX, Settings, explain, unknown_variables
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks, settings_class
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.settings.server import DOOR_NAMES, PREFIX, Settings, explain, unknown_variables
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import load_tasks, settings_class
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 TASKS = load_tasks(PIPELINES)

@@ -11,7 +11,7 @@ import paddle
 from paddle import nn
 from paddle.static import InputSpec
 
-from app.contracts.tensors import TensorSpec
+from paddlepool.contracts.tensors import TensorSpec
 from tests.model_files import write_config, write_version
 
 TAGS = {

@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
-from app.contracts.errors import ConfigError, ImageUnreadable
-from app.contracts.tensors import Tensors
-from app.evidence.comparison.measure import TaskComparison
-from app.models.repository.layout import ModelRepository
-from app.tasks.task import comparison_of
+from paddlepool.contracts.errors import ConfigError, ImageUnreadable
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.evidence.comparison.measure import TaskComparison
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.tasks.task import comparison_of
 
 MODELS = Path(__file__).parents[2] / "model_repo"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from pydantic import BaseModel
 
-from app.tasks import PIPELINES
-from app.tasks.task import load_tasks, settings_class
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import load_tasks, settings_class
 from tests.ran import ran
 
 TASK = load_tasks(PIPELINES)["segment"]
@@ -27,8 +27,8 @@ def test_a_setting_is_declared_once() -> None:
 def test_a_codec_process_does_not_load_the_declaration() -> None:
     program = """
 import sys
-import app.tasks.segment.stages
-print(sorted({"pydantic", "fastapi", "app.settings.server", "paddle"} & set(sys.modules)))
+import paddlepool.tasks.segment.stages
+print(sorted({"pydantic", "fastapi", "paddlepool.settings.server", "paddle"} & set(sys.modules)))
 """
     done = ran([sys.executable, "-c", program])
     assert done.stdout.strip() == "[]"

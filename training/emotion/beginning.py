@@ -32,7 +32,7 @@ def begin(bert: nn.Module, tokenizer: Tokenizer, version: Path) -> None:
     would have been split into there.
     """
     # Paddle is needed here alone, and says things when it is imported.
-    from app.models.networks import load_parameters
+    from paddlepool.models.networks import load_parameters
 
     served = {name: np.asarray(value) for name, value in load_parameters(version).items()}
     state = bert.state_dict()

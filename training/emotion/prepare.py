@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from app.tasks.sentiment.evaluation import text_key as key
+from paddlepool.tasks.sentiment.evaluation import text_key as key
 from training.emotion.corpora import UNLABELLED, Post, auxiliary, more, smp
 
 EVAL_SPLITS = ("usual_eval", "virus_eval")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from app.tasks.sentiment.evaluation import Floats, Ints, Quality
-from app.tasks.sentiment.evaluation import measure as judge
+from paddlepool.tasks.sentiment.evaluation import Floats, Ints, Quality
+from paddlepool.tasks.sentiment.evaluation import measure as judge
 from training.emotion.corpora import LABELS
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.evidence.quality.run import TRAIN_SHARE, Digits, read_digits
+from paddlepool.evidence.quality.run import TRAIN_SHARE, Digits, read_digits
 
 Split = Digits
 

@@ -9,7 +9,7 @@ import paddle.nn.functional as F
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from app.models.networks import LinearDigits
+from paddlepool.models.networks import LinearDigits
 from training.mnist.data import Split, load_mnist
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import cv2
 import numpy as np
 
-from app.tasks.codecs.picture import Pixels
+from paddlepool.tasks.codecs.picture import Pixels
 
 TEXT_HEIGHT = 18
 FRAME = (0, 60, 90)

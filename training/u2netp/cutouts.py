@@ -16,19 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from app.cli.shared import add_repository_option, open_repository, read_version
-from app.contracts.errors import PaddlepoolError
-from app.contracts.ports import Predictor
-from app.engine.backends.process import ProcessBackend
-from app.models.repository.layout import ModelFiles
-from app.tasks.codecs.decode import decode
-from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.picture import Pixels
-from app.tasks.segment import matte
-from app.tasks.segment.foreground import foreground_colours
-from app.tasks.segment.matte import flat, stacked
-from app.tasks.segment.pipeline import read_parameters
-from app.tasks.segment.refine import guided_alpha
+from paddlepool.cli.shared import add_repository_option, open_repository, read_version
+from paddlepool.contracts.errors import PaddlepoolError
+from paddlepool.contracts.ports import Predictor
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import Pixels
+from paddlepool.tasks.segment import matte
+from paddlepool.tasks.segment.foreground import foreground_colours
+from paddlepool.tasks.segment.matte import flat, stacked
+from paddlepool.tasks.segment.pipeline import read_parameters
+from paddlepool.tasks.segment.refine import guided_alpha
 from training.u2netp.cells import cell, write_sheet
 
 MODEL = "u2netp"

@@ -19,8 +19,8 @@ import cv2
 import numpy as np
 import torch
 
-from app.tasks.codecs.picture import Floats
-from app.tasks.segment.evaluation import MaskScores, measure
+from paddlepool.tasks.codecs.picture import Floats
+from paddlepool.tasks.segment.evaluation import MaskScores, measure
 from training.u2netp.data import SIDE, Corpus, Pixels, normalise, read
 from training.u2netp.network import U2Netp
 
@@ -98,7 +98,7 @@ def evaluate_network(network: U2Netp, corpus: Corpus, *, bf16: bool) -> dict[str
 
 def main() -> None:
     """Command line; see the module's docstring."""
-    from app.tasks.segment.evaluation import BASELINES
+    from paddlepool.tasks.segment.evaluation import BASELINES
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder or packed .npz")

@@ -4,7 +4,7 @@
 
 Needs the extra `quantize`. Calibrates on 400 pictures of the training part, measures what the int8
 program loses on the validation part, which is every tenth picture, and writes
-app/making/programs/ranges/u2netp.json.
+app/paddlepool/making/programs/ranges/u2netp.json.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import onnx
 import openvino
 from numpy.typing import NDArray
 
-from app.making.export.publish import versions_of
-from app.making.programs.derive import named_graph
-from app.making.programs.qdq import (
+from paddlepool.making.export.publish import versions_of
+from paddlepool.making.programs.derive import named_graph
+from paddlepool.making.programs.qdq import (
     DIRECTORY,
     PARSER,
     PRESET,
@@ -32,12 +32,12 @@ from app.making.programs.qdq import (
     measure_ranges,
     quantised,
 )
-from app.models.repository.layout import ModelRepository
-from app.models.repository.manifest import Calibration, Derivation, MeasuredLoss
-from app.tasks.codecs.decode import decode
-from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.picture import Floats
-from app.tasks.segment import evaluation, matte
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.models.repository.manifest import Calibration, Derivation, MeasuredLoss
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import Floats
+from paddlepool.tasks.segment import evaluation, matte
 
 SIDE = 320
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.errors import BackendError
-from app.contracts.tensors import Tensors
-from app.engine.backends.handler import Handler, checked_options, serve
+from paddlepool.contracts.errors import BackendError
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.backends.handler import Handler, checked_options, serve
 
 CRASH, HANG, REFUSE, STOP, SPIN = 13.0, 14.0, 15.0, 16.0, 17.0
 """Values in `x` that make a predictor crash, wait for ever, raise, stop itself, or work 20 ms."""

@@ -8,10 +8,10 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendUnavailable
-from app.engine.backends.process import ProcessBackend
-from app.models.repository.layout import ModelRepository
-from app.tasks.sentiment.pipeline import (
+from paddlepool.contracts.errors import BackendUnavailable
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.tasks.sentiment.pipeline import (
     Tokenised,
     open_tokenizer,
     read_parameters,

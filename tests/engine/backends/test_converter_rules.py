@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.backends.converter_rules import unconvertible
-from app.engine.backends.paddle_operators import FREE, Operator, Shape
+from paddlepool.engine.backends.converter_rules import unconvertible
+from paddlepool.engine.backends.paddle_operators import FREE, Operator, Shape
 
 
 def operator(

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.backends.process import ProcessBackend
-from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelRepository
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelRepository
 from tests.engine.backends.test_process import opened
 from tests.engine.fakes import PATIENCE
 from tests.ran import needs_converter

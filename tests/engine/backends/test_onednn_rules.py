@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import BackendError
-from app.engine.backends.onednn_rules import misplaced, reversed_layout
-from app.engine.backends.paddle_operators import FREE, Operator, Shape, operators_of
+from paddlepool.contracts.errors import BackendError
+from paddlepool.engine.backends.onednn_rules import misplaced, reversed_layout
+from paddlepool.engine.backends.paddle_operators import FREE, Operator, Shape, operators_of
 
 ROOT = Path(__file__).parents[3]
 LEGACY = ROOT / "tests" / "making" / "export" / "legacy" / "model.pdmodel"

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from app.contracts.errors import BackendError
-from app.engine.backends.onnx import open_onnxruntime, open_openvino
-from app.engine.backends.openvino_rules import has_vnni, lost_axes, saturating
+from paddlepool.contracts.errors import BackendError
+from paddlepool.engine.backends.onnx import open_onnxruntime, open_openvino
+from paddlepool.engine.backends.openvino_rules import has_vnni, lost_axes, saturating
 
 pytest.importorskip("openvino")
 pytest.importorskip("onnxruntime")

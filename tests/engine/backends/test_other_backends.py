@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ConfigError, RunRefused
-from app.contracts.ports import Predictor
-from app.contracts.tensors import largest_difference
-from app.engine.backends import BACKENDS
-from app.engine.backends.process import ProcessBackend
-from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelFiles, ModelRepository
-from app.observability.build_info import build_info
+from paddlepool.contracts.errors import BackendError, ConfigError, RunRefused
+from paddlepool.contracts.ports import Predictor
+from paddlepool.contracts.tensors import largest_difference
+from paddlepool.engine.backends import BACKENDS
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.observability.build_info import build_info
 from tests.engine.backends import test_process as process
 from tests.engine.fakes import PATIENCE
 from tests.ran import needs_converter, ran
@@ -225,7 +225,7 @@ def test_openvino_reports_nothing_and_keeps_no_identity(then: str, tmp_path: Pat
     pytest.importorskip("nncf" if then else "openvino")
     code = (
         "import sys\n"
-        "from app.engine.backends.onnx import imported_openvino\n"
+        "from paddlepool.engine.backends.onnx import imported_openvino\n"
         f"imported_openvino(){then}\n"
         "print([name for name in sys.modules if name.startswith('openvino_telemetry.')])"
     )

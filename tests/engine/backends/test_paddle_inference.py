@@ -12,21 +12,21 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     BackendError,
     ConfigError,
     ManifestError,
     PaddlepoolError,
     RunRefused,
 )
-from app.contracts.ports import PredictorSpec
-from app.contracts.tensors import Tensors, TensorSpec
-from app.engine.backends import paddle_inference
-from app.engine.backends.paddle_inference import OPTIONS, SHAPES
-from app.engine.backends.paddle_operators import operators_of
-from app.engine.backends.process import ProcessBackend, ProcessPredictor
-from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.contracts.ports import PredictorSpec
+from paddlepool.contracts.tensors import Tensors, TensorSpec
+from paddlepool.engine.backends import paddle_inference
+from paddlepool.engine.backends.paddle_inference import OPTIONS, SHAPES
+from paddlepool.engine.backends.paddle_operators import operators_of
+from paddlepool.engine.backends.process import ProcessBackend, ProcessPredictor
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.backends.test_process import opened
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, open_registry, soon
@@ -64,8 +64,8 @@ HOMELESS = ("unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "PYTHO
 OPENED = """
 import sys
 from pathlib import Path
-from app.engine.backends.process import ProcessBackend
-from app.models.repository.layout import ModelRepository
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.models.repository.layout import ModelRepository
 files = ModelRepository(Path(sys.argv[1])).read("tiny", 1)
 files.selftest().opened(ProcessBackend(), files.spec(files.group(None))).close()
 """

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError
-from app.engine.backends.paddle_operators import Operator, operators_of
-from app.engine.backends.paddle_tables import check_ids, unchecked_tables
+from paddlepool.contracts.errors import BackendError
+from paddlepool.engine.backends.paddle_operators import Operator, operators_of
+from paddlepool.engine.backends.paddle_tables import check_ids, unchecked_tables
 
 
 def looked_up(source: str, rows: int, padding_idx: int) -> Operator:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     BackendError,
     ConfigError,
     DeadlineExceeded,
@@ -24,11 +24,11 @@ from app.contracts.errors import (
     RunRefused,
     WorkerCrashed,
 )
-from app.contracts.ports import PredictorSpec
-from app.contracts.tensors import Tensors, TensorSpec
-from app.engine.backends.process import NICE, ProcessBackend, ProcessPredictor
-from app.engine.process.child import Child
-from app.engine.process.suspension import Suspension
+from paddlepool.contracts.ports import PredictorSpec
+from paddlepool.contracts.tensors import Tensors, TensorSpec
+from paddlepool.engine.backends.process import NICE, ProcessBackend, ProcessPredictor
+from paddlepool.engine.process.child import Child
+from paddlepool.engine.process.suspension import Suspension
 from tests.engine.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import (

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import BackendError
-from app.engine.backends.process import ProcessBackend, ProcessPredictor
-from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelRepository
+from paddlepool.contracts.errors import BackendError
+from paddlepool.engine.backends.process import ProcessBackend, ProcessPredictor
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelRepository
 from tests.engine.backends.test_process import opened
 from tests.engine.fakes import PATIENCE
 

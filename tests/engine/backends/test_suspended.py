@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import WorkerCrashed
-from app.engine.backends.process import ProcessBackend, ProcessPredictor
-from app.engine.process.suspension import Suspension
+from paddlepool.contracts.errors import WorkerCrashed
+from paddlepool.engine.backends.process import ProcessBackend, ProcessPredictor
+from paddlepool.engine.process.suspension import Suspension
 from tests.e2e.process import alive
 from tests.engine.backends.targets import HANG, SPIN
 from tests.engine.backends.test_process import BACKENDS, opened, spec
@@ -84,7 +84,7 @@ def test_a_stopped_process_ends_with_its_parent() -> None:
     """It reads nothing while it is stopped: the kernel ends it."""
     program = """
         import os, signal, sys, threading
-        from app.engine.backends.process import ProcessBackend
+        from paddlepool.engine.backends.process import ProcessBackend
         from tests.engine.backends.test_process import BACKENDS, spec
 
         opened = []

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
-from app.contracts.ports import InferResult
-from app.contracts.reasons import Restart
-from app.contracts.tensors import Tensors
-from app.engine.queue.batcher import SHORT_RUN_SECONDS
+from paddlepool.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
+from paddlepool.contracts.ports import InferResult
+from paddlepool.contracts.reasons import Restart
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.queue.batcher import SHORT_RUN_SECONDS
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
@@ -131,7 +131,7 @@ def test_nothing_lies_behind_where_it_would_gain_nothing(
         for _ in range(9):
             served.submit(0).result(timeout=PATIENCE)
     else:
-        monkeypatch.setattr("app.engine.queue.batcher.INLINE_BYTES", row(0)["x"].nbytes)
+        monkeypatch.setattr("paddlepool.engine.queue.batcher.INLINE_BYTES", row(0)["x"].nbytes)
     gate = served.behave()
     futures = served.pair(1, 2, 3, 4)
     gate.wait_entered()

@@ -14,11 +14,11 @@ from unittest.mock import AsyncMock
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
-from app.contracts.tensors import Tensors
-from app.engine import awaiting
-from app.engine.awaiting import NoThread
-from app.engine.queue.job import INLINE_BYTES
+from paddlepool.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine import awaiting
+from paddlepool.engine.awaiting import NoThread
+from paddlepool.engine.queue.job import INLINE_BYTES
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,

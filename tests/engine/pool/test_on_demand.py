@@ -7,9 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.contracts.errors import BackendError, ModelNotReady, Overloaded
-from app.contracts.ports import InferResult
-from app.engine.pool.context import OnDemand
+from paddlepool.contracts.errors import BackendError, ModelNotReady, Overloaded
+from paddlepool.contracts.ports import InferResult
+from paddlepool.engine.pool.context import OnDemand
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,

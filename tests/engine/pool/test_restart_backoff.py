@@ -1,6 +1,6 @@
 """Back-off and the crash loop."""
 
-from app.engine.pool.context import RestartBackoff
+from paddlepool.engine.pool.context import RestartBackoff
 from tests.engine.fakes import ManualClock
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import Mock
 
-from app.engine.pool.instance import POLL_SECONDS, Succession
+from paddlepool.engine.pool.instance import POLL_SECONDS, Succession
 
 
 def test_short_runs_share_a_look_at_the_memory() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.contracts.errors import ConfigError
-from app.engine.registry.registry import ThreadBudget, check_threads, thread_budget
-from app.models.repository.config import InstanceGroup, ModelConfig
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.engine.registry.registry import ThreadBudget, check_threads, thread_budget
+from paddlepool.models.repository.config import InstanceGroup, ModelConfig
 
 
 def config(*groups: tuple[int, int, str]) -> ModelConfig:

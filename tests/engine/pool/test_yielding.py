@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine.pool.context import Yielding
+from paddlepool.engine.pool.context import Yielding
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import sys
 import termios
 
-from app.engine.process.child import Child
+from paddlepool.engine.process.child import Child
 
 if __name__ == "__main__":
     fcntl.ioctl(sys.stdin, termios.TIOCSCTTY, 0)

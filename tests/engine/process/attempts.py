@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-import app
+import paddlepool
 
 NUMBERS = {
     "ptrace": (101, 117),
@@ -97,7 +97,7 @@ def probes(folder: Path) -> Probes:
     weights = mine / "weights"
     proc = Path("/proc", str(parent))
     reading: Probes = {
-        "read its code": Path(app.__file__).read_bytes,
+        "read its code": Path(paddlepool.__file__).read_bytes,
         "read its model": weights.read_bytes,
         "read another model": (other / "weights").read_bytes,
         "read the keys": key.read_bytes,
@@ -117,7 +117,7 @@ def probes(folder: Path) -> Probes:
         "add to its model": lambda: (mine / "new").write_bytes(b""),
         "overwrite its model": lambda: weights.write_bytes(b""),
         "append to its model": lambda: weights.open("ab").close(),
-        "overwrite its code": lambda: Path(app.__file__).open("ab").close(),
+        "overwrite its code": lambda: Path(paddlepool.__file__).open("ab").close(),
         "truncate": lambda: os.truncate(key, 0),
         "remove": key.unlink,
         "rename": lambda: key.rename(folder / "other"),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.process.confinement import MEASURES
-from app.tasks.codecs.pool import CodecPool, CodecProcess
+from paddlepool.engine.process.confinement import MEASURES
+from paddlepool.tasks.codecs.pool import CodecPool, CodecProcess
 
 LANDLOCK_CREATE_RULESET, ASK_VERSION = 444, 1
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import BackendError
-from app.engine.process.child import Child
-from app.engine.process.environment import Limits
+from paddlepool.contracts.errors import BackendError
+from paddlepool.engine.process.child import Child
+from paddlepool.engine.process.environment import Limits
 from tests.descriptors import open_descriptors
 
 pytestmark = pytest.mark.slow  # real processes

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.backends.process import ProcessBackend
-from app.engine.process import confinement
-from app.tasks.codecs.pool import CodecPool
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.engine.process import confinement
+from paddlepool.tasks.codecs.pool import CodecPool
 from tests.engine.backends.test_process import opened, spec
 from tests.engine.fakes import PATIENCE, row
 from tests.engine.process.kernel import check_held, live_pids
@@ -104,7 +104,7 @@ def test_libraries_beside_the_package_are_readable_where_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`pip install --user` puts them there; beside a checkout may lie keys."""
-    monkeypatch.setattr(confinement, "_PACKAGE", tmp_path / "app")
+    monkeypatch.setattr(confinement, "_PACKAGE", tmp_path / "paddlepool")
     monkeypatch.syspath_prepend(tmp_path)
     assert tmp_path not in confinement._code()
     (tmp_path / "paddlepool-1.0.dist-info").mkdir()

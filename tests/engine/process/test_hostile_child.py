@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, InputError, PaddlepoolError
-from app.contracts.reasons import Restart
-from app.engine.process.answers import read_answer
-from app.engine.process.child import Child, ChildDied
-from app.engine.process.shared_arrays import SharedArrays
-from app.service.api.errors import fault_of
+from paddlepool.contracts.errors import BackendError, InputError, PaddlepoolError
+from paddlepool.contracts.reasons import Restart
+from paddlepool.engine.process.answers import read_answer
+from paddlepool.engine.process.child import Child, ChildDied
+from paddlepool.engine.process.shared_arrays import SharedArrays
+from paddlepool.service.api.errors import fault_of
 from tests.engine.fakes import wait_until
 from tests.engine.process.hostile import MESSAGES
 

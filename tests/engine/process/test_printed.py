@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from app.engine.process.printed import (
+from paddlepool.engine.process.printed import (
     BURST_LINES,
     LINE_BYTES,
     LINES_PER_SECOND,

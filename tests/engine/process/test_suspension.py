@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.engine.process.suspension import Suspension
+from paddlepool.engine.process.suspension import Suspension
 from tests.e2e.process import state_of
 from tests.engine.fakes import PATIENCE
 from tests.ran import wait_until

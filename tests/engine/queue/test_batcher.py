@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
-from app.contracts.tensors import shape_key
-from app.engine.queue.admission import Reservation
-from app.engine.queue.batcher import Batcher
-from app.engine.queue.job import Batch, Job
-from app.engine.queue.shape_queues import URGENT
+from paddlepool.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
+from paddlepool.contracts.tensors import shape_key
+from paddlepool.engine.queue.admission import Reservation
+from paddlepool.engine.queue.batcher import Batcher
+from paddlepool.engine.queue.job import Batch, Job
+from paddlepool.engine.queue.shape_queues import URGENT
 from tests.engine.driving import Loop
 from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, calling, infer_result, wait_until
 

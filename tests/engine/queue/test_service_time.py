@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine.queue.shape_queues import ServiceTime
+from paddlepool.engine.queue.shape_queues import ServiceTime
 
 KEY = (("x", "float32", (4,)),)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.contracts.tensors import shape_key
-from app.engine.queue.job import Job
-from app.engine.queue.shape_queues import REMEMBERED, ServiceTime, ShapeQueues
+from paddlepool.contracts.tensors import shape_key
+from paddlepool.engine.queue.job import Job
+from paddlepool.engine.queue.shape_queues import REMEMBERED, ServiceTime, ShapeQueues
 
 
 def job(

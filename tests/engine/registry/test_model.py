@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     BackendError,
     DeadlineExceeded,
     InvalidTensor,
     ModelNotReady,
     ModelOutputInvalid,
 )
-from app.contracts.ports import InferResult
-from app.contracts.reasons import Restart
-from app.contracts.tensors import Tensors, TensorSpec
-from app.engine.pool import context
+from paddlepool.contracts.ports import InferResult
+from paddlepool.contracts.reasons import Restart
+from paddlepool.contracts.tensors import Tensors, TensorSpec
+from paddlepool.engine.pool import context
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
@@ -328,7 +328,7 @@ def test_what_the_system_lacks_closes_no_group_however_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty attempts without a descriptor are no crashes; once there is one the model serves."""
-    monkeypatch.setattr("app.engine.pool.group.LACKING_SECONDS", 0.0)
+    monkeypatch.setattr("paddlepool.engine.pool.group.LACKING_SECONDS", 0.0)
     model = bench.serve()
     bench.factory.refuse = OSError(errno.EMFILE, "too many open files")
     bench.factory.opened[0].die()

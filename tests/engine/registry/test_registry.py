@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     BackendUnavailable,
     ConfigError,
     ManifestError,
@@ -21,11 +21,11 @@ from app.contracts.errors import (
     ModelNotReady,
     PaddlepoolError,
 )
-from app.contracts.ports import ServedModelInfo
-from app.contracts.status import Choice
-from app.contracts.tensors import Tensors
-from app.models.repository.layout import ModelRepository
-from app.observability.metrics import Metrics
+from paddlepool.contracts.ports import ServedModelInfo
+from paddlepool.contracts.status import Choice
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.observability.metrics import Metrics
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,

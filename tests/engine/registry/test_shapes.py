@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from app.contracts.errors import ConfigError, InvalidTensor
-from app.contracts.tensors import Tensors, TensorSpec
-from app.engine.registry.model import WARMUP_BYTES, EqualAxes, warmup_inputs
-from app.models.repository.config import ModelConfig
+from paddlepool.contracts.errors import ConfigError, InvalidTensor
+from paddlepool.contracts.tensors import Tensors, TensorSpec
+from paddlepool.engine.registry.model import WARMUP_BYTES, EqualAxes, warmup_inputs
+from paddlepool.models.repository.config import ModelConfig
 
 SPECS = (TensorSpec("ids", "int64", (-1, -1)), TensorSpec("picture", "float32", (-1, 3)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import ModelNotFound, ModelNotReady, PaddlepoolError
+from paddlepool.contracts.errors import ModelNotFound, ModelNotReady, PaddlepoolError
 from tests.engine.driving import Loop
 from tests.engine.fakes import FakeFactory, answer, open_registry, open_watcher, write_double
 from tests.engine.permissions import mode

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import ConfigError
-from app.contracts.ports import ServedModelInfo
-from app.models.repository.layout import ModelRepository
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import ServedModelInfo
+from paddlepool.models.repository.layout import ModelRepository
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,

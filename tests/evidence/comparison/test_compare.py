@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli import main
-from app.contracts.errors import BackendError, ConfigError
-from app.contracts.ports import PredictorSpec
-from app.contracts.tensors import Tensors
-from app.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
-from app.evidence.comparison.result import Comparison, compare, group_results, recommend
-from app.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.cli import main
+from paddlepool.contracts.errors import BackendError, ConfigError
+from paddlepool.contracts.ports import PredictorSpec
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
+from paddlepool.evidence.comparison.result import Comparison, compare, group_results, recommend
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import FakeFactory, FakePredictor, ManualClock, doubled, row
 from tests.model_files import group, write_config, write_version
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
+from paddlepool.cli import main
 from tests.model_files import group
 
 pytestmark = pytest.mark.slow  # reads the programs of a whole model

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli import main
-from app.contracts.errors import ConfigError
-from app.contracts.status import Candidate
-from app.evidence.comparison.result import Comparison, GroupResult, group_results, recommend
-from app.evidence.comparison.search import write_default_group
-from app.evidence.verdict.proof import Runs, best_of, clearly_faster
-from app.models.repository.config import Budget, InstanceGroup, ModelConfig
-from app.models.repository.layout import ModelFiles
-from app.models.repository.selftest import SelfTest
+from paddlepool.cli import main
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.status import Candidate
+from paddlepool.evidence.comparison.result import Comparison, GroupResult, group_results, recommend
+from paddlepool.evidence.comparison.search import write_default_group
+from paddlepool.evidence.verdict.proof import Runs, best_of, clearly_faster
+from paddlepool.models.repository.config import Budget, InstanceGroup, ModelConfig
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.models.repository.selftest import SelfTest
 from tests.engine.fakes import write_double
 
 DEFAULT = GroupResult(
@@ -163,7 +163,7 @@ def test_nothing_is_recommended_where_nothing_is_fast_enough(
     assert found.reason == (
         "main: its p95 is 200 ms, the limit is 100; spare: its p95 is 500 ms, the limit is 100"
     )
-    monkeypatch.setattr("app.cli.tune.compare", lambda *_, **__: comparison(slow))
+    monkeypatch.setattr("paddlepool.cli.tune.compare", lambda *_, **__: comparison(slow))
     assert main([*tuning(tmp_path), "--yes", "--p95", "100"]) == 1
     assert "Nothing is fast enough: main: its p95 is 200 ms" in capsys.readouterr().out
 
@@ -243,7 +243,7 @@ def test_it_is_written_only_when_agreed(
     path = tmp_path / "double" / "config.toml"
     before = path.read_text("utf-8")
     faster = comparison({"concurrent_per_second": 60.0})
-    monkeypatch.setattr("app.cli.tune.compare", lambda *_, **__: faster)
+    monkeypatch.setattr("paddlepool.cli.tune.compare", lambda *_, **__: faster)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main(arguments) == 0
     assert "There is no terminal to ask: use --yes" in capsys.readouterr().out

@@ -7,8 +7,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from app.contracts.errors import ConfigError
-from app.evidence.comparison.search import (
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.evidence.comparison.search import (
     Candidate,
     Outcome,
     Search,
@@ -17,7 +17,7 @@ from app.evidence.comparison.search import (
     thread_candidates,
     write_group,
 )
-from app.models.repository.layout import ModelFiles
+from paddlepool.models.repository.layout import ModelFiles
 from tests.engine.fakes import FakeFactory
 
 
@@ -110,7 +110,7 @@ async def test_a_search_runs_in_stages_and_closes_what_it_opened(
 ) -> None:
     """Splits first, then batches of the best; every turn moves the bar."""
     factory, bar = FakeFactory(), MagicMock()
-    monkeypatch.setattr("app.evidence.comparison.search.tqdm", bar)
+    monkeypatch.setattr("paddlepool.evidence.comparison.search.tqdm", bar)
     chosen, outcomes = await search_of(double, factory, p95_seconds=10.0).run()
     assert chosen in outcomes
     assert [each.candidate for each in outcomes[:3]] == [ALONE, PAIR, WIDE]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.process.suspension import Suspension
-from app.evidence.live.shadow_predictor import ShadowPredictors
+from paddlepool.engine.process.suspension import Suspension
+from paddlepool.evidence.live.shadow_predictor import ShadowPredictors
 from tests.engine.driving import Loop
 from tests.engine.fakes import FakeFactory
 from tests.evidence.live.fakes import GateWithoutDelay, Live, RecordingLive

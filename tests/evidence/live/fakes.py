@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.errors import BackendError
-from app.contracts.ports import PredictorSpec, Ran
-from app.contracts.tensors import Tensors
-from app.engine.process.suspension import Suspension
-from app.engine.registry.model import ServedModel
-from app.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
+from paddlepool.contracts.errors import BackendError
+from paddlepool.contracts.ports import PredictorSpec, Ran
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.driving import Loop
 from tests.engine.fakes import FakeFactory, FakePredictor
 

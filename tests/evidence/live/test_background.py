@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from app.contracts.status import UNKNOWN_EFFECT
-from app.engine.registry.model import ServedModel
-from app.evidence.live.background import Background, Prover, Shadow
-from app.evidence.live.chooser import Chooser
-from app.evidence.live.shadow_predictor import SETTLE_SECONDS
-from app.observability.metrics import Metrics
+from paddlepool.contracts.status import UNKNOWN_EFFECT
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.live.background import Background, Prover, Shadow
+from paddlepool.evidence.live.chooser import Chooser
+from paddlepool.evidence.live.shadow_predictor import SETTLE_SECONDS
+from paddlepool.observability.metrics import Metrics
 from tests.engine.fakes import Gate, ManualClock, doubled, row, wait_until
 from tests.evidence.live.fakes import Live
 

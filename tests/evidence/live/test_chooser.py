@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import WorkerCrashed
-from app.contracts.ports import PredictorSpec
-from app.contracts.status import Choice
-from app.engine.registry.model import ServedModel
-from app.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
+from paddlepool.contracts.errors import WorkerCrashed
+from paddlepool.contracts.ports import PredictorSpec
+from paddlepool.contracts.status import Choice
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.live.chooser import MORE_ROUNDS, RETRY_SECONDS, Chooser, Choosing
 from tests.engine.fakes import (
     Crash,
     FakePredictor,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.status import Candidate, Choice
-from app.evidence.live.kept_choices import MAX_CHOICES, KeptChoices
-from app.models.repository.layout import ModelRepository
-from app.observability.build_info import machine as describe
+from paddlepool.contracts.status import Candidate, Choice
+from paddlepool.evidence.live.kept_choices import MAX_CHOICES, KeptChoices
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.observability.build_info import machine as describe
 from tests.engine.fakes import DOUBLE, write_double
 from tests.model_files import write_config, write_version
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import BackendError, WorkerCrashed
-from app.contracts.status import UNKNOWN_EFFECT, Effect
-from app.contracts.tensors import Tensors
-from app.engine.registry.model import ServedModel
-from app.evidence.live.background import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
+from paddlepool.contracts.errors import BackendError, WorkerCrashed
+from paddlepool.contracts.status import UNKNOWN_EFFECT, Effect
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.live.background import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
 from tests.engine.fakes import ManualClock, answer, doubled, failing
 from tests.evidence.live.fakes import Live, nudged
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import BackendError, WorkerCrashed
-from app.contracts.tensors import Tensors
-from app.engine.registry.model import ServedModel
-from app.evidence.live.background import Shadow, warn_of_unknown_groups
-from app.models.repository.config import InstanceGroup, ModelConfig
+from paddlepool.contracts.errors import BackendError, WorkerCrashed
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.live.background import Shadow, warn_of_unknown_groups
+from paddlepool.models.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import FakeFactory, doubled, failing, open_registry, row, write_double
 from tests.evidence.live.fakes import Live, nudged
 from tests.model_files import ON_DEMAND, add_to_config, group

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.contracts.errors import BackendError, WorkerCrashed
-from app.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate
+from paddlepool.contracts.errors import BackendError, WorkerCrashed
+from paddlepool.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate
 from tests.engine.fakes import PATIENCE, doubled, row
 from tests.evidence.live.fakes import Live, nudged
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import ConfigError
-from app.evidence.quality.ports import Findings, Table
-from app.evidence.quality.report import (
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.evidence.quality.ports import Findings, Table
+from paddlepool.evidence.quality.report import (
     BEGIN,
     END,
     HEADING,
@@ -16,8 +16,8 @@ from app.evidence.quality.report import (
     read_card,
     write_card,
 )
-from app.making.export.release import U2NETP_RELEASE
-from app.models.repository.manifest import read_manifest
+from paddlepool.making.export.release import U2NETP_RELEASE
+from paddlepool.models.repository.manifest import read_manifest
 
 REPOSITORY = Path(__file__).parents[3] / "model_repo"
 

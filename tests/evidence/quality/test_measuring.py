@@ -12,13 +12,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from app.cli import main
-from app.contracts.errors import ConfigError
-from app.contracts.ports import Predictor, ServedModelInfo
-from app.contracts.tensors import Tensors, TensorSpec
-from app.evidence.quality.ports import Bench, Findings, Source, Table
-from app.evidence.quality.run import compare_outputs, differences
-from app.tasks.sentiment.evaluation import SentimentQuality
+from paddlepool.cli import main
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import Predictor, ServedModelInfo
+from paddlepool.contracts.tensors import Tensors, TensorSpec
+from paddlepool.evidence.quality.ports import Bench, Findings, Source, Table
+from paddlepool.evidence.quality.run import compare_outputs, differences
+from paddlepool.tasks.sentiment.evaluation import SentimentQuality
 from tests.engine.fakes import write_double
 from tests.ran import ROOT
 

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from app.contracts.status import Candidate
-from app.contracts.tensors import Tensors, largest_difference
-from app.evidence.verdict.proof import (
+from paddlepool.contracts.status import Candidate
+from paddlepool.contracts.tensors import Tensors, largest_difference
+from paddlepool.evidence.verdict.proof import (
     Runs,
     best_of,
     bitwise_equal,

@@ -20,7 +20,7 @@ from paddle import inference, nn
 from paddle.pir_utils import OldIrGuard
 from paddle.static import InputSpec
 
-from app.contracts.tensors import DTYPES
+from paddlepool.contracts.tensors import DTYPES
 
 LEGACY = Path(__file__).parent / "legacy"
 

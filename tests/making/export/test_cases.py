@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from app.cli import main
-from app.models.repository.manifest import read_manifest
+from paddlepool.cli import main
+from paddlepool.models.repository.manifest import read_manifest
 from tests.e2e.process import running
 from tests.ran import ROOT
 from tests.tiny_onnx import model as tiny_onnx

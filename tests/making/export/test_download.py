@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import DownloadError
-from app.making.export.release import download
+from paddlepool.contracts.errors import DownloadError
+from paddlepool.making.export.release import download
 from tests.http_stub import Reply, http_stub
 from tests.making.export.wheels import Registry, release_of, wheel_of
 

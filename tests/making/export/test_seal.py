@@ -14,14 +14,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from app.cli import main
-from app.contracts.ports import Predictor, PredictorSpec
-from app.contracts.tensors import TensorSpec
-from app.engine.backends.process import ProcessBackend
-from app.making.export.seal import seal
-from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelRepository
-from app.models.repository.manifest import read_manifest
+from paddlepool.cli import main
+from paddlepool.contracts.ports import Predictor, PredictorSpec
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.making.export.seal import seal
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.models.repository.manifest import read_manifest
 from tests.e2e.process import running
 from tests.ran import ROOT, needs_converter, ran
 from tests.tiny_onnx import model as tiny_onnx

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from app.cli import main
+from paddlepool.cli import main
 from tests.e2e.process import running
 from tests.tiny_onnx import brightness_matte, classifier
 

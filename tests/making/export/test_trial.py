@@ -10,12 +10,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ConfigError, ExportError, RunRefused
-from app.contracts.ports import Predictor, PredictorFactory, PredictorSpec
-from app.contracts.tensors import Array, Tensors, TensorSpec
-from app.making.export.sealed_groups import check_configured, check_usual, config_text
-from app.making.export.trial import Trial, run_trial
-from app.models.repository.config import ModelConfig, parse_config
+from paddlepool.contracts.errors import BackendError, ConfigError, ExportError, RunRefused
+from paddlepool.contracts.ports import Predictor, PredictorFactory, PredictorSpec
+from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
+from paddlepool.making.export.sealed_groups import check_configured, check_usual, config_text
+from paddlepool.making.export.trial import Trial, run_trial
+from paddlepool.models.repository.config import ModelConfig, parse_config
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))
 PICTURE = TensorSpec("x", "float32", (-1, 3, -1, -1))

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from safetensors.numpy import save_file
 
-from app.contracts.errors import ExportError
-from app.making.export.exporter import read_recipe
-from app.making.export.weights import (
+from paddlepool.contracts.errors import ExportError
+from paddlepool.making.export.exporter import read_recipe
+from paddlepool.making.export.weights import (
     Arrays,
     check_state,
     fold_batch_norm,
@@ -17,7 +17,7 @@ from app.making.export.weights import (
     read_arrays,
     read_u2net_onnx,
 )
-from app.models.networks.u2net import U2NETP, Stage, U2NetMask
+from paddlepool.models.networks.u2net import U2NETP, Stage, U2NetMask
 from tests.making.export.u2net_onnx import write_u2netp
 
 pytestmark = pytest.mark.paddle

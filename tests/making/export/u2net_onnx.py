@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from app.making.export.weights import Arrays
-from app.models.networks.u2net import U2NETP, Stage
+from paddlepool.making.export.weights import Arrays
+from paddlepool.models.networks.u2net import U2NETP, Stage
 from tests.tiny_onnx import model
 
 

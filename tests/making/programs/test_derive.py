@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli import main
-from app.contracts.errors import ExportError
-from app.contracts.ports import PredictorSpec
-from app.contracts.tensors import Tensors
-from app.engine.backends.process import ProcessBackend
-from app.making.programs.derive import OLD_TOOL, Derived, add_program, checked
-from app.models.repository.layout import ModelFiles, ModelRepository
-from app.models.repository.manifest import Derivation, DerivedProgram
-from app.tasks import PIPELINES
-from app.tasks.task import agreement_of, load_tasks
+from paddlepool.cli import main
+from paddlepool.contracts.errors import ExportError
+from paddlepool.contracts.ports import PredictorSpec
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.making.programs.derive import OLD_TOOL, Derived, add_program, checked
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.models.repository.manifest import Derivation, DerivedProgram
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import agreement_of, load_tasks
 from tests.engine.fakes import FakeFactory, row
 from tests.ran import needs_converter, ran
 
@@ -60,7 +60,7 @@ def test_a_transformer_gets_its_int8_program(
     home = tmp_path / "home"
     home.mkdir()
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
-    command = ["-m", "app.cli", "derive", "emotion", "--repository", tmp_path / "models"]
+    command = ["-m", "paddlepool.cli", "derive", "emotion", "--repository", tmp_path / "models"]
     done = ran([sys.executable, *command], env=environment | {"HOME": str(home)})
     assert "emotion/1: program int8 added; mean difference 0.0" in done.stdout
     assert list(home.glob("**/*onnxruntime*")) == []

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 
-from app.contracts.errors import ExportError
-from app.making.programs.qdq import Activation, Ranges, quantised, read_ranges
+from paddlepool.contracts.errors import ExportError
+from paddlepool.making.programs.qdq import Activation, Ranges, quantised, read_ranges
 from tests.making.programs.networks import named, two_layers
 
 RANGES = Ranges(

@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import helper
 
-from app.cli import main
-from app.contracts.tensors import TensorSpec
-from app.making.programs.derive import OPSET, named_graph
-from app.making.programs.onnx_graph import simplified
-from app.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.cli import main
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.making.programs.derive import OPSET, named_graph
+from paddlepool.making.programs.onnx_graph import simplified
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from tests.making.programs.test_qdq import run
 from tests.model_files import add_to_config, write_config, write_manifest
 from tests.ran import ROOT

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from app.making.programs.derive import differences
-from app.making.programs.qdq import Activation, FloatLayers, Ranges
+from paddlepool.making.programs.derive import differences
+from paddlepool.making.programs.qdq import Activation, FloatLayers, Ranges
 from tests.making.programs.networks import named, planted
 
 LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]

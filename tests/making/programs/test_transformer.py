@@ -5,10 +5,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from app.making.programs.derive import derive_int8, quantise_embeddings
-from app.making.programs.onnx_graph import Graph
-from app.making.programs.qdq import quantise_by_rows
-from app.models.repository.layout import ModelRepository
+from paddlepool.making.programs.derive import derive_int8, quantise_embeddings
+from paddlepool.making.programs.onnx_graph import Graph
+from paddlepool.making.programs.qdq import quantise_by_rows
+from paddlepool.models.repository.layout import ModelRepository
 from tests.ran import ROOT, needs_converter
 
 MODELS = ROOT / "model_repo"

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from app.contracts.tensors import TensorSpec
-from app.making.export.exporter import save_program
-from app.making.export.weights import read_bert_directory
-from app.models.networks import build, load_parameters
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.making.export.exporter import save_program
+from paddlepool.making.export.weights import read_bert_directory
+from paddlepool.models.networks import build, load_parameters
 from tests.models.networks.conftest import FIXTURES
 
 pytestmark = pytest.mark.paddle
@@ -69,7 +69,7 @@ def test_the_served_version_is_the_exported_form(tmp_path: Path) -> None:
 def test_configurations_that_are_not_plain_bert(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
-    from app.contracts.errors import ExportError
+    from paddlepool.contracts.errors import ExportError
 
     config = json.loads((TINY / "config.json").read_text("utf-8")) | change
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import app.models.repository.config as counts_module
-from app.contracts.errors import ConfigError
-from app.models.repository.config import ModelConfig, load_config, processes_for
+import paddlepool.models.repository.config as counts_module
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.models.repository.config import ModelConfig, load_config, processes_for
 from tests.model_files import ON_DEMAND, group
 
 GROUPS = (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from app.engine.backends.paddle_inference import OPTIONS
-from app.models.repository.config import (
+from paddlepool.engine.backends.paddle_inference import OPTIONS
+from paddlepool.models.repository.config import (
     Budget,
     DynamicBatching,
     InstanceGroup,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.models.repository.config import InstanceGroup, ModelConfig
-from app.models.repository.layout import ModelRepository, find_default_models, read_configs
+from paddlepool.models.repository.config import InstanceGroup, ModelConfig
+from paddlepool.models.repository.layout import ModelRepository, find_default_models, read_configs
 from tests.model_files import write_config
 
 

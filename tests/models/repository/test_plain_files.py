@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.contracts.errors import ConfigError, ManifestError, PaddlepoolError
-from app.models.repository.config import MAX_CONFIG_BYTES, ModelConfig, load_config
-from app.models.repository.manifest import read_manifest
-from app.models.repository.selftest import read_selftest
+from paddlepool.contracts.errors import ConfigError, ManifestError, PaddlepoolError
+from paddlepool.models.repository.config import MAX_CONFIG_BYTES, ModelConfig, load_config
+from paddlepool.models.repository.manifest import read_manifest
+from paddlepool.models.repository.selftest import read_selftest
 
 
 def make_socket(path: Path) -> None:

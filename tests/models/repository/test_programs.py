@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import ConfigError, ManifestError
-from app.contracts.resources import has_gpu
-from app.models.repository.config import InstanceGroup
-from app.models.repository.layout import ModelRepository
-from app.models.repository.manifest import read_manifest
+from paddlepool.contracts.errors import ConfigError, ManifestError
+from paddlepool.contracts.resources import has_gpu
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.models.repository.manifest import read_manifest
 from tests.model_files import write_manifest, write_version
 
 INT8: dict[str, Any] = {

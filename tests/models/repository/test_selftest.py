@@ -8,19 +8,19 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app.contracts.errors import BackendError, ConfigError, ManifestError
-from app.contracts.ports import ServedModelInfo
-from app.contracts.resources import processor
-from app.contracts.tensors import Array, TensorSpec
-from app.models.repository.config import Budget, InstanceGroup
-from app.models.repository.selftest import (
+from paddlepool.contracts.errors import BackendError, ConfigError, ManifestError
+from paddlepool.contracts.ports import ServedModelInfo
+from paddlepool.contracts.resources import processor
+from paddlepool.contracts.tensors import Array, TensorSpec
+from paddlepool.models.repository.config import Budget, InstanceGroup
+from paddlepool.models.repository.selftest import (
     Case,
     SelfTest,
     read_selftest,
     too_small,
     write_selftest,
 )
-from app.tasks.segment.pipeline import mask_agreement
+from paddlepool.tasks.segment.pipeline import mask_agreement
 
 INPUTS = (TensorSpec("x", "float32", (-1, 2)),)
 BOXES = TensorSpec("boxes", "int64", (-1, 4))
@@ -164,7 +164,7 @@ def test_the_likely_cause_of_a_refusal_is_told(
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags : avx2\n")
     told = processor(cpuinfo)
-    monkeypatch.setattr("app.models.repository.selftest.processor", lambda: told)
+    monkeypatch.setattr("paddlepool.models.repository.selftest.processor", lambda: told)
     budget = Budget(mean_difference=0.005, agreement=0.95)
     group = InstanceGroup(name="low", backend="fake", program=program, budget=budget)
     test = judged({"agreement": 0.95}).judging(group)

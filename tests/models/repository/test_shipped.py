@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.models.repository.files import fill, located, untouched, user_repository
+from paddlepool.models.repository.files import fill, located, untouched, user_repository
 
 
 def make(root: Path, *files: str) -> Path:

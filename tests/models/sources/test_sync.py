@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.contracts.errors import ConfigError, DownloadError
-from app.models.repository.layout import ModelRepository
-from app.models.sources.sync import Changes, Source, first_refresh, refresh, sync
+from paddlepool.contracts.errors import ConfigError, DownloadError
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.models.sources.sync import Changes, Source, first_refresh, refresh, sync
 from tests.e2e.process import wait_until
 from tests.model_files import write_config, write_manifest, write_model, write_version
 
@@ -210,7 +210,7 @@ def test_a_version_that_the_disk_has_no_room_for_is_refused(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = SimpleNamespace(free=10)
-    monkeypatch.setattr("app.models.sources.sync.shutil.disk_usage", lambda _path: usage)
+    monkeypatch.setattr("paddlepool.models.sources.sync.shutil.disk_usage", lambda _path: usage)
     assert "10 are free on the disk" in copy.sync().refused["double/1"]
     assert copy.served().get("double", ()) == ()
     assert copy.leftovers() == []
@@ -263,7 +263,7 @@ def test_a_copy_ends_with_the_server_that_was_killed(stuck: Copy) -> None:
     """Nothing is left running, and nothing on the disk."""
     program = (
         "import sys, threading; from pathlib import Path;"
-        "from app.models.sources.sync import refresh;"
+        "from paddlepool.models.sources.sync import refresh;"
         "refresh(sys.argv[1], Path(sys.argv[2]), until=threading.Event())"
     )
     server = subprocess.Popen([sys.executable, "-c", program, stuck.address, stuck.local])
@@ -298,8 +298,8 @@ def test_a_source_that_hangs_does_not_keep_models_from_being_served(
     patience: float,
 ) -> None:
     """Kubernetes would restart a server that is not live within its two minutes."""
-    monkeypatch.setattr("app.models.sources.sync.START_SECONDS", 0.1)
-    monkeypatch.setattr("app.models.sources.sync.TIMEOUT_SECONDS", 0.9)
+    monkeypatch.setattr("paddlepool.models.sources.sync.START_SECONDS", 0.1)
+    monkeypatch.setattr("paddlepool.models.sources.sync.TIMEOUT_SECONDS", 0.9)
     root = copy.origin if here else copy.origin / "absent"
     began = time.monotonic()
     assert not first_refresh("s3://models", root, polled=polled)

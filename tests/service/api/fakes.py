@@ -12,22 +12,22 @@ import httpx
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.application import build_application
-from app.contracts.errors import ModelNotFound
-from app.contracts.ports import Pipeline, ServedModelInfo
-from app.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
-from app.contracts.tensors import TensorSpec
-from app.doors.door import Door
-from app.engine.dataplane import DataPlane
-from app.engine.pool.group import Statistics
-from app.engine.registry.registry import ModelRegistry, ThreadBudget
-from app.models.repository.config import InstanceGroup, ModelConfig
-from app.models.repository.manifest import FileEntry, Manifest
-from app.observability.metrics import Metrics
-from app.service.api.services import Lifecycle, Services
-from app.settings.server import Settings
-from app.tasks import PIPELINES
-from app.tasks.task import Task, Workers, load_tasks, settings_class
+from paddlepool.application import build_application
+from paddlepool.contracts.errors import ModelNotFound
+from paddlepool.contracts.ports import Pipeline, ServedModelInfo
+from paddlepool.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.doors.door import Door
+from paddlepool.engine.dataplane import DataPlane
+from paddlepool.engine.pool.group import Statistics
+from paddlepool.engine.registry.registry import ModelRegistry, ThreadBudget
+from paddlepool.models.repository.config import InstanceGroup, ModelConfig
+from paddlepool.models.repository.manifest import FileEntry, Manifest
+from paddlepool.observability.metrics import Metrics
+from paddlepool.service.api.services import Lifecycle, Services
+from paddlepool.settings.server import Settings
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.task import Task, Workers, load_tasks, settings_class
 from tests.engine.driving import Driven, Loop, inner
 
 CONFIG = ModelConfig(

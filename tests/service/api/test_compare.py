@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.contracts.reasons import ShadowOutcome
-from app.contracts.status import Effect, ModelStatus
-from app.models.repository.config import InstanceGroup, ModelConfig
-from app.observability.metrics import Metrics
+from paddlepool.contracts.reasons import ShadowOutcome
+from paddlepool.contracts.status import Effect, ModelStatus
+from paddlepool.models.repository.config import InstanceGroup, ModelConfig
+from paddlepool.observability.metrics import Metrics
 from tests.service.api.fakes import GROUP, Client, FakeModel, FakeRegistry, assert_problem, make_app
 
 REFUSED = replace(

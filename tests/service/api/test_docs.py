@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.application import DOORS
-from app.service.api.errors import ANY_STATUSES, TASK_STATUSES, error_codes
-from app.service.api.pages import STATIC
+from paddlepool.application import DOORS
+from paddlepool.service.api.errors import ANY_STATUSES, TASK_STATUSES, error_codes
+from paddlepool.service.api.pages import STATIC
 from tests.ran import ROOT
 from tests.service.api.fakes import Client, product_client
 

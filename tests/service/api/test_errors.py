@@ -8,19 +8,19 @@ import tomllib
 import pytest
 from fastapi import APIRouter
 
-from app.contracts import errors
-from app.contracts.errors import (
+from paddlepool.contracts import errors
+from paddlepool.contracts.errors import (
     BackendError,
     ModelNotReady,
     Overloaded,
     PaddlepoolError,
     TextTooLong,
 )
-from app.service.api.errors import STATUS, WHEN, error_codes
+from paddlepool.service.api.errors import STATUS, WHEN, error_codes
 from tests.ran import ROOT
 from tests.service.api.fakes import Client, assert_problem, make_app, make_settings
 
-APP = ROOT / "app"
+APP = ROOT / "app" / "paddlepool"
 PAGE = ROOT / "docs" / "errors.md"
 SECRET = "correct horse battery staple"
 JSON = {"Content-Type": "application/json"}

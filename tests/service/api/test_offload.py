@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from app.contracts.errors import Overloaded
-from app.service.api.services import LARGE_BYTES, run_off_loop
+from paddlepool.contracts.errors import Overloaded
+from paddlepool.service.api.services import LARGE_BYTES, run_off_loop
 from tests.service.api.fakes import FakeRegistry, make_services, make_settings
 
 PATIENCE = 60.0

@@ -7,7 +7,7 @@ import re
 import pytest
 from PIL import Image
 
-from app.service.api.pages import FOLDERS, MEDIA_TYPES, PAGES, POLICY, STATIC
+from paddlepool.service.api.pages import FOLDERS, MEDIA_TYPES, PAGES, POLICY, STATIC
 from tests.service.api.fakes import Client, assert_problem
 
 

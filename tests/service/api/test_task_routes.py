@@ -6,9 +6,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import PlainTextResponse, Response
 
-from app.contracts.errors import InvalidParameter
-from app.service.api.routes import RoutingDep, TaskRoute, split_model
-from app.service.api.services import ServicesDep
+from paddlepool.contracts.errors import InvalidParameter
+from paddlepool.service.api.routes import RoutingDep, TaskRoute, split_model
+from paddlepool.service.api.services import ServicesDep
 from tests.service.api.fakes import Client, make_app, make_settings
 
 GOOD = '{"text": "好"}'

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from app.application import build_gates
-from app.contracts.errors import InvalidTensor, Overloaded
-from app.settings.server import Settings
+from paddlepool.application import build_gates
+from paddlepool.contracts.errors import InvalidTensor, Overloaded
+from paddlepool.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, FakeFactory, Gate, wait_until
 from tests.service.api.fakes import make_services
@@ -26,9 +26,9 @@ pytest.importorskip("grpc")
 
 import grpc
 
-from app.service.grpc.calls import Arrivals, headers_of
-from app.service.grpc.messages import SERVICE, Messages
-from app.service.grpc.server import WINDOW_BYTES, GrpcServer
+from paddlepool.service.grpc.calls import Arrivals, headers_of
+from paddlepool.service.grpc.messages import SERVICE, Messages
+from paddlepool.service.grpc.server import WINDOW_BYTES, GrpcServer
 
 MESSAGES = Messages()
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

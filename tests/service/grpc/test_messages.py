@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.contracts.errors import FileTooLarge, InvalidTensor
-from app.service.api.errors import HTTP_CODES, STATUS
+from paddlepool.contracts.errors import FileTooLarge, InvalidTensor
+from paddlepool.service.api.errors import HTTP_CODES, STATUS
 
 pytest.importorskip("grpc")
 
-from app.service.grpc.calls import CODES
-from app.service.grpc.messages import (
+from paddlepool.service.grpc.calls import CODES
+from paddlepool.service.grpc.messages import (
     DESCRIPTORS,
     MAX_PARTS,
     SERVICE,
@@ -32,7 +32,7 @@ def test_the_descriptors_are_those_of_the_proto(tmp_path: Path) -> None:
     """The proto's first lines have the command that makes them anew."""
     pytest.importorskip("grpc_tools")
     out = tmp_path / "made.binpb"
-    made = ["-Iapp/service/grpc", f"-o{out}", "open_inference.proto"]
+    made = ["-Iapp/paddlepool/service/grpc", f"-o{out}", "open_inference.proto"]
     ran([sys.executable, "-m", "grpc_tools.protoc", *made])
     assert out.read_bytes() == DESCRIPTORS.read_bytes()
 

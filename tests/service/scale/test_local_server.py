@@ -8,13 +8,13 @@ import sys
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.service.scale.local_server import merged, server_environment
-from app.settings.server import Settings
+from paddlepool.service.scale.local_server import merged, server_environment
+from paddlepool.settings.server import Settings
 
 PROXY = """
 import time
-from app.service.scale.local_server import LocalServer
-from app.settings.server import Settings
+from paddlepool.service.scale.local_server import LocalServer
+from paddlepool.settings.server import Settings
 print(LocalServer(Settings())._process.pid, flush=True)
 time.sleep(60)
 """

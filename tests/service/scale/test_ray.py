@@ -17,8 +17,8 @@ import pytest
 from harness import HOST, Server, descendants
 from replicas import PYTHON, ray_up
 
-from app.cli.ray import configure, run
-from app.contracts.errors import ConfigError
+from paddlepool.cli.ray import configure, run
+from paddlepool.contracts.errors import ConfigError
 
 PATIENCE = 120.0
 

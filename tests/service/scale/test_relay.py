@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from app.service.scale.relay import Relay
+from paddlepool.service.scale.relay import Relay
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 PATIENCE = 10.0

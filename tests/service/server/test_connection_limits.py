@@ -11,14 +11,14 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from app.service.api.middleware.exchange import Exchange
-from app.service.server.connection_limits import (
+from paddlepool.service.api.middleware.exchange import Exchange
+from paddlepool.service.server.connection_limits import (
     PIPELINED,
     REFUSED_CONNECTIONS,
     LimitedProtocol,
     protocol_class,
 )
-from app.service.server.sending import (
+from paddlepool.service.server.sending import (
     JOINED_BYTES,
     LINGER_BYTES,
     LINGER_SECONDS,
@@ -234,7 +234,7 @@ async def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed(
 async def test_a_request_on_its_way_at_a_shutdown_is_answered(
     requests_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("paddlepool.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
     state, line, closed = ServerState(), Transport(), asyncio.Event()
     monkeypatch.setattr(line, "close", closed.set)
     protocol = opened(told, line, state)

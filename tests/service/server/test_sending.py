@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.service.server.sending import STALLED_BYTES, StallWatch, UnreadReplies
+from paddlepool.service.server.sending import STALLED_BYTES, StallWatch, UnreadReplies
 
 STALL_SECONDS = 30.0
 
@@ -34,7 +34,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def _nothing_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.service.server.sending.fcntl.ioctl", lambda *_: bytes(4))
+    monkeypatch.setattr("paddlepool.service.server.sending.fcntl.ioctl", lambda *_: bytes(4))
 
 
 def test_the_connection_with_the_largest_unread_reply_is_closed() -> None:
@@ -52,7 +52,7 @@ def test_a_connection_that_is_just_closed_harms_no_other(monkeypatch: pytest.Mon
     def closed(*_: Any) -> bytes:
         raise OSError(errno.EBADF, "closed")
 
-    monkeypatch.setattr("app.service.server.sending.fcntl.ioctl", closed)
+    monkeypatch.setattr("paddlepool.service.server.sending.fcntl.ioctl", closed)
     unread = UnreadReplies(1_000_000, stall_seconds=STALL_SECONDS)
     first, second = (Client(unread, 600_000) for _ in range(2))
     assert [first.cut, second.cut].count(True) == 1

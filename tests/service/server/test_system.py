@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.contracts.errors import ConfigError
-from app.service.server.system import INTERVAL_SECONDS, bind, passed_listener, watch_loop
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.service.server.system import INTERVAL_SECONDS, bind, passed_listener, watch_loop
 from tests.e2e.process import GATED, PATIENCE, Server, asking, running, wait_until
 
 READY = b"READY=1\nWATCHDOG=1"
@@ -178,7 +178,7 @@ def test_only_one_tcp_socket_is_taken(
 ) -> None:
     """What another process was passed is none."""
     with socket.socket(kind) as sent:
-        monkeypatch.setattr("app.service.server.system.FIRST_PASSED", os.dup(sent.fileno()))
+        monkeypatch.setattr("paddlepool.service.server.system.FIRST_PASSED", os.dup(sent.fileno()))
         monkeypatch.setenv("LISTEN_FDS", str(count))
         monkeypatch.setenv("LISTEN_PID", "1")
         assert passed_listener() is None

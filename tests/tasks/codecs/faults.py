@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from app.contracts.errors import InvalidParameter
-from app.contracts.tensors import Tensors
-from app.tasks.codecs.decode import decode
-from app.tasks.codecs.limits import PictureLimits
+from paddlepool.contracts.errors import InvalidParameter
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.limits import PictureLimits
 
 Result = tuple[Mapping[str, Any], Tensors]
 warm_ups: list[int] = []

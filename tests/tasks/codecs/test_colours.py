@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from app.tasks.codecs import colours
-from app.tasks.codecs.decode import decode
-from app.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs import colours
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.limits import PictureLimits
 from tests.tasks.codecs import heic_samples, pictures, profiles
 
 LIMITS = PictureLimits()

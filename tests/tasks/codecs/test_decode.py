@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     ConfigError,
     FileMissing,
     ImageUnreadable,
@@ -17,8 +17,8 @@ from app.contracts.errors import (
     TooManyScans,
     UnsupportedMediaType,
 )
-from app.tasks.codecs.decode import check_scans, decode
-from app.tasks.codecs.limits import PictureLimits, formats_named
+from paddlepool.tasks.codecs.decode import check_scans, decode
+from paddlepool.tasks.codecs.limits import PictureLimits, formats_named
 from tests.tasks.codecs import pictures
 from tests.tasks.codecs.pictures import UPRIGHT, near
 

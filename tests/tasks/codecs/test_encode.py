@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.contracts.errors import OutputTooLarge
-from app.tasks.codecs.encode import BAND_BYTES, encode
-from app.tasks.codecs.picture import Pixels
+from paddlepool.contracts.errors import OutputTooLarge
+from paddlepool.tasks.codecs.encode import BAND_BYTES, encode
+from paddlepool.tasks.codecs.picture import Pixels
 
 MODES = {(): "L", (3,): "RGB", (4,): "RGBA"}
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     ImageUnreadable,
     InputError,
     ResolutionTooHigh,
     UnsupportedMediaType,
 )
-from app.tasks.codecs import limits
-from app.tasks.codecs.decode import decode
-from app.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs import limits
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.limits import PictureLimits
 from tests.tasks.codecs import heic_samples, pictures
 from tests.tasks.codecs.pictures import UPRIGHT, near
 

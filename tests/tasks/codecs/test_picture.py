@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from app.contracts.errors import Overloaded, ResolutionTooHigh
-from app.tasks.codecs.picture import PictureStore, read_pixels, write_pixels
+from paddlepool.contracts.errors import Overloaded, ResolutionTooHigh
+from paddlepool.tasks.codecs.picture import PictureStore, read_pixels, write_pixels
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 PAGE = mmap.PAGESIZE

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     BackendError,
     DeadlineExceeded,
     ImageUnreadable,
@@ -27,12 +27,12 @@ from app.contracts.errors import (
     Overloaded,
     WorkerCrashed,
 )
-from app.contracts.reasons import Restart
-from app.engine.process.answers import Reply
-from app.engine.process.child import Child
-from app.tasks.codecs.limits import HEIC_DECODER, PictureLimits, allow_pixels, time_limit
-from app.tasks.codecs.picture import PictureStore
-from app.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
+from paddlepool.contracts.reasons import Restart
+from paddlepool.engine.process.answers import Reply
+from paddlepool.engine.process.child import Child
+from paddlepool.tasks.codecs.limits import HEIC_DECODER, PictureLimits, allow_pixels, time_limit
+from paddlepool.tasks.codecs.picture import PictureStore
+from paddlepool.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
 from tests.descriptors import open_descriptors
 from tests.engine.driving import Loop
 from tests.engine.fakes import Sleeper, no_collections, wait_until
@@ -164,7 +164,7 @@ class Openings:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, at_once: int) -> None:
         self._places = threading.Semaphore(at_once)
-        monkeypatch.setattr("app.tasks.codecs.pool.Child", self)
+        monkeypatch.setattr("paddlepool.tasks.codecs.pool.Child", self)
 
     def __call__(self, *arguments: Any, **options: Any) -> Child:
         assert self._places.acquire(timeout=60)
@@ -362,7 +362,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Mon
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return Child(*arguments, **options)
 
-    monkeypatch.setattr("app.tasks.codecs.pool.Child", start)
+    monkeypatch.setattr("paddlepool.tasks.codecs.pool.Child", start)
     with Pool() as pool:
         pool.echo()
         assert (len(attempts), pool.reasons) == (2, [])
@@ -377,7 +377,7 @@ def test_processes_that_die_at_their_start_are_tried_ever_less(
     def instance(**options: Any) -> None:
         given.append(options)
 
-    monkeypatch.setattr("app.tasks.codecs.pool.Instance", instance)
+    monkeypatch.setattr("paddlepool.tasks.codecs.pool.Instance", instance)
     CodecPool(count=1).start()
     [lost] = [each["lost"] for each in given]
     delays = [lost(Restart.FAILED) for _ in range(9)]

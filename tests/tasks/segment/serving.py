@@ -10,13 +10,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from PIL import Image
 
-from app.contracts.ports import Prepared, ServedModelInfo
-from app.contracts.tensors import Array, TensorSpec
-from app.tasks.codecs.limits import PictureLimits
-from app.tasks.codecs.picture import PictureStore
-from app.tasks.codecs.pool import CodecPool, Codecs
-from app.tasks.segment.pipeline import SegmentPipeline
-from app.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from paddlepool.contracts.ports import Prepared, ServedModelInfo
+from paddlepool.contracts.tensors import Array, TensorSpec
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import PictureStore
+from paddlepool.tasks.codecs.pool import CodecPool, Codecs
+from paddlepool.tasks.segment.pipeline import SegmentPipeline
+from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, read_options
 from tests.engine.driving import Loop
 
 INFO = ServedModelInfo(

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contracts.errors import WorkerCrashed
-from app.contracts.tensors import Array, Tensors
-from app.engine.process.answers import Check
-from app.tasks.codecs.picture import PictureStore
-from app.tasks.codecs.pool import CodecPool, Codecs
-from app.tasks.segment import stages
-from app.tasks.segment.pipeline import (
+from paddlepool.contracts.errors import WorkerCrashed
+from paddlepool.contracts.tensors import Array, Tensors
+from paddlepool.engine.process.answers import Check
+from paddlepool.tasks.codecs.picture import PictureStore
+from paddlepool.tasks.codecs.pool import CodecPool, Codecs
+from paddlepool.tasks.segment import stages
+from paddlepool.tasks.segment.pipeline import (
     CHECKS,
     STAGES,
     SegmentPipeline,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.tasks.segment.evaluation import measure
+from paddlepool.tasks.segment.evaluation import measure
 
 TRUTH = np.array([[255, 255], [0, 0]], np.uint8)
 

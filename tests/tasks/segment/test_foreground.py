@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.tasks.codecs.picture import Floats, Pixels
-from app.tasks.segment.foreground import TILE, foreground_colours
+from paddlepool.tasks.codecs.picture import Floats, Pixels
+from paddlepool.tasks.segment.foreground import TILE, foreground_colours
 
 
 def disc(height: int, width: int, *, ramp: float) -> Floats:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.tasks.segment import matte
-from app.tasks.segment.matte import Area
+from paddlepool.tasks.segment import matte
+from paddlepool.tasks.segment.matte import Area
 
 SUBJECT = Area(10, 20, 40, 20)  # 20 wide, 40 high, in a picture of 100 x 100
 CANVAS = Area(0, 0, 100, 100)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.tasks.codecs.picture import Floats, Pixels
-from app.tasks.segment import refine
+from paddlepool.tasks.codecs.picture import Floats, Pixels
+from paddlepool.tasks.segment import refine
 
 
 def picture(height: int, width: int) -> Pixels:

@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from app.tasks.codecs.picture import Floats, Pixels
-from app.tasks.segment import refine
-from app.tasks.segment.refine import ColourModel, guided_alpha, matted_alpha, unexplained
+from paddlepool.tasks.codecs.picture import Floats, Pixels
+from paddlepool.tasks.segment import refine
+from paddlepool.tasks.segment.refine import ColourModel, guided_alpha, matted_alpha, unexplained
 
 FRONT, BACK = np.array([0.9, 0.3, 0.2]), np.array([0.1, 0.4, 0.8])
 

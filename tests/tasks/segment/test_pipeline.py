@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
     ImageUnreadable,
     OutputTooLarge,
     PaddlepoolError,
 )
-from app.contracts.tensors import Array, TensorSpec
-from app.tasks.segment import matte
-from app.tasks.segment.pipeline import SegmentPipeline
-from app.tasks.segment.request import SIZE_PIXELS, read_options
+from paddlepool.contracts.tensors import Array, TensorSpec
+from paddlepool.tasks.segment import matte
+from paddlepool.tasks.segment.pipeline import SegmentPipeline
+from paddlepool.tasks.segment.request import SIZE_PIXELS, read_options
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.contracts.errors import InvalidParameter
-from app.tasks.segment.request import Scene, SegmentRequest, read_colour, read_options
-from app.tasks.segment.router import read_accept
+from paddlepool.contracts.errors import InvalidParameter
+from paddlepool.tasks.segment.request import Scene, SegmentRequest, read_colour, read_options
+from paddlepool.tasks.segment.router import read_accept
 
 COMPOSITE = {"output": "composite"}
 CROP = {"crop": "true"}

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import httpx
 import pytest
 
-from app.service.api.pages import STATIC
-from app.service.api.services import LARGE_BYTES
-from app.tasks.segment.request import OPTIONS, Scene, SegmentRequest
+from paddlepool.service.api.pages import STATIC
+from paddlepool.service.api.services import LARGE_BYTES
+from paddlepool.tasks.segment.request import OPTIONS, Scene, SegmentRequest
 from paddlepool_client import SegmentOptions, Source
 from tests.doors.fakes import PICTURE, Doors, shared_doors
 from tests.service.api.fakes import RecordingExecutor, assert_problem

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     ImageUnreadable,
     InputError,
     OutputTooLarge,
@@ -15,8 +15,8 @@ from app.contracts.errors import (
     TooManyScans,
     UnsupportedMediaType,
 )
-from app.contracts.tensors import Array
-from app.tasks.segment.request import SegmentResult, read_options
+from paddlepool.contracts.tensors import Array
+from paddlepool.tasks.segment.request import SegmentResult, read_options
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import wait_until
 from tests.tasks.codecs import pictures, profiles

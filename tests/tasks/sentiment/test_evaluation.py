@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.tasks.sentiment.evaluation import calibration_error, measure, text_key
+from paddlepool.tasks.sentiment.evaluation import calibration_error, measure, text_key
 
 
 def test_figures_of_four_texts() -> None:

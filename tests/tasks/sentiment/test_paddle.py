@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from app.main import create_app
-from app.tasks.task import load_tasks, settings_class
+from paddlepool.main import create_app
+from paddlepool.tasks.task import load_tasks, settings_class
 from tests.engine.fakes import wait_until
 from tests.ran import ROOT, ran
 
@@ -38,7 +38,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("sentiment_repository")
     weights = ROOT / "tests" / "models" / "networks" / "fixtures" / "tiny_bert"
     export = ["export", "bert", "--weights", str(weights), "--repository", str(root)]
-    ran([sys.executable, "-m", "app.cli", *export, "--name", "emotion", "--origin", "random"])
+    ran(
+        [sys.executable, "-m", "paddlepool.cli", *export, "--name", "emotion", "--origin", "random"]
+    )
     settings = settings_class(load_tasks().values())(
         model_repository=root, timeout_default_ms=30_000, codec_processes=1, prove_groups="off"
     )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from app.contracts.errors import (
+from paddlepool.contracts.errors import (
     ConfigError,
     DeadlineExceeded,
     ModelOutputInvalid,
@@ -26,9 +26,9 @@ from app.contracts.errors import (
     TextEmpty,
     TextTooLong,
 )
-from app.contracts.ports import Prepared, ServedModelInfo
-from app.contracts.tensors import Array, Tensors, TensorSpec
-from app.tasks.sentiment.pipeline import (
+from paddlepool.contracts.ports import Prepared, ServedModelInfo
+from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
+from paddlepool.tasks.sentiment.pipeline import (
     SHORT_CHARACTERS,
     Parameters,
     SentimentPipeline,
@@ -250,7 +250,7 @@ async def test_more_waiting_requests_than_allowed_are_refused_at_once(
     pipeline: SentimentPipeline, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The executor's queue is bounded: what would wait without end gets Overloaded instead."""
-    monkeypatch.setattr("app.tasks.sentiment.pipeline.MAX_PENDING", 2)
+    monkeypatch.setattr("paddlepool.tasks.sentiment.pipeline.MAX_PENDING", 2)
 
     def ask() -> asyncio.Task[Prepared]:
         return asyncio.create_task(pipeline.prepare(LONG, deadline=FAR))

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.tasks.sentiment.pipeline import Score
+from paddlepool.tasks.sentiment.pipeline import Score
 from tests.doors.fakes import Doors, shared_doors
 from tests.service.api.fakes import assert_problem
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.contracts.errors import TextEmpty, TextTooLong
-from app.tasks.sentiment.pipeline import SentimentSettings, check_texts
+from paddlepool.contracts.errors import TextEmpty, TextTooLong
+from paddlepool.tasks.sentiment.pipeline import SentimentSettings, check_texts
 
 LIMITS = SentimentSettings()
 

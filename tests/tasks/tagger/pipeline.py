@@ -9,10 +9,10 @@ from concurrent.futures import Executor
 
 from pydantic import BaseModel, ConfigDict
 
-from app.contracts.errors import ConfigError
-from app.contracts.ports import Finished, Prepared, ServedModelInfo
-from app.contracts.tensors import Tensors
-from app.models.repository.config import parse_parameters
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.models.repository.config import parse_parameters
 from tests.tasks.tagger.scripts import SCRIPTS, shares, tags_of
 
 

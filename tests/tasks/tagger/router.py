@@ -6,9 +6,9 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from app.service.api.routes import RoutingDep, TaskRoute, answer_headers
-from app.service.api.services import ServicesDep
-from app.settings.server import Settings
+from paddlepool.service.api.routes import RoutingDep, TaskRoute, answer_headers
+from paddlepool.service.api.services import ServicesDep
+from paddlepool.settings.server import Settings
 from tests.tasks.tagger.settings import TaggerSettings
 
 

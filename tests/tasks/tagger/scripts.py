@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.contracts.errors import ModelOutputInvalid, TextEmpty
-from app.contracts.tensors import Array
+from paddlepool.contracts.errors import ModelOutputInvalid, TextEmpty
+from paddlepool.contracts.tensors import Array
 
 # The main blocks of https://www.unicode.org/charts/ for each script.
 SCRIPTS: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = (

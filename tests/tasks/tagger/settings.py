@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from app.settings.server import KIB, Bytes
+from paddlepool.settings.server import KIB, Bytes
 
 
 class TaggerSettings(BaseModel):

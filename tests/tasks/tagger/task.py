@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.tasks.task import Task
+from paddlepool.tasks.task import Task
 from tests.tasks.tagger.pipeline import open_pipeline
 from tests.tasks.tagger.router import build_router
 from tests.tasks.tagger.settings import TaggerSettings

@@ -65,10 +65,10 @@ def export(program: Any, into: Path) -> None:
 
 def convert(into: Path) -> None:
     """Write the ONNX program, as the backends make it in a process that they start."""
-    from app.contracts.errors import BackendError
-    from app.engine.backends import onnx_program
-    from app.engine.backends.converter_rules import unconvertible
-    from app.engine.backends.paddle_operators import operators_of
+    from paddlepool.contracts.errors import BackendError
+    from paddlepool.engine.backends import onnx_program
+    from paddlepool.engine.backends.converter_rules import unconvertible
+    from paddlepool.engine.backends.paddle_operators import operators_of
 
     if reasons := unconvertible(operators_of(into / "program.json")):
         raise BackendError("; ".join(reasons))
@@ -110,11 +110,11 @@ def in_a_process_of_its_own(task: Callable[[], None], refused: Path) -> None:
 
 def opener(engine: str) -> Callable[..., Any]:
     """Return the function that opens the engine's backend, with what it imports imported."""
-    from app.engine.backends import BACKENDS
+    from paddlepool.engine.backends import BACKENDS
 
     backend = ENGINES[engine][0]
     if backend == "paddle_inference":
-        from app.engine.backends.paddle_inference import _load_core
+        from paddlepool.engine.backends.paddle_inference import _load_core
 
         _load_core()
         for name in ("paddle", "paddle.base"):  # the backend looks for the real package

@@ -8,8 +8,8 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.observability.log import JsonLines
-from app.settings.server import Settings
+from paddlepool.observability.log import JsonLines
+from paddlepool.settings.server import Settings
 from tests.service.api.fakes import Client, make_app
 
 SECRET = "correct horse battery staple"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fastapi import APIRouter, FastAPI
 
-from app.observability.log import extras
+from paddlepool.observability.log import extras
 from tests.service.api.fakes import Client, make_app, make_services
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'paddlepool[otel]'")
@@ -14,8 +14,8 @@ pytest.importorskip("opentelemetry.sdk", reason="pip install 'paddlepool[otel]'"
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from app.contracts.errors import DeadlineExceeded
-from app.observability.tracing import add_trace_id
+from paddlepool.contracts.errors import DeadlineExceeded
+from paddlepool.observability.tracing import add_trace_id
 from tests.observability.test_tracing import GIVEN, TRACE, Memory
 
 SECRET = "correct horse battery staple"

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from fastapi import APIRouter, Request, Response
 
-from app.service.api.middleware.compression import PIECE
-from app.service.api.v2.tensors import BINARY_HEADER
-from app.settings.server import Settings
+from paddlepool.service.api.middleware.compression import PIECE
+from paddlepool.service.api.v2.tensors import BINARY_HEADER
+from paddlepool.settings.server import Settings
 from tests.service.api.fakes import Client, assert_problem, make_app, make_settings, product_client
 
 JSON = {"Content-Type": "application/json"}

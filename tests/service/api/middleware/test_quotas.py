@@ -7,11 +7,11 @@ import httpx
 import pytest
 from fastapi import APIRouter
 
-from app.contracts.caller import CALLER
-from app.contracts.errors import QuotaExceeded
-from app.service.api.middleware.keys import client_network
-from app.service.api.middleware.limits import MAX_CALLERS, TokenBucket, TokenBuckets
-from app.settings.server import Settings
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.errors import QuotaExceeded
+from paddlepool.service.api.middleware.keys import client_network
+from paddlepool.service.api.middleware.limits import MAX_CALLERS, TokenBucket, TokenBuckets
+from paddlepool.settings.server import Settings
 from tests.engine.fakes import ManualClock
 from tests.service.api.fakes import Client, assert_problem, make_app, make_settings
 

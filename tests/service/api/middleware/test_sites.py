@@ -5,7 +5,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from app.settings.server import Settings
+from paddlepool.settings.server import Settings
 from tests.service.api.fakes import Client, assert_problem, make_app
 
 JSON = {"text": "x"}

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from app.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
-from app.engine.registry.registry import ModelRegistry
-from app.service.api.info import read_gauges
+from paddlepool.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.service.api.info import read_gauges
 from tests.service.api.fakes import (
     CHOICE,
     GROUP,

@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
-from app.contracts.errors import RunRefused
-from app.settings.server import Settings
+from paddlepool.contracts.errors import RunRefused
+from paddlepool.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import FakeFactory, calling, failing, write_double
 from tests.model_files import add_to_config

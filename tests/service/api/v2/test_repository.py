@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings.server import Settings
+from paddlepool.settings.server import Settings
 from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, FakeFactory, Gate
 from tests.engine.permissions import mode

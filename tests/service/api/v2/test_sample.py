@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from app.service.api.v2.sample import write_request
+from paddlepool.service.api.v2.sample import write_request
 from tests.engine.driving import Driven, Loop
 from tests.service.api.fakes import Client, make_app, product_client
 

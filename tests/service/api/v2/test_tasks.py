@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.contracts.tensors import STRINGS, TaskTensors, TensorSpec
+from paddlepool.contracts.tensors import STRINGS, TaskTensors, TensorSpec
 from tests.service.api.fakes import (
     Client,
     FakeModel,

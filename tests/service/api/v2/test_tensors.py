@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from app.contracts.errors import InvalidTensor
-from app.contracts.tensors import STRINGS, TensorSpec, strings_of
-from app.engine.dataplane import TensorRequest
-from app.service.api.services import LARGE_BYTES
-from app.service.api.v2.documents import (
+from paddlepool.contracts.errors import InvalidTensor
+from paddlepool.contracts.tensors import STRINGS, TensorSpec, strings_of
+from paddlepool.engine.dataplane import TensorRequest
+from paddlepool.service.api.services import LARGE_BYTES
+from paddlepool.service.api.v2.documents import (
     MAX_IGNORED,
     MAX_LISTS,
     PART_NUMBERS,
@@ -29,9 +29,9 @@ from app.service.api.v2.documents import (
     write_reply,
     written_size,
 )
-from app.service.api.v2.infer import may_name_group, place_timeout
-from app.service.api.v2.tensors import DATATYPES, classified, read_inputs
-from app.settings.server import Settings
+from paddlepool.service.api.v2.infer import may_name_group, place_timeout
+from paddlepool.service.api.v2.tensors import DATATYPES, classified, read_inputs
+from paddlepool.settings.server import Settings
 
 IMAGE = TensorSpec("image", "float32", (-1, 4))
 LOGITS = TensorSpec("logits", "float32", (-1, 2))

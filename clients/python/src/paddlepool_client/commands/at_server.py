@@ -171,7 +171,7 @@ def _own_server() -> Iterator[str]:
     environment = {k: v for k, v in os.environ.items() if k == REPOSITORY or not k.startswith(OURS)}
     environment |= {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_STATE_FILE": "off"}
     with subprocess.Popen(
-        [sys.executable, "-m", "app.cli.serve", "--port", "0"],
+        [sys.executable, "-m", "paddlepool.cli.serve", "--port", "0"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

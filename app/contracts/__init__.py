@@ -1,1 +1,0 @@
-"""Types that all packages of `app` share: errors, tensors, ports, status. Imports no other one."""

@@ -1,0 +1,185 @@
+"""The ASGI application: all routers, the layers around them, and the OpenAPI document."""
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, cast
+
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from paddlepool import __version__
+from paddlepool.contracts.resources import memory_limit
+from paddlepool.doors import hugging_face, paddlex, rembg, removebg, tei
+from paddlepool.doors.door import Door
+from paddlepool.service.api import compare, info, pages
+from paddlepool.service.api.errors import (
+    ANY_STATUSES,
+    PROTOCOL,
+    TASK_STATUSES,
+    ErrorForm,
+    documented,
+)
+from paddlepool.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MINUTE, KeyRules
+from paddlepool.service.api.middleware.layer import (
+    REPLICA,
+    TRACE_ID,
+    RequestLayer,
+    Traced,
+    by_agent,
+)
+from paddlepool.service.api.middleware.limits import Budget, Gates, TokenBuckets
+from paddlepool.service.api.routes import RouteTable
+from paddlepool.service.api.services import Services
+from paddlepool.service.api.v2 import infer, models, sample
+from paddlepool.service.api.v2.tensors import BINARY_HEADER
+from paddlepool.settings.server import Settings
+from paddlepool.tasks.task import Task
+
+DESCRIPTION = (
+    "A model server around Paddle Inference: an endpoint for each task, and the Open Inference "
+    "Protocol (v2) for tensors. Parameters and headers named `predictor` hold the name of an "
+    "instance group: one configuration of a model and the processes that run it."
+)
+EXPOSED = (
+    "X-Request-ID",
+    TRACE_ID,
+    REPLICA,
+    "X-Model",
+    "X-Predictor",
+    "Server-Timing",
+    "Retry-After",
+    "RateLimit-Limit",
+    "RateLimit-Remaining",
+    "RateLimit-Reset",
+    BINARY_HEADER,
+)
+"""Reply headers that a page of an allowed origin may read; tasks and doors add their own."""
+
+DOORS: tuple[Door, ...] = (
+    rembg.DOOR,
+    removebg.DOOR,
+    tei.DOOR,
+    hugging_face.BOTH,
+    hugging_face.TEXTS,
+    hugging_face.PICTURES,
+    paddlex.DOOR,
+)
+
+BODY_SHARE = 4
+"""By default, all request bodies use at most 1 / BODY_SHARE of the memory; so do unread replies."""
+
+ACCEPTED = (
+    "Authorization",
+    "Content-Type",
+    "X-Api-Key",
+    "X-Request-ID",
+    "Traceparent",
+    "Tracestate",
+    BINARY_HEADER,
+)
+"""Request headers that a page of an allowed origin may send."""
+
+
+def build_application(
+    services: Services,
+    *,
+    keys: Sequence[bytes],
+    tasks: Iterable[Task],
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
+    doors: Sequence[Door] = (),
+) -> FastAPI:
+    """Build the HTTP application around `services`. If there are `keys`, requests need one."""
+    settings, tasks = services.settings, tuple(tasks)
+    card = [name for task in tasks for name in task.card]
+    more = [door.info for door in doors if door.info is not None]
+    # Each router with the statuses of its routes besides ANY_STATUSES, and the form of its errors.
+    # Routes are tried in order: inference routes come first because their latency matters.
+    mounts: list[tuple[APIRouter, tuple[int, ...], ErrorForm | None]] = [
+        *((task.endpoints(settings), TASK_STATUSES, None) for task in tasks),
+        (infer.router(settings), (), PROTOCOL),
+        *((door.routes(settings), TASK_STATUSES, door.errors) for door in doors),
+        (info.router(card=card, more=more), (), None),
+        *((module.router(), (), None) for module in (compare, pages)),
+        (models.router(), (), PROTOCOL),
+        (sample.router(), (), PROTOCOL),
+    ]
+    routes = RouteTable(
+        [(router, errors) for router, _, errors in mounts], default_max_body=settings.body_max_bytes
+    )
+    for route in routes.routes:
+        services.metrics.expect_route(route.template)
+    gates = build_gates(settings, keys)
+    app = FastAPI(
+        title="Paddlepool",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        # FastAPI's own spans would duplicate ours and contain the client's path and query.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        lifespan=lifespan,
+    )
+    app.state.paddlepool = services
+    app.state.gates = gates
+    for router, statuses, errors in mounts:
+        pages.title(router)
+        app.include_router(router, responses=documented(*ANY_STATUSES, *statuses, form=errors))
+    exposed = [*EXPOSED, *(name for task in tasks for name in task.headers)]
+    exposed += [name for door in doors for name in door.headers]
+
+    def wrap_admission(layered: Any) -> ASGIApp:
+        """Apply the proxy's headers about the client, and CORS for pages of other origins."""
+        if settings.cors_origins:
+            layered = CORSMiddleware(
+                layered,
+                allow_origins=settings.cors_origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=ACCEPTED,
+                expose_headers=exposed,
+            )
+        if settings.trusted_proxies:
+            layered = ProxyHeadersMiddleware(layered, trusted_hosts=settings.proxies())
+        return cast(ASGIApp, layered)
+
+    # All layers are plain ASGI, because a layer that buffers would hide a disconnect.
+    stack: ASGIApp = RequestLayer(app.router, services, routes, gates, wrap=wrap_admission)
+    if services.tracing is not None:
+        stack = Traced(stack, tracing=services.tracing)
+    redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
+    app.middleware_stack = by_agent(stack, redirects) if redirects else stack
+    referenced: list[type[BaseModel]] = [infer.InferRequest, *(d.errors.model for d in doors)]
+    # The documented way to replace FastAPI's OpenAPI document.
+    app.openapi = partial(  # type: ignore[method-assign]
+        pages.document, app, referenced, needs_key=bool(keys)
+    )
+    return app
+
+
+def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:
+    """Return the doors with these names whose task is served."""
+    return tuple(door for door in DOORS if door.name in names and door.task in tasks)
+
+
+def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
+    """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC."""
+    concurrent = settings.quota_concurrent_requests
+    quotas = {
+        "requests": settings.quota_requests_per_minute,
+        "pixels": settings.quota_pixels_per_minute,
+        "texts": settings.quota_texts_per_minute,
+    }
+    per_minute = {what: limit for what, limit in quotas.items() if limit}
+    return Gates(
+        keys=KeyRules(settings, keys, TokenBuckets({WRONG_KEYS: WRONG_KEYS_PER_MINUTE}).of),
+        buckets=TokenBuckets(per_minute, concurrent) if per_minute or concurrent else None,
+        bodies=Budget(
+            settings.body_memory_bytes or memory_limit() // BODY_SHARE,
+            what="bytes of request bodies",
+        ),
+    )

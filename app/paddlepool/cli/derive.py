@@ -1,0 +1,75 @@
+"""`paddlepool derive`: make the int8 programs that need no calibration data."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from paddlepool.cli.shared import add_repository_option, open_repository, read_version
+from paddlepool.contracts.errors import PaddlepoolError
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.evidence.comparison.measure import choose_samples
+from paddlepool.making.programs import derive
+from paddlepool.making.programs.derive import INT8
+from paddlepool.tasks.task import comparison_of
+
+SAMPLES = {
+    "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
+    "sentiment": ("training/emotion/*.jsonl",),
+}
+"""Files of a checkout by task. Without a checkout, the task's own samples are used."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: every model")
+    add_repository_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Return 1 if any model fails; the others are still derived."""
+    repository = open_repository(args.repository)
+    failed = 0
+    for name in args.models or repository.names():
+        try:
+            print(derive_program(repository.root, name), flush=True)
+        except PaddlepoolError as error:
+            print(f"paddlepool derive: {name}: {error.message}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+def derive_program(root: Path, name: str) -> str:
+    """Derive, check and publish the int8 program of a model's newest version; return a summary.
+
+    A program that an earlier release made with OLD_TOOL is replaced.
+    """
+    repository = open_repository(root)
+    for version in repository.versions(name)[:1]:
+        derive.remove_unlisted(root / name / str(version), derive.FILE)
+    files = read_version(repository, name, None)
+    where = f"{name}/{files.version}"
+    tools = [each.derivation.tool for each in files.manifest.programs if each.name == INT8]
+    if tools and derive.OLD_TOOL not in tools:
+        return f"{where} has the program {INT8}"
+    if missing := derive.missing_packages():
+        packages = ", ".join(missing)
+        return f"{where}: no program {INT8} without {packages}; see docs/application.md"
+    derived = derive.derive_int8(files)
+    if derived is None:
+        return f"{where}: `paddlepool quantize {name}` would make a program {INT8}, from data"
+    task = comparison_of(files.info())
+    patterns = SAMPLES.get(files.config.pipeline or "", ())
+    data = [path for pattern in patterns for path in sorted(Path().glob(pattern))]
+    selftest = files.selftest()
+    samples = [inputs for _, inputs in choose_samples(task, data, selftest, files.manifest.inputs)]
+    derived = derive.checked(
+        derived,
+        files,
+        [selftest.inputs, *samples],
+        agreement=task.agreement if task else None,
+        least_agreement=task.least_agreement if task else 0.0,
+        open_predictor=ProcessBackend(),
+    )
+    derive.add_program(files.directory, derived)
+    [*_, loss] = derived.entry.quality
+    figures = ", ".join(f"{key} {value:.4f}" for key, value in loss.figures.items())
+    return f"{where}: program {INT8} added; {figures} on {loss.count} {loss.data}"

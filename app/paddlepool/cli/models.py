@@ -1,0 +1,392 @@
+"""`paddlepool models`: list, verify, describe, seal and sync the models of a repository."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paddlepool.cli import shared
+from paddlepool.contracts.errors import ConfigError, ManifestError, PaddlepoolError
+from paddlepool.contracts.sentences import printable
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.load_history import UNSEALED
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.comparison.result import columns
+from paddlepool.evidence.quality.ports import Source
+from paddlepool.evidence.quality.report import CARD, compare_card, read_card, write_card
+from paddlepool.evidence.quality.run import measure_model, task_quality
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.models.repository.manifest import read_manifest
+from paddlepool.models.repository.selftest import shapes_of
+from paddlepool.models.sources import sync
+from paddlepool.observability.metrics import Metrics
+from paddlepool.tasks.task import agreement_of, load_tasks
+
+DATA = Path("../shared/data")
+SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    listing = actions.add_parser(
+        "list", help="list every version, whether it is served, and its origin"
+    )
+    listing.set_defaults(act=_list)
+    verify = actions.add_parser("verify", help="compare every file with its manifest")
+    verify.set_defaults(act=_verify)
+    verify.add_argument("names", nargs="*", metavar="MODEL", help="default: every model")
+    verify.add_argument(
+        "--run",
+        dest="self_test",  # `run` is the command's own function
+        action="store_true",
+        help="also open each instance group that always runs and run its self-test",
+    )
+    _add_quality_options(verify)
+    describe = actions.add_parser(
+        "describe", help="show inputs, outputs, instance groups and origin of one model"
+    )
+    describe.set_defaults(act=_describe)
+    describe.add_argument("name", metavar="MODEL")
+    describe.add_argument("--version", type=int, help="default: the newest")
+    seal = actions.add_parser(
+        "seal", help="write the manifest of a Paddle or ONNX program that was exported elsewhere"
+    )
+    seal.set_defaults(act=_seal)
+    seal.add_argument(
+        "directory",
+        type=Path,
+        metavar="MODEL/VERSION",
+        help="contains NAME.json or NAME.pdmodel, and NAME.pdiparams if it has parameters; "
+        "or NAME.onnx",
+    )
+    seal.add_argument(
+        "--input",
+        dest="inputs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="real inputs: .npz files with an array for each input, one set in a file",
+    )
+    seal.add_argument(
+        "--shape",
+        dest="shapes",
+        action="append",
+        nargs="+",
+        default=[],
+        metavar="NAME=SIZE,…",
+        help="a realistic shape of each input, such as x=1,3,480,640; may be repeated",
+    )
+    seal.add_argument("--source", default="", help="free text: source of the weights")
+    seal.add_argument("--licence", default="", help="licence of the weights")
+    syncing = actions.add_parser(
+        "sync", help="copy models from s3://, gs://, hf:// or a directory, and verify them"
+    )
+    syncing.set_defaults(act=_sync)
+    syncing.add_argument(
+        "address", metavar="ADDRESS", help="contains MODEL/config.toml, MODEL/VERSION/…"
+    )
+    syncing.add_argument(
+        "--end-with-input",
+        action="store_true",
+        help="exit at the end of standard input, for programs that start this one",
+    )
+    for action in (listing, verify, describe, syncing):
+        shared.add_repository_option(action)
+
+
+def _add_quality_options(parser: argparse.ArgumentParser) -> None:
+    options = parser.add_argument_group("quality")
+    options.add_argument(
+        "--quality",
+        action="store_true",
+        help="also measure the newest version of each model on data, and compare its model card",
+    )
+    options.add_argument("--data", type=Path, metavar="DIR", help=f"default: {DATA}")
+    options.add_argument(
+        "--smoke",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help=f"everyday sentences with labels; default: {', '.join(map(str, SMOKE))}",
+    )
+    options.add_argument("--limit", type=int, metavar="N", help="use only the first N of each set")
+    options.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="this instance group instead of the default one, and its loss compared with that",
+    )
+    options.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures to this file"
+    )
+    options.add_argument(
+        "--write-cards",
+        action="store_true",
+        help="write the figures into each MODEL_CARD.md instead of comparing them",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    return int(args.act(args))
+
+
+def _list(args: argparse.Namespace) -> int:
+    repository = shared.open_repository(args.repository)
+    rows = [("MODEL", "VERSION", "SERVED", "SIZE", "NETWORK", "WEIGHTS", "PIPELINE")]
+    for name in repository.names():
+        unsealed, versions = repository.unsealed(name), repository.versions(name)
+        served = 0
+        for version in sorted((*versions, *unsealed), reverse=True):
+            try:
+                if version in unsealed:
+                    raise ManifestError(f"unsealed: {UNSEALED}")
+                manifest = read_manifest(repository.root / name / str(version))
+                config = repository.config(name)
+            except PaddlepoolError as error:
+                rows.append((name, str(version), "no", "-", "-", error.message, "-"))
+                continue
+            size = sum(entry.bytes for entry in manifest.files.values())
+            network = str((manifest.network or {}).get("name", "-"))
+            origin = str(manifest.weights.get("origin", "-"))
+            preview = " (preview)" if manifest.weights.get("preview") else ""
+            # As a server does, skip unusable versions.
+            candidates, count = config.version_policy.choose(versions)
+            serves = version in candidates and served < count
+            served += serves
+            weights, pipeline = origin + preview, config.pipeline or "-"
+            line = (name, str(version), _word(serves), _size(size), network, weights, pipeline)
+            rows.append(line)
+    print(columns(rows))
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    repository = shared.open_repository(args.repository)
+    _check_quality_options(args)
+    rows = [("MODEL", "VERSION", "RESULT")]
+    faults = 0
+    for name in args.names or repository.names():
+        versions = repository.versions(name)
+        unsealed = repository.unsealed(name)
+        rows += [(name, str(each), UNSEALED) for each in unsealed]
+        if not versions and not unsealed:
+            rows.append((name, "-", "no version with a manifest is published"))
+        if not versions or unsealed:
+            faults += 1
+        for version in versions:
+            try:
+                files = repository.read(name, version)
+                files.selftest()
+                result = asyncio.run(_self_test(files)) if args.self_test else "ok"
+            except PaddlepoolError as error:
+                result = f"FAILED: {error.message}"
+                faults += 1
+            rows.append((name, str(version), result))
+    print(columns(rows))
+    if faults or not args.quality:
+        return 1 if faults else 0
+    return _verify_quality(repository, args)
+
+
+async def _self_test(files: ModelFiles) -> str:
+    context = EngineContext(
+        open_predictor=ProcessBackend(), observer=Metrics(build={}), agreement_of=agreement_of
+    )
+    model = ServedModel(files, context=context)
+    try:
+        await model.start()
+        groups = [group for group in model.groups() if group.started]
+    finally:
+        await model.close()
+    return f"ok, self-test passed on {', '.join(group.name for group in groups)}"
+
+
+def _describe(args: argparse.Namespace) -> int:
+    repository = shared.open_repository(args.repository)
+    files = shared.read_version(repository, args.name, args.version)
+    versions = repository.versions(args.name)
+    manifest, config = files.manifest, files.config
+    batching = config.dynamic_batching
+    facts = {
+        "model": f"{files.name}, version {files.version} (of {', '.join(map(str, versions))})",
+        "pipeline": config.pipeline or "none: raw tensors over /v2",
+        "sha256": manifest.sha256(),
+        "built with": _pairs(manifest.built_with),
+        **{
+            f"weights' {key}": _word(value)
+            for key, value in sorted(manifest.weights.items())
+            if value != ""
+        },
+        "batching": f"up to {batching.max_batch_size or 'any number of'} rows, "
+        f"waits {batching.max_queue_delay_ms:g} ms, "
+        f"queue of {batching.max_queue_size} per instance",
+    }
+    print(columns([(f"{label}:", value) for label, value in facts.items()]))
+    print()
+    _print_tensors(manifest.inputs, files.outputs)
+    groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
+    for group in config.instance_group:
+        name = f"{group.name} (default)" if group.name == config.default_group else group.name
+        count, threads = str(group.count), str(group.threads)
+        options = _pairs(group.options) or "-"
+        groups.append((name, group.backend, count, threads, group.start, options))
+    print(f"\n{columns(groups)}")
+    return 0
+
+
+def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    rows = [("TENSOR", "NAME", "DTYPE", "SHAPE")]
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            sizes = ("any" if size == -1 else str(size) for size in spec.shape)
+            rows.append((kind, spec.name, spec.dtype, " × ".join(sizes) or "scalar"))
+    print(columns(rows))
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {_word(value)}" for key, value in values.items())
+
+
+def _word(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def _seal(args: argparse.Namespace) -> int:
+    from paddlepool.making.export.seal import seal  # imports onnx
+
+    with shared.quiet_children():
+        sealed = seal(
+            args.directory.resolve(),
+            open_predictor=ProcessBackend(),
+            given=args.inputs,
+            shapes=args.shapes,
+            source=args.source,
+            licence=args.licence,
+        )
+    trial = sealed.trial
+    _print_tensors(sealed.inputs, sealed.outputs)
+    print()
+    cases = trial.selftest.cases
+    facts = [
+        ("tried on", f"{shapes_of(cases[0].inputs)} ({trial.source})"),
+        *(("", shapes_of(case.inputs)) for case in cases[1:]),
+        *(("", note) for note in trial.notes),
+        (
+            "rows",
+            {
+                True: "independent: requests may share a batch",
+                False: "not independent: each request runs alone",
+                None: "none: the first axis is fixed",
+            }[trial.independent],
+        ),
+    ]
+    facts += [(each.name, each.refusal or "right on every input") for each in sealed.groups]
+    facts.append(("config.toml", "written" if sealed.config else "unchanged"))
+    if sealed.unused:
+        facts.append(("ignored", ", ".join(map(printable, sealed.unused))))
+    unproven = [name for name, array in trial.selftest.outputs.items() if not array.size]
+    if unproven:
+        fact = f"checks only dtype and shape of {', '.join(unproven)}: empty for random input"
+        facts.append(("self-test", fact))
+    print(columns([(f"{label}:" if label else "", value) for label, value in facts]))
+    return 0
+
+
+def _sync(args: argparse.Namespace) -> int:
+    """Return 0 even if some versions are rejected: those are listed and are not served."""
+    # SIGTERM raises an exception, so that partial copies are removed.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    if args.end_with_input:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+    changes = sync.sync(sync.Source(args.address), shared.repository_root(args.repository))
+    for line in sync.lines_of(changes):
+        print(line)
+    return 0
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    # Signal the main thread: only a signal interrupts some of its calls.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _check_quality_options(args: argparse.Namespace) -> None:
+    """Raise ConfigError for options that cannot be combined, before anything runs."""
+    given = [
+        option
+        for option in ("data", "smoke", "limit", "group", "json", "write_cards")
+        if getattr(args, option) not in (None, False)
+    ]
+    if given and not args.quality:
+        raise ConfigError(f"--{given[0].replace('_', '-')} belongs to --quality")
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError(f"--limit must be at least 1, received {args.limit}")
+    if args.group is not None and args.write_cards:
+        raise ConfigError("--write-cards is for the default group: leave --group out")
+    if args.limit is not None and args.write_cards:
+        raise ConfigError("--write-cards needs all the data: leave --limit out")
+
+
+def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> int:
+    """Print the figures; return 1 if a model card has different ones."""
+    source = Source(
+        data=args.data or DATA,
+        smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),
+        limit=args.limit,
+    )
+    declared = {name: task.quality for name, task in load_tasks().items()}
+    models = [
+        shared.read_version(repository, name, None) for name in args.names or repository.names()
+    ]
+    tasks = [
+        (files, files.directory.parent / CARD, task_quality(files, source, declared))
+        for files in models
+    ]
+    for files, card, task in tasks:
+        if task is None and files.name in args.names:
+            raise ConfigError(f"{files.name}: no quality measure is defined for it")
+        if task is not None and args.write_cards:
+            read_card(card)
+    figures = {}
+    differ = False
+    for files, card, task in tasks:
+        if task is None:
+            print(f"\n{files.name}: no quality measure is defined for it")
+            continue
+        groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
+        about = f"{files.name}@{files.version}: measuring {' and '.join(groups)}"
+        # Progress bars appear only on terminals; elsewhere, minutes of silence would suggest a hang
+        print(f"\n{about}, which takes minutes", flush=True)
+        report = measure_model(
+            files,
+            task,
+            group=args.group,
+            agreement=agreement_of(files.info()),
+            open_predictor=ProcessBackend(),
+            limit=args.limit,
+        )
+        figures[report.model] = report.as_json()
+        print(f"\n{report.as_text()}", flush=True)
+        if args.write_cards:
+            write_card(card, report)
+            print(f"\n{files.name}/{CARD}: figures written")
+        elif args.limit is None and args.group is None:
+            clause, wrong = "there is no such card", False
+            if card.exists():
+                clause, wrong = compare_card(card, report)
+            print(f"\n{files.name}/{CARD}: {clause}")
+            differ = differ or wrong
+    if args.json is not None:
+        shared.write_json(args.json, figures)
+    return int(differ)

@@ -1,0 +1,145 @@
+"""`paddlepool tune`: find the predictors, threads and batch size that serve a model best here.
+
+With --groups: find the best of its instance groups, across backends and precisions.
+"""
+
+import argparse
+import asyncio
+import sys
+
+from paddlepool.cli.shared import add_repository_option, open_repository, read_version
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.resources import available_cores
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.evidence.comparison.result import (
+    columns,
+    compare,
+    comparison_rows,
+    reasons,
+    recommend,
+)
+from paddlepool.evidence.comparison.search import Search, explain, write_default_group, write_group
+from paddlepool.tasks.task import comparison_of
+
+REQUESTS = 40
+"""Runs of each group with --groups: this many alone, and at least this many on busy cores."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a model of the repository")
+    parser.add_argument(
+        "--p95",
+        type=float,
+        metavar="MS",
+        help="maximum 95th percentile of the time in the engine; with --groups it is optional",
+    )
+    parser.add_argument(
+        "--groups",
+        metavar="all|A,B,…",
+        help="compare these instance groups and recommend one of them as the default group",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --groups: write without asking")
+    add_repository_option(parser)
+    parser.add_argument(
+        "--seconds", type=float, default=9.0, help="load for each candidate (default 9)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="do not change config.toml")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Return 1 and leave config.toml unchanged if nothing is fast enough."""
+    for name in ("p95", "seconds"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{name} must be above 0, received {value}")
+    if args.groups is not None:
+        return _choose_group(args)
+    if args.p95 is None:
+        raise ConfigError("--p95 MS or --groups is required")
+    if args.yes:
+        raise ConfigError("--yes belongs to --groups")
+    return _tune(args)
+
+
+def _choose_group(args: argparse.Namespace) -> int:
+    files = read_version(open_repository(args.repository), args.model, None)
+    names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
+    found = compare(
+        files,
+        groups=names,
+        requests=REQUESTS,
+        open_predictor=ProcessBackend(nice=0),
+        task=comparison_of(files.info()),
+    )
+    print(columns(comparison_rows(found)) + "\n")
+    print("\n".join(reasons(found)))
+    advice = recommend(found, files.config, p95_seconds=args.p95 / 1000 if args.p95 else None)
+    if not advice.fit:
+        print(f"\nNothing is fast enough: {advice.reason}; config.toml is unchanged")
+        return 1
+    print(f"\nRecommended: {advice.group}: {advice.reason}.")
+    chosen_here = files.config.first_group is not None
+    path = files.directory.parent / "config.toml"
+    instead = ' instead of "auto", which measures at runtime' if chosen_here else ""
+    if advice.group == files.config.default_group:
+        is_it = 'is what "auto" begins with' if chosen_here else "is already the default group"
+        print(f"{advice.group} {is_it}; config.toml is unchanged")
+    elif args.dry_run:
+        print("config.toml is unchanged (--dry-run)")
+    elif args.yes or _confirm(f"Make {advice.group} the default group in {path}{instead}?"):
+        write_default_group(path, advice.group)
+        print(f"written to {path}")
+    else:
+        print("config.toml is unchanged")
+    return 0
+
+
+def _confirm(question: str) -> bool:
+    """Ask for consent; False without a terminal."""
+    if not sys.stdin.isatty():
+        print(f"{question} There is no terminal to ask: use --yes")
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _tune(args: argparse.Namespace) -> int:
+    files = read_version(open_repository(args.repository), args.model, None)
+    cores = max(1, int(available_cores()))
+    search = Search(
+        files=files,
+        p95_seconds=args.p95 / 1000,
+        cores=cores,
+        seconds=args.seconds,
+        open_predictor=ProcessBackend(nice=0),
+        comparison_of=comparison_of,
+    )
+    chosen, outcomes = asyncio.run(search.run())
+    rows = [["candidate", "clients", "per second", "p95", f"within {args.p95:g} ms", "memory"]]
+    rows += [
+        [
+            ("* " if each is chosen else "  ") + str(each.candidate),
+            str(each.clients),
+            f"{each.per_second:.2f}",
+            f"{each.p95_seconds * 1000:.0f} ms",
+            "yes" if each.p95_seconds <= args.p95 / 1000 else "no",
+            f"{each.resident_bytes / 1e6:.0f} MB",
+        ]
+        for each in outcomes
+    ]
+    print(f"{files.name}@{files.version}, group {files.config.default_group}, {cores} cores")
+    print(columns(rows))
+    if chosen is None:
+        fastest = min(outcomes, key=lambda each: each.p95_seconds)
+        print(
+            f"\nnothing is fast enough: the lowest p95 is {fastest.p95_seconds * 1000:.0f} ms "
+            f"({fastest.candidate}); config.toml is unchanged"
+        )
+        return 1
+    print("\n" + "\n".join(explain(chosen, outcomes, p95_seconds=args.p95 / 1000)))
+    if args.dry_run:
+        print("config.toml is unchanged (--dry-run)")
+        return 0
+    path = files.directory.parent / "config.toml"
+    write_group(path, chosen.candidate, inputs=[spec.name for spec in files.manifest.inputs])
+    print(f"written to {path}")
+    return 0

@@ -1,0 +1,175 @@
+"""All errors of Paddlepool, in domain terms.
+
+`paddlepool.service.api.errors` maps these classes to HTTP status codes; this module does not depend
+on HTTP. A message states what was received, what was expected and the limit. It never repeats the
+client's input, and contains the text of a library's exception only as
+`paddlepool.contracts.sentences.sentence` returns it.
+"""
+
+import re
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Self
+
+
+@dataclass(eq=False, repr=False)
+class PaddlepoolError(Exception):
+    """Base class of all errors. `limit` and `received` are safe to show to a client.
+
+    A subclass with a `title` has its own name as its code: FileMissing is `file_missing`.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    title: ClassVar[str] = "Internal error"
+
+    message: str
+    _: KW_ONLY
+    limit: int | float | str | None = None
+    received: int | float | str | None = None
+    errors: tuple[dict[str, str], ...] = ()
+
+    def __init_subclass__(cls, title: str | None = None) -> None:
+        if title is not None:
+            cls.title = title
+            cls.code = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def without_traceback(self) -> Self:
+        """Return a copy without traceback, cause and context.
+
+        A future keeps its error, and the frames of a traceback keep a request's data in memory.
+        Each raise adds frames, so two futures that shared an error would keep each other's data.
+        """
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+
+class InputError(PaddlepoolError):
+    """Base class of client errors; only its subclasses have codes, so only they are raised."""
+
+    def about(self, part: str) -> Self:
+        """Return a copy whose message names the part of the request that is at fault."""
+        copy = self.without_traceback()
+        copy.message = f"{part}: {self.message}"
+        copy.args = (copy.message,)
+        return copy
+
+
+class FileMissing(InputError, title="No picture in the request"): ...
+
+
+class FileTooLarge(InputError, title="Request body too large"): ...
+
+
+class UnsupportedMediaType(InputError, title="Unsupported media type"): ...
+
+
+class UnsupportedEncoding(InputError, title="The body's encoding is not supported"): ...
+
+
+class ImageUnreadable(InputError, title="The picture cannot be read"): ...
+
+
+class ResolutionTooHigh(InputError, title="The picture has too many pixels"): ...
+
+
+class TooManyScans(InputError, title="The JPEG has too many scans"): ...
+
+
+class InvalidParameter(InputError, title="Invalid parameter"): ...
+
+
+class TextEmpty(InputError, title="The text is empty"): ...
+
+
+class TextTooLong(InputError, title="The text is too long"): ...
+
+
+class TooManyInputs(InputError, title="Too many inputs"): ...
+
+
+class InvalidTensor(InputError, title="Invalid tensor"): ...
+
+
+class OutputTooLarge(InputError, title="The requested output is too large"): ...
+
+
+class HostNotAllowed(PaddlepoolError, title="Unknown host"): ...
+
+
+class CrossSite(PaddlepoolError, title="Sent by a page of another site"): ...
+
+
+class Unauthorized(PaddlepoolError, title="Unauthorized"): ...
+
+
+class Forbidden(PaddlepoolError, title="Disabled on this server"): ...
+
+
+class GroupNotRunning(PaddlepoolError, title="The instance group is not running"): ...
+
+
+class ModelNotFound(PaddlepoolError, title="Model not found"): ...
+
+
+class ModelNotReady(PaddlepoolError, title="Model not ready"): ...
+
+
+class ModelLoadFailed(PaddlepoolError, title="The model cannot be loaded"): ...
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Overloaded(PaddlepoolError, title="Overloaded"):
+    """`retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1."""
+
+    retry_after: float = 1.0
+
+
+class QuotaExceeded(Overloaded, title="The quota is used up"):
+    """This caller has used up its quota; other callers are still served."""
+
+
+class DeadlineExceeded(PaddlepoolError, title="Deadline exceeded"): ...
+
+
+class WorkerCrashed(PaddlepoolError, title="The worker process died"): ...
+
+
+class ModelOutputInvalid(PaddlepoolError, title="The model's output is invalid"): ...
+
+
+class OperatorError(PaddlepoolError):
+    """Base class of the installation's errors. A client sees `internal_error` in their place."""
+
+
+class ConfigError(OperatorError):
+    """The configuration is invalid."""
+
+
+class ManifestError(OperatorError):
+    """The model's files do not match their manifest."""
+
+
+class ExportError(OperatorError):
+    """The model cannot be exported."""
+
+
+class DownloadError(OperatorError):
+    """The download failed."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BackendError(OperatorError):
+    """The backend refused the model. `said` is the framework's own text, if it raised the error."""
+
+    said: str = ""
+
+
+class BackendUnavailable(BackendError):
+    """This machine, or this build of a framework, lacks what the instance group needs."""
+
+
+class RunRefused(BackendError):
+    """The framework raised an error in a run, and the process survived.
+
+    The fault lies with the source of the tensors: the server's own pipeline, or a client.
+    """

@@ -1,0 +1,245 @@
+"""The engine's interfaces (predictors, pipelines, observers) and the values they exchange."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from paddlepool.contracts.reasons import Rejection, Restart
+from paddlepool.contracts.resources import has_gpu
+from paddlepool.contracts.tensors import Tensors, TensorSpec
+
+Request = TypeVar("Request", contravariant=True)
+Answer = TypeVar("Answer", covariant=True)
+
+Clock = Callable[[], float]
+"""Monotonic seconds. All deadlines in the engine are absolute values of this clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorSpec:
+    """All that a backend needs to open one predictor; sent to the child process as JSON.
+
+    `program_name` is None for the reference program. `format` is "paddle" or "onnx", or None if
+    the version has no program of that name; no predictor can be opened then. `batched` means that
+    each output has one row for each row of the inputs.
+    """
+
+    directory: Path
+    program: str
+    params: str | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    backend: str
+    threads: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] | None = None
+    program_name: str | None = None
+    format: str | None = "paddle"
+    batched: bool = False
+
+    @property
+    def refusal(self) -> str:
+        """The reason why no backend can open this predictor; an empty string if one can."""
+        if not self.format:
+            return f"this version has no program {self.program_name!r}"
+        if self.options.get("device") == "gpu" and not has_gpu():
+            return 'device = "gpu": this machine has no CUDA device'
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModelInfo:
+    """The facts about a model version that its pipeline may use.
+
+    `directory` is the verified version directory (with tokenizer.json, for example); `pipeline`
+    and `parameters` come from config.toml. A job of more than `max_rows` rows is divided.
+    """
+
+    name: str
+    version: int
+    directory: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_rows: int = 1
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    pipeline: str | None = None
+
+
+Agreement = Callable[[Tensors, Tensors], float]
+"""How closely two sets of outputs agree for a task's users: from 0 to 1."""
+
+AgreementOf = Callable[[ServedModelInfo], Agreement | None]
+"""Finds the measure of agreement of a model's task; None without a task or a measure."""
+
+
+class Ran(NamedTuple):
+    """A run's outputs, owned by the caller, and its seconds in the predictor's process.
+
+    `finite` means that the outputs are known to contain no NaN and no infinity.
+    """
+
+    outputs: Tensors
+    seconds: float
+    finite: bool = False
+
+
+class Interrupted(Exception):
+    """The process was ended from outside during a request; the request may be run again."""
+
+
+class Worker(Protocol[Request, Answer]):
+    """A process that handles one request after another; owned by the event loop.
+
+    put() and fetch() may be called in a thread; no other method is called meanwhile.
+    """
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when poll_reply() should be called."""
+
+    def put(self, request: Request, /) -> None:
+        """Copy a request into the shared memory; at most one other request is under way."""
+
+    def send(self, request: Request, /) -> None:
+        """Send the request that was put; it runs when the one under way has ended.
+
+        Raises WorkerCrashed if the process has died; the request then never began.
+        """
+
+    def expect(self, *, timeout: float) -> None:
+        """Set the timeout of the oldest request under way, in seconds from now."""
+
+    def check_timeout(self) -> float:
+        """Check on the oldest request and return the seconds until the next check is due.
+
+        Raises the errors of poll_reply() if the request took too long or the process was stopped.
+        """
+
+    def poll_reply(self) -> int | None:
+        """Return the bytes of the oldest request and its answer, or None before the answer arrives.
+
+        If this raises an error and failure() then returns a reason, the process is gone and the
+        next request never began. Raises Interrupted if the request may be run again.
+        """
+
+    def fetch(self) -> Answer:
+        """Return the answer that poll_reply() found, copied out of the shared memory."""
+
+    def failure(self) -> Restart | None:
+        """Return why the process can do no further work, or None. Cheap to call."""
+
+    def resident_bytes(self) -> int: ...
+
+    def abort(self) -> None:
+        """Kill the process; a run in progress raises WorkerCrashed."""
+
+    def close(self) -> None:
+        """Kill the process and wait until it has ended."""
+
+
+class Predictor(Worker[Tensors, Ran], Protocol):
+    """One loaded model that runs one batch at a time; outputs are owned by the caller.
+
+    check_timeout() and poll_reply() raise DeadlineExceeded after the timeout; the predictor is then
+    dead. They raise WorkerCrashed if the process died, or was killed because no run of the model
+    gives such outputs. They raise RunRefused if the framework rejected the batch, and
+    ModelOutputInvalid if an output has a shape that the specification excludes.
+    """
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        """Run one batch, blocking, without checking its outputs; for self-tests of the model."""
+
+    def receive(self, *, timeout: float) -> Ran:
+        """Block until the oldest request is answered, for at most `timeout` seconds."""
+
+    def settle(self) -> None:
+        """Leave the suspension that was passed to the factory, and begin to serve."""
+
+
+class PredictorFactory(Protocol):
+    """Opens a predictor in a child process.
+
+    Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
+    OSError if the process could not be started. With a `suspension`
+    (paddlepool.engine.process.suspension), the process is stopped whenever the suspension is held,
+    until Predictor.settle() is called.
+    """
+
+    def __call__(self, spec: PredictorSpec, *, suspension: Any = None) -> Predictor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferResult:
+    """The result of one job.
+
+    The job was queued at `enqueued` on the engine's clock. It waited `start_up_seconds` for its
+    group to start and `queue_seconds` in the queue, then ran for `infer_seconds` in the predictor's
+    process. `batch_rows` is the size of its batch, `instance` the predictor's number in the group.
+    """
+
+    outputs: Tensors
+    model: str
+    version: int
+    group: str
+    instance: int
+    enqueued: float
+    queue_seconds: float
+    start_up_seconds: float = 0.0
+    infer_seconds: float
+    batch_rows: int
+
+
+class EngineObserver(Protocol):
+    """Receives the engine's events; its methods must not block or raise."""
+
+    def batch_done(
+        self, *, model: str, version: int, group: str, rows: int, seconds: float
+    ) -> None: ...
+
+    def restarted(self, *, model: str, group: str, reason: Restart) -> None: ...
+
+    def rejected(self, *, model: str, reason: Rejection) -> None: ...
+
+    def retired(self, *, model: str, served: Collection[int]) -> None:
+        """A version was closed; `served` are the versions of the model that are served now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request after decode and preprocess: the engine jobs to run, and the input of finish().
+
+    `stages` are seconds by stage name. `release` frees what `state` holds. The data plane calls it
+    exactly once: when finish() has returned or raised, or when the request ends earlier.
+    """
+
+    jobs: tuple[Tensors, ...]
+    state: Any
+    stages: Mapping[str, float]
+    release: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A request after postprocess and encode; `value` is the task's own result type."""
+
+    value: Any
+    stages: Mapping[str, float]
+
+
+class Pipeline(Protocol):
+    """One task on one model version: turns a payload into engine jobs and outputs into a reply.
+
+    Both coroutines run on the event loop: work above a millisecond belongs in a thread or a codec
+    process. `deadline` is absolute. Either coroutine may be cancelled at any await; work that
+    continues in the background must own the data it reads.
+    """
+
+    async def prepare(self, payload: Any, *, deadline: float) -> Prepared:
+        """Decode and preprocess. If it raises, it must release its resources itself."""
+
+    async def finish(
+        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
+    ) -> Finished:
+        """Postprocess and encode. `outputs` has one entry for each job; all numbers are finite."""
+
+    def close(self) -> None: ...

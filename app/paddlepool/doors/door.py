@@ -1,0 +1,156 @@
+"""The declaration of a door (a compatible API), and the steps that several doors share.
+
+Decoding base64 is costly, so it waits until the request has a place in the queue.
+"""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from paddlepool.contracts.errors import FileMissing, InvalidParameter
+from paddlepool.service.api.errors import ErrorForm
+from paddlepool.service.api.routes import Routing, TaskRoute, answer_headers
+from paddlepool.service.api.services import Services, ServicesDep, run_off_loop
+from paddlepool.service.api.v2.models import check_server
+from paddlepool.settings.server import Settings
+from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings
+from paddlepool.tasks.sentiment.pipeline import SentimentSettings
+
+JSON = "application/json"
+T = TypeVar("T")
+
+
+def picture_bytes(settings: Settings) -> int:
+    return settings.of(SegmentSettings).segment_max_bytes
+
+
+def text_bytes(settings: Settings) -> int:
+    return settings.of(SentimentSettings).sentiment_max_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One compatible API of one task. Doors with the same name are enabled together.
+
+    `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. `reply` and `body`,
+    the content by media type, are for the OpenAPI document; `body` is None if the endpoint's
+    signature declares it. `more` adds other routes. `info` returns additional members for `/info`.
+    `paths` maps other paths of the server, such as `/sentiment`, to paths of the door. The mapping
+    applies only to clients whose User-Agent contains one of `agents`.
+    """
+
+    name: str
+    task: str
+    path: str
+    endpoint: Callable[..., Awaitable[Response]]
+    max_bytes: Callable[[Settings], int] = picture_bytes
+    operation: str
+    summary: str
+    reply: Mapping[str, Any]
+    body: Mapping[str, Any] | None = None
+    more: Callable[[APIRouter], None] = lambda _router: None
+    errors: ErrorForm
+    headers: tuple[str, ...] = ()
+    """The door's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
+    agents: tuple[bytes, ...] = ()
+    paths: Mapping[str, str] = field(default_factory=dict)
+    info: Callable[[Services], Mapping[str, Any]] | None = None
+
+    def routes(self, settings: Settings) -> APIRouter:
+        router = APIRouter(tags=["compatible"], route_class=TaskRoute)
+        body = {"requestBody": {"required": True, "content": self.body}}
+        router.add_api_route(
+            self.path,
+            self.endpoint,
+            methods=["POST"],
+            max_body_size=self.max_bytes(settings),
+            operation_id=self.operation,
+            summary=self.summary,
+            response_class=Response,
+            responses={200: dict(self.reply)},
+            openapi_extra=body if self.body else None,
+        )
+        self.more(router)
+        return router
+
+
+def add_health(router: APIRouter) -> None:
+    """Add `GET /health`. Its reply has PaddleX's format; TEI's clients read only its status."""
+    router.add_api_route("/health", health, include_in_schema=False)
+
+
+async def health(request: Request, services: ServicesDep) -> Response:
+    """Return 200 if every model is ready, like `/v2/health/ready`."""
+    check_server(services)
+    return JSONResponse({"logId": request.state.request_id, "errorCode": 0, "errorMsg": "Healthy"})
+
+
+async def run_segment(
+    services: Services, routing: Routing, parse: Callable[[], tuple[SegmentRequest, T]], size: int
+) -> tuple[SegmentResult, dict[str, str], T]:
+    """Run a segment request, which `parse` reads once the request has a place in the queue.
+
+    `parse` reads `size` bytes. Return the result, the reply's headers and `parse`'s second value.
+    """
+    parsed: list[T] = []
+
+    async def read() -> SegmentRequest:
+        payload, other = await run_off_loop(services, parse, size=size)
+        parsed.append(other)
+        return payload
+
+    answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
+    return answer.value, answer_headers(answer), parsed[0]
+
+
+EXAMPLE = (
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQAQMAAAAlPW0iAAAABlBMVEX////IHh7kMBY6AAAAIElEQVR42mNgQALMB5hY"
+    "FJg4BJgYGKDoxwemPw+QlQAAWxEE0gEHPTMAAAAASUVORK5CYII="
+)
+"""Example picture in base64 for the API page: a red disc on white, 16 pixels wide."""
+
+NOT_FETCHED = (
+    "pictures are not fetched by URL, because that would expose addresses that only the server "
+    "can reach; send the picture itself"
+)
+ADDRESSES = (b"http://", b"https://", b"ftp://", b"file://")
+
+
+def picture_in_base64(value: object, name: str) -> bytes:
+    """Decode base64, with or without a `data:` prefix. Raises FileMissing and InvalidParameter."""
+    if value is None or value in ("", b""):
+        raise FileMissing(f"{name} is missing: the picture, base64")
+    if not isinstance(value, str | bytes):
+        raise InvalidParameter(f"{name} must be a picture as base64")
+    text = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+    beginning = text[:8].lower()
+    if beginning.startswith(ADDRESSES):
+        raise refused(name, NOT_FETCHED)
+    if beginning.startswith(b"data:"):
+        text = text[text.find(b",", 0, 256) + 1 :]
+    try:
+        picture = base64.b64decode(text)
+    except binascii.Error:
+        raise InvalidParameter(f"{name} is not base64") from None
+    if not picture:
+        raise FileMissing(f"{name}: the picture has 0 bytes")
+    return picture
+
+
+def refused(name: str, why: str) -> InvalidParameter:
+    """Build the error that rejects the field `name`."""
+    return InvalidParameter(f"{name}: {why}", errors=({"field": f"body.{name}", "message": why},))
+
+
+def schema_of(
+    fields: Mapping[str, tuple[Mapping[str, Any], str]], *required: str
+) -> dict[str, Any]:
+    """Build an object's schema from the schema and the description of each field."""
+    properties = {name: {**schema, "description": told} for name, (schema, told) in fields.items()}
+    schema = {"type": "object", "properties": properties}
+    return schema | {"required": list(required)} if required else schema

@@ -1,0 +1,103 @@
+"""`POST /semantic-segmentation`, compatible with PaddleX's basic serving.
+
+The request is JSON with a picture in base64; the reply contains a label for each pixel. Fields and
+envelope follow the page "General Semantic Segmentation Pipeline" of PaddleX 3.7's documentation and
+`paddlex/inference/serving/basic_serving`.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastapi import Request, Response
+from pydantic import BaseModel, Field
+
+from paddlepool.doors import door
+from paddlepool.doors.door import JSON, Door, refused, run_segment
+from paddlepool.service.api.errors import ErrorForm, Fault
+from paddlepool.service.api.routes import RoutingDep
+from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
+from paddlepool.service.api.uploads import json_object
+from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+
+PART_LABELS = 256 * 1024
+"""Number of labels that are written in one call."""
+ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
+"""The text `0,` as one little-endian number of two bytes. This number plus 1 is the text `1,`."""
+
+
+class PaddleXError(BaseModel):
+    """An error in the form of PaddleX's serving."""
+
+    logId: str = Field(description="The request's id.")  # noqa: N815
+    errorCode: int = Field(description="The HTTP status.")  # noqa: N815
+    errorMsg: str  # noqa: N815
+
+
+async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
+    """Accepts JSON with any Content-Type: some of PaddleX's own examples send none."""
+    body = await request.body()
+    parse = partial(translate, body)
+    result, headers, visualize = await run_segment(services, routing, parse, len(body))
+    write = partial(_document, result, str(request.state.request_id), visualize)
+    content = await run_off_loop(services, write, size=len(result.labels or b""))
+    return Response(content, media_type=JSON, headers=headers)
+
+
+def translate(body: bytes) -> tuple[SegmentRequest, bool]:
+    """Return the request, and whether the reply has a picture. Unknown fields are ignored."""
+    document = json_object(body)
+    if document.get("targetSize") is not None:
+        raise refused("targetSize", "the model defines the input size; leave it out")
+    visualize = document.get("visualize")
+    if not isinstance(visualize, bool | None):
+        raise refused("visualize", "must be true, false or null")
+    picture = door.picture_in_base64(document.get("image"), "image")
+    options = {"output": "mask", "format": "png", "threshold": "0.5"}
+    return read_options(picture, options, labels=True), visualize is not False
+
+
+def _document(result: SegmentResult, log_id: str, visualize: bool) -> bytes:
+    head = f'{{"logId":"{log_id}","errorCode":0,"errorMsg":"Success","result":{{"labelMap":['
+    size = f'],"size":[{result.height},{result.width}],"image":'
+    image = [b'"', *base64_parts(result.image), b'"'] if visualize else [b"null"]
+    labels = _labels(result.labels or b"")
+    return b"".join([head.encode(), *labels, size.encode(), *image, b"}}"])
+
+
+def _labels(mask: bytes) -> Iterator[memoryview]:
+    """Yield the labels in parts: a digit for each pixel, 1 if opaque, separated by commas."""
+    pixels = np.frombuffer(mask, np.uint8)
+    for at in range(0, len(pixels), PART_LABELS):
+        part = pixels[at : at + PART_LABELS]
+        written = memoryview((part >> 7) + ZERO_AND_COMMA).cast("B")  # the join makes the only copy
+        yield written[:-1] if at + PART_LABELS >= len(pixels) else written
+
+
+def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
+    return {"logId": request_id, "errorCode": fault.status, "errorMsg": fault.detail}
+
+
+FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "image": ({"type": "string"}, "The picture in base64; a URL is rejected."),
+    "targetSize": ({}, "Rejected, unless null."),
+    "visualize": ({"type": ["boolean", "null"]}, "If false, `image` is null."),
+}
+
+DOOR = Door(
+    name="paddlex",
+    task="segment",
+    path="/semantic-segmentation",
+    endpoint=segment,
+    operation="paddlexSemanticSegmentation",
+    summary="As PaddleX: semantic segmentation",
+    reply={
+        "description": "`result` has `labelMap`, 1 for foreground and 0 for background,"
+        " `size` as [height, width], and `image`, the same as a PNG in base64.",
+        "content": {JSON: {"schema": {"type": "object"}}},
+    },
+    body={JSON: {"schema": door.schema_of(FIELDS, "image"), "example": {"image": door.EXAMPLE}}},
+    more=door.add_health,
+    errors=ErrorForm(model=PaddleXError, write=_write),
+)

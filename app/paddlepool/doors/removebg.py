@@ -1,0 +1,383 @@
+"""`/v1.0/removebg` and `/v1.0/account`, compatible with remove.bg's API.
+
+Fields, headers and errors follow https://www.remove.bg/api and its clients: `removebg` 0.04 of PyPI
+and `remove.bg` 1.3 of npm. `translate` maps the fields to the task's request.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import unquote_plus
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
+from paddlepool.doors import door
+from paddlepool.doors.door import JSON, Door, refused, run_segment
+from paddlepool.service.api.errors import ErrorForm, Fault
+from paddlepool.service.api.routes import RoutingDep
+from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
+from paddlepool.service.api.uploads import FORM, json_object, media_type, read_form
+from paddlepool.settings.server import Settings
+from paddlepool.tasks.segment.request import (
+    MEDIA_TYPES,
+    SegmentRequest,
+    SegmentResult,
+    read_colour,
+    read_options,
+)
+from paddlepool.tasks.segment.router import read_accept, result_headers
+
+URLENCODED = "application/x-www-form-urlencoded"
+DETECTED = "other"
+"""remove.bg's X-Type for a picture of no specific kind. This server detects no kinds."""
+UNLIMITED_CALLS = 1_000_000
+"""Free calls that /v1.0/account reports if there is no quota. The number is large because clients
+check that it covers the calls they plan."""
+FIELD_TEXT_BYTES = 1024
+QUOTED = b"+/=\n\r,:;"
+"""Characters that clients percent-encode in base64 and in a `data:` prefix."""
+UNKNOWN_FOREGROUND = {
+    "title": "Could not identify foreground in image",
+    "code": "unknown_foreground",
+    "detail": "The network found no foreground in this picture.",
+}
+
+
+class RemoveBgFault(BaseModel):
+    title: str
+    code: str
+    detail: str
+
+
+class RemoveBgError(BaseModel):
+    """An error in remove.bg's form."""
+
+    errors: list[RemoveBgFault]
+
+
+def add_account(router: APIRouter) -> None:
+    router.add_api_route(
+        "/v1.0/account",
+        account,
+        route_class_override=APIRoute,
+        operation_id="removebgAccount",
+        summary="As remove.bg: remaining credits and calls",
+    )
+
+
+async def account(services: ServicesDep) -> dict[str, Any]:
+    """Returns zero credits, because nothing is sold, and the per-minute quota as free calls."""
+    calls = services.settings.quota_requests_per_minute or UNLIMITED_CALLS
+    credits = {"total": 0, "subscription": 0, "payg": 0, "enterprise": 0}
+    api = {"free_calls": calls, "sizes": "all"}
+    return {"data": {"attributes": {"credits": credits, "api": api}}}
+
+
+async def remove_background(
+    request: Request, services: ServicesDep, routing: RoutingDep
+) -> Response:
+    """Accepts a form, or the same fields as JSON with the picture as base64. As at remove.bg,
+    `size` is `preview` by default.
+    """
+    parse, size = await _received(request, services.settings)
+    result, headers, typed = await run_segment(services, routing, parse, size)
+    if result.box.width == 0:
+        return JSONResponse({"errors": [UNKNOWN_FOREGROUND]}, 400, headers)
+    headers |= result_headers(result) | {"X-Credits-Charged": "0"}
+    if typed:
+        headers["X-Type"] = DETECTED
+    as_json, _ = read_accept(request.headers.get("accept", ""))
+    if not as_json:
+        return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
+    content = await run_off_loop(services, partial(_as_json, result), size=len(result.image))
+    return Response(content, media_type=JSON, headers=headers)
+
+
+async def _received(
+    request: Request, settings: Settings
+) -> tuple[Callable[[], tuple[SegmentRequest, bool]], int]:
+    """Receive the body. Return a function that translates it, and the number of bytes to parse."""
+    kind = media_type(request)
+    most = max(settings.form_max_fields, MAX_FIELDS)
+    if kind == FORM:
+        # A field may be a picture in base64, so its limit is that of the whole body.
+        cap = door.picture_bytes(settings)
+        form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
+        size = sum(len(value) for _, value in form.fields)
+        return partial(translate, dict(form.fields), dict(form.files)), size
+    if kind not in (JSON, URLENCODED):
+        raise UnsupportedMediaType(f"the body must be {FORM}, {URLENCODED} or {JSON}")
+    body = await request.body()
+    parse = json_object if kind == JSON else partial(_urlencoded, most=most)
+    return lambda: translate(parse(body), {}), len(body)
+
+
+def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
+    """Parse a URL-encoded form. Raises InvalidParameter.
+
+    A picture in base64 is not decoded like other text: it may be megabytes long with few encoded
+    characters, and an unencoded plus sign in it is not a space.
+    """
+    pairs = body.split(b"&", most + 1)
+    if len(pairs) > most + 1:
+        raise InvalidParameter(f"the form has more than {most} fields")
+    fields: dict[str, Any] = {}
+    for pair in pairs:
+        name, _, value = pair.partition(b"=")
+        if name == b"image_file_b64":
+            for character in QUOTED:
+                for quoted in (b"%%%02X" % character, b"%%%02x" % character):
+                    value = value.replace(quoted, bytes((character,)))
+            if b"%" in value:
+                why = "must be base64 without other percent-encoded characters"
+                raise refused("image_file_b64", why)
+            fields["image_file_b64"] = value
+            continue
+        if len(pair) > 3 * FIELD_TEXT_BYTES:
+            raise InvalidParameter(f"a field of the form has more than {FIELD_TEXT_BYTES} bytes")
+        fields[_text(name)] = _text(value)
+    return fields
+
+
+def _text(quoted: bytes) -> str:
+    return unquote_plus(quoted.decode("latin-1"), errors="replace")
+
+
+def _as_json(result: SegmentResult) -> bytes:
+    box = result.box
+    places = (
+        f',"foreground_top":{box.top},"foreground_left":{box.left}'
+        f',"foreground_width":{box.width},"foreground_height":{box.height}}}}}'
+    )
+    parts = [b'{"data":{"result_b64":"', *base64_parts(result.image), b'"', places.encode()]
+    return b"".join(parts)
+
+
+CODES = {
+    "file_missing": "missing_source",
+    "image_unreadable": "failed_to_read_image",
+    "unsupported_media_type": "invalid_file_type",
+    "unauthorized": "auth_failed",
+    "overloaded": "rate_limit_exceeded",
+    "quota_exceeded": "rate_limit_exceeded",
+}
+"""Our error codes mapped to remove.bg's; other codes stay unchanged."""
+FIELDS = (
+    "image_url", "size", "format", "roi", "crop_margin", "scale", "position", "channels",
+    "semitransparency", "bg_color", "bg_image_url",
+)  # fmt: skip
+"""Fields for which remove.bg has an error code of its own, such as `invalid_size`."""
+
+
+def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
+    code = CODES.get(fault.code, fault.code)
+    name = fault.detail.partition(" ")[0].removesuffix(":")  # details begin with the field's name
+    if code == "invalid_parameter" and name in FIELDS:
+        code = f"invalid_{name}"
+    return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
+
+
+SIZES = (
+    dict.fromkeys(("preview", "small", "regular"), "preview")
+    | {"medium": "medium", "hd": "hd"}
+    | dict.fromkeys(("full", "4k", "50MP", "auto"), "full")
+)
+TYPES = ("auto", "person", "product", "animal", "car", "transportation", "graphic", "other")
+LEVELS = ("none", "1", "2", "latest")
+FORMATS = ("auto", "png", "jpg", "webp")
+CHANNELS = ("rgba", "alpha")
+SHADOWS = ("none", "drop")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
+WORD_CHARACTERS = 1024
+MAX_FIELDS = 20
+"""Number of fields in remove.bg's form. A client may send all of them, including empty ones."""
+
+
+def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[bytes, bytes | None]:
+    """Return the picture and, if there is one, the background. Raises InputError."""
+    for name in ("image_url", "bg_image_url"):
+        if given.get(name):
+            raise refused(name, door.NOT_FETCHED)
+    for name in ("image_file", "bg_image_file"):
+        if given.get(name):
+            raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
+    file, text = files.get("image_file"), given.get("image_file_b64")
+    if file and text:
+        raise refused("image_file_b64", "image_file is given as well; only one picture is accepted")
+    if not file and not text:
+        raise FileMissing("the picture is missing: give it in image_file or image_file_b64")
+    background = files.get("bg_image_file")
+    if background is not None and not background:
+        raise FileMissing("bg_image_file: the picture has 0 bytes")
+    return file or door.picture_in_base64(text, "image_file_b64"), background
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    if not isinstance(value, str):
+        raise InvalidParameter("a field is neither a text nor a number")
+    if len(value) > WORD_CHARACTERS:
+        raise InvalidParameter(f"a field has more than {WORD_CHARACTERS} characters")
+    return value.strip()
+
+
+def translate(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
+    """Translate the fields; undocumented and empty ones are ignored.
+
+    Return also whether the reply has an X-Type. Raises InputError, whose message names the field.
+    """
+    body, background = _pictures(given, files)
+    fields = {
+        name: _word(value)
+        for name, value in given.items()
+        if name != "image_file_b64" and value not in (None, "")
+    }
+    _one_of(fields, "type", TYPES)  # a hint without effect
+    _one_of(fields, "type_level", LEVELS)
+    _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them
+    if fields.get("roi", WHOLE[0]) not in WHOLE:
+        raise refused("roi", f"a region of interest is not supported; only {WHOLE[0]}, the whole")
+    size = SIZES[_one_of(fields, "size", tuple(SIZES))]
+    options = {"size": size, "crop": "true" if _flag(fields, "crop") else "false"}
+    options |= {name: fields[name] for name in ("scale", "position") if name in fields}
+    if "crop_margin" in fields and options["crop"] == "true":  # else remove.bg ignores it
+        margin = fields["crop_margin"]
+        options["crop_margin"] = "0px" if margin == "0" else margin  # remove.bg's default is 0
+    options |= _output(fields, background)
+    if options["output"] != "composite":
+        background = None
+    return read_options(body, options, background=background), fields.get("type_level") != "none"
+
+
+def _output(fields: Mapping[str, str], background: bytes | None) -> dict[str, str]:
+    """Options for the kind of result, its background, its shadow and its format."""
+    file_format = _format(fields)
+    if _one_of(fields, "channels", CHANNELS) == "alpha":  # the mask alone
+        if file_format == "jpg":
+            raise refused("format", "jpg is not supported with channels=alpha; use png")
+        file_format = "png" if file_format == "auto" else file_format
+        return {"output": "mask", "refine": "guided", "format": file_format}
+    options, opaque = {"output": "cutout"}, False
+    if background is not None:
+        options, opaque = {"output": "composite"}, True
+    if (colour := fields.get("bg_color")) is not None:
+        if background is not None:
+            why = "bg_image_file is given as well; only one background is accepted"
+            raise refused("bg_color", why)
+        written, opaque = _colour(colour)
+        options = {"output": "composite", "bg_color": written}
+    if file_format == "auto":
+        file_format = "jpg" if opaque else "png"
+    if file_format == "jpg":  # JPEG has no transparency: the default background is white
+        options["output"] = "composite"
+    return options | _shadow(fields) | {"format": file_format}
+
+
+def _colour(text: str) -> tuple[str, bool]:
+    """Convert a colour to the task's form, and return whether it is opaque. `#` is optional."""
+    for written in (text, f"#{text}"):
+        if (colour := read_colour(written)) is not None:
+            return written, colour[3] == 255
+    raise refused("bg_color", "must be hexadecimal, as 81d4fa or 81d4fa77, or a colour's name")
+
+
+def _shadow(fields: Mapping[str, str]) -> dict[str, str]:
+    kind = fields.get("shadow_type", "drop" if _flag(fields, "add_shadow") else "none")
+    if kind not in SHADOWS:
+        why = f"must be one of {', '.join(SHADOWS)}; others are not supported"
+        raise refused("shadow_type", why)
+    opacity = fields.get("shadow_opacity")
+    if kind == "none" or opacity == "0":
+        return {}
+    return {"shadow": "drop"} | ({} if opacity is None else {"shadow_opacity": opacity})
+
+
+def _format(fields: Mapping[str, str]) -> str:
+    if fields.get("format") == "zip":
+        raise refused("format", "zip is not supported; use png, jpg or webp")
+    return _one_of(fields, "format", FORMATS)
+
+
+def _one_of(fields: Mapping[str, str], name: str, accepted: tuple[str, ...]) -> str:
+    value = fields.get(name, accepted[0])
+    if value not in accepted:
+        raise refused(name, f"must be one of {', '.join(accepted)}")
+    return value
+
+
+def _flag(fields: Mapping[str, str], name: str) -> bool:
+    value = BOOLEANS.get(fields.get(name, "false").lower())
+    if value is None:
+        raise refused(name, "must be true or false")
+    return value
+
+
+TEXT = {"type": "string", "example": ""}  # the API page leaves empty fields out
+FILE = {"type": "string", "format": "binary"}
+FLAG = {"type": "boolean", "default": False}
+SCHEMA = door.schema_of(
+    {
+        "image_file": (FILE, "The picture, unless image_file_b64 is given."),
+        "image_file_b64": (TEXT, "The picture in base64; required in JSON."),
+        "image_url": (TEXT, "Rejected: pictures are not fetched by URL."),
+        "size": (
+            {"enum": list(SIZES), "default": "preview"},
+            "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: the original size.",
+        ),
+        "type": ({"enum": list(TYPES), "default": "auto"}, "Has no effect."),
+        "type_level": ({"enum": list(LEVELS)}, "`none` omits X-Type."),
+        "format": ({"enum": list(FORMATS), "default": "auto"}, "zip is rejected."),
+        "roi": (
+            {"type": "string", "default": WHOLE[0]},
+            "Rejected, unless it is the whole picture.",
+        ),
+        "crop": (FLAG, "Crop to the foreground."),
+        "crop_margin": (TEXT, "With crop: up to 500px or 50% per side."),
+        "scale": (TEXT, "`original`, or 10% to 100%."),
+        "position": (TEXT, "`original`, `center`, or two percentages."),
+        "channels": ({"enum": list(CHANNELS), "default": "rgba"}, "`alpha`: the mask alone."),
+        "shadow_type": ({"enum": list(SHADOWS)}, "Other shadows are rejected."),
+        "shadow_opacity": ({"type": "integer", "minimum": 0, "maximum": 100}, "With a shadow."),
+        "add_shadow": (FLAG, "The same as shadow_type=drop."),
+        "semitransparency": ({"type": "boolean"}, "Has no effect."),
+        "bg_color": (TEXT, "Hexadecimal digits without #, or a colour's name."),
+        "bg_image_url": (TEXT, "Rejected: pictures are not fetched by URL."),
+        "bg_image_file": (FILE, "The background."),
+    }
+)
+
+DOOR = Door(
+    name="removebg",
+    task="segment",
+    path="/v1.0/removebg",
+    endpoint=remove_background,
+    operation="removebgRemove",
+    summary="As remove.bg: remove the background of an uploaded picture",
+    reply={
+        "description": "The picture, or JSON when `Accept` asks for it.",
+        "content": {kind: {"schema": FILE} for kind in MEDIA_TYPES.values()}
+        | {JSON: {"schema": {"type": "object"}}},
+    },
+    body={FORM: {"schema": SCHEMA}, URLENCODED: {"schema": SCHEMA}}
+    | {JSON: {"schema": SCHEMA, "example": {"image_file_b64": door.EXAMPLE}}},
+    more=add_account,
+    errors=ErrorForm(
+        model=RemoveBgError,
+        write=_write,
+        statuses={
+            401: 403,
+            **dict.fromkeys((413, 415, 422), 400),
+            "model_not_found": 400,
+            "overloaded": 429,
+        },
+    ),
+    headers=("X-Type", "X-Credits-Charged"),
+)

@@ -1,0 +1,133 @@
+"""ONNX Runtime and OpenVINO on the CPU, for ONNX programs and converted Paddle programs.
+
+Both need the extra `engines`. OpenVINO can read Paddle programs, but only in the legacy format.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from paddlepool.contracts.errors import BackendError, BackendUnavailable
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.backends.handler import Handler, checked_options, onnx_bytes, serve
+from paddlepool.engine.backends.openvino_rules import (
+    INT32,
+    has_vnni,
+    lost_axes,
+    saturating,
+    tables,
+    unsuitable,
+)
+from paddlepool.engine.backends.paddle_operators import operators_of
+from paddlepool.engine.backends.paddle_tables import check_ids, unchecked_tables
+
+CACHED = "128"
+"""Prepared operators that OpenVINO keeps for shapes other than the present one."""
+MISSING = "the backend {0} needs the package {0} (extra engines)"
+
+
+def open_onnxruntime(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Load the model; called once in the child. Raises BackendUnavailable without the package."""
+    checked_options("onnxruntime", opening["options"], {})
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BackendUnavailable(MISSING.format("onnxruntime")) from error
+    onnxruntime.set_default_logger_severity(4)  # no log lines: errors are raised as well
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = opening["threads"]
+    options.inter_op_num_threads = 1
+    # By default, a product with int8 weights rounds its activations to int8, too.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    # The fused kernel is much slower than the two kernels it replaces (ONNX Runtime 1.31).
+    session = onnxruntime.InferenceSession(
+        onnx_bytes(opening),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["SkipLayerNormFusion"],
+    )
+    names = [each.name for each in session.get_inputs()]
+    # In ONNX a negative id counts from the end of its table; Paddle has none there.
+    paddle = opening.get("format") != "onnx"
+    program = Path(opening["directory"], opening["program"])
+    rows = unchecked_tables(operators_of(program), every=True) if paddle else {}
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        check_ids(inputs, rows)
+        # The tensors are views of shared memory that the next request overwrites; the session
+        # reads them only during the call.
+        return list(session.run(None, {name: inputs[name] for name in names}))
+
+    return {}, serve(run)
+
+
+def imported_openvino() -> Any:
+    """Import `openvino` without its telemetry. Raises ImportError without the package.
+
+    OpenVINO and NNCF report their use to their makers and store an identifier in the home
+    directory. If the package that reports cannot be imported, both use stubs instead.
+    """
+    sys.modules.setdefault("openvino_telemetry", cast(ModuleType, None))
+    import openvino
+
+    return openvino
+
+
+def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Compile the model; called once in the child. Raises as open_onnxruntime() does."""
+    checked_options("openvino", opening["options"], {})
+    try:
+        openvino = imported_openvino()
+    except ImportError as error:
+        raise BackendUnavailable(MISSING.format("openvino")) from error
+    core = openvino.Core()
+    program = onnx_bytes(opening)
+    model = core.read_model(program)
+    reasons = unsuitable(model) + lost_axes(program)
+    # A program that was derived here is known to be right: docs/decisions/0054.
+    if opening.get("program_name") is None and saturating(program, model) and not has_vnni():
+        reasons.append(
+            "int8 weights of eight bits on a processor without VNNI, whose sums saturate"
+        )
+    if reasons:
+        raise BackendError(f"OpenVINO would give wrong numbers: {'; '.join(reasons)}")
+    # Names of the model before it is compiled: compiling may rename an input after an operator.
+    names = [port.get_any_name() for port in model.inputs]
+    compiled = core.compile_model(
+        model,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": str(opening["threads"]),
+            "NUM_STREAMS": "1",
+            # By default, the threads of every process are pinned to the first cores.
+            "ENABLE_CPU_PINNING": False,
+            # By default OpenVINO computes in bfloat16 if the processor can, which changes outputs.
+            "INFERENCE_PRECISION_HINT": "f32",
+            # By default, products with int8 weights round their activations to int8, too.
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+            # By default, memory grows with each new shape, by 0.4 MB.
+            "CPU_RUNTIME_CACHE_CAPACITY": CACHED,
+        },
+    )
+    request = compiled.create_infer_request()
+    rows = tables(model)
+    wide = [each["name"] for each in opening["inputs"] if each["dtype"] in ("int64", "uint64")]
+
+    def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        for name in wide:
+            values = inputs[name]
+            if values.size and (values.max() > INT32.max or values.min() < INT32.min):
+                raise BackendError(f"input {name!r} has integers beyond the 32 bits of OpenVINO")
+        check_ids(inputs, rows, from_end=opening.get("format") == "onnx")
+        # With one thread, infer() raises nothing if an operator refuses the tensors, and leaves the
+        # outputs of the run before (OpenVINO 2026.4). wait() raises; it costs 50 µs a run.
+        request.start_async({name: inputs[name] for name in names})
+        request.wait()
+        return [request.get_output_tensor(index).data for index in range(len(compiled.outputs))]
+
+    return {}, serve(run)

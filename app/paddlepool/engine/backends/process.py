@@ -1,0 +1,231 @@
+"""A predictor of any framework in its own child process: a `ports.Predictor` for the engine."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paddlepool.contracts import errors
+from paddlepool.contracts.ports import Predictor, PredictorSpec, Ran
+from paddlepool.contracts.resources import NO_REPORTS
+from paddlepool.contracts.tensors import Tensors, TensorSpec, all_finite
+from paddlepool.engine.backends import BACKENDS
+from paddlepool.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
+from paddlepool.engine.process.confinement import MEASURES, Confinement
+from paddlepool.engine.process.environment import Limits, malloc_settings
+from paddlepool.engine.process.suspension import Suspension
+from paddlepool.models.repository.manifest import ONNX_BACKENDS
+
+log = logging.getLogger(__name__)
+
+NICE = 10
+"""Niceness of predictors: liveness probes must be answered while predictors use every core."""
+
+ENVIRONMENT = {
+    "GLOG_minloglevel": "2",
+    # Paddle's package warns about a C++ build tool for custom operators, which is not needed.
+    "PYTHONWARNINGS": "ignore:No ccache found",
+}
+"""Environment of every predictor process."""
+
+# Paddle allocates and frees every activation in every run (26-52 MB each for U²-Netp). By default
+# glibc maps and unmaps them, which costs 43,000 page faults: a quarter of the run.
+TUNED_ALLOCATOR = malloc_settings(
+    "hugetlb=1", "mmap_threshold=4294967296", "trim_threshold=4294967296", "top_pad=67108864"
+)
+CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
+"""Without this flag, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file."""
+
+BACKEND_ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
+    "paddle_inference": TUNED_ALLOCATOR,
+    # Without the first flag, Paddle's executor runs operators in a thread pool. It then uses more
+    # threads than its budget; U²-Netp becomes a third slower and takes a third more memory.
+    "paddle_jit": TUNED_ALLOCATOR | {"FLAGS_new_executor_serial_run": "1"} | CURRENT_PROGRAMS,
+    "paddle_dygraph": CURRENT_PROGRAMS,
+    "onnxruntime": {NO_REPORTS: "1"},
+}
+"""Environment by backend. Only Paddle's static programs are tuned. The dynamic graph and the other
+frameworks are compared as their users run them, without tuning: docs/decisions/0006."""
+
+
+class ProcessPredictor(ChildWorker):
+    """One child process; see `paddlepool.contracts.ports.Predictor`."""
+
+    def __init__(self, child: Child, spec: PredictorSpec) -> None:
+        super().__init__(child)
+        self._outputs = {str(number): output.name for number, output in enumerate(spec.outputs)}
+        self._batched = spec.batched
+        self._shown = partial(_without, spec.directory)
+        self._rows: int | None = None
+
+    def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
+        self.put(inputs)
+        self._send({})
+        return self.receive(timeout=timeout).outputs
+
+    def put(self, inputs: Tensors) -> None:
+        self._rows = len(next(iter(inputs.values()))) if self._batched else None
+        self._child.put(inputs)
+
+    def send(self, _: Tensors, /) -> None:
+        self._send({"rows": self._rows})
+
+    def _send(self, asked: Mapping[str, Any]) -> None:
+        try:
+            self._child.send(asked)
+        except ChildDied as error:
+            raise self._blamed(error) from error
+
+    def receive(self, *, timeout: float) -> Ran:
+        try:
+            reply = self._child.receive(timeout=timeout)
+        except (ChildDied, errors.BackendError) as error:
+            raise self._blamed(error) from error
+        return Ran(self._named(reply.arrays), reply.seconds)
+
+    def expect(self, *, timeout: float) -> None:
+        self._child.expect(timeout=timeout)
+
+    def poll_reply(self) -> int | None:
+        try:
+            return self._child.poll_reply()
+        except (ChildDied, errors.BackendError) as error:
+            raise self._blamed(error) from error
+
+    def fetch(self) -> Ran:
+        reply = self._child.fetch()
+        return Ran(self._named(reply.arrays), reply.seconds, finite=all_finite(reply.arrays))
+
+    def _named(self, arrays: Tensors) -> Tensors:
+        return {name: arrays[n] for n, name in self._outputs.items() if n in arrays}
+
+    def _blamed(self, error: ChildDied | errors.BackendError) -> errors.PaddlepoolError:
+        """Return the error that a failed run raises to its caller."""
+        if isinstance(error, errors.BackendError):
+            said = self._shown(error.said or error.message)
+            return errors.RunRefused(f"the framework cannot run the model: {said}", said=said)
+        self._failure = error.reason
+        if isinstance(error, ChildTimeout):
+            return errors.DeadlineExceeded("the predictor gave no result in time and was killed")
+        return errors.WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
+
+    def settle(self) -> None:
+        self._child.settle()
+
+
+@dataclass(eq=False)
+class ProcessBackend:
+    """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
+
+    `held` lists the `paddlepool.engine.process.confinement.MEASURES` in force; None before a
+    predictor is opened. With a `suspension`, all predictors are stopped while it is held, and run
+    only on idle processors: see `paddlepool.engine.process.environment.Limits`.
+    """
+
+    backends: Mapping[str, str] = field(default_factory=lambda: BACKENDS)
+    nice: int = NICE
+    environments: Mapping[str, Mapping[str, str]] = field(
+        default_factory=lambda: BACKEND_ENVIRONMENT
+    )
+    suspension: Suspension | None = None
+    held: tuple[str, ...] | None = field(default=None, init=False)
+
+    def __call__(self, spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
+        """Open a predictor.
+
+        Raises ConfigError for an unknown backend or option, BackendError for a model that cannot be
+        loaded or a program that is missing or not for this backend, and WorkerCrashed or OSError if
+        the process could not be started or died.
+        """
+        target = self.backends.get(spec.backend)
+        if target is None:
+            raise errors.ConfigError(
+                f"backend {spec.backend!r} is unknown, there are {', '.join(self.backends)}"
+            )
+        _check_program(spec)
+        opening = asdict(spec) | {"directory": str(spec.directory)}
+        environment = {**ENVIRONMENT, **self.environments.get(spec.backend, {})}
+        converts = spec.backend in ONNX_BACKENDS and spec.format != "onnx"
+        try:
+            with contextlib.ExitStack() as opened:
+                if converts:
+                    directory = tempfile.TemporaryDirectory(prefix="paddlepool-")
+                    environment["TMPDIR"] = opened.enter_context(directory)
+                limits = Limits(
+                    nice=self.nice,
+                    environment=environment,
+                    suspension=self.suspension if suspension is None else suspension,
+                    idle=suspension is None and self.suspension is not None,
+                    confinement=Confinement.PREDICTOR,
+                    reading=(spec.directory,),
+                    writing=[Path(environment["TMPDIR"])] if converts else (),
+                    # Converting a program needs calls that confinement forbids, and opening a GPU
+                    # may need some too.
+                    starts_programs=converts or spec.options.get("device") == "gpu",
+                )
+                check = partial(check_outputs, spec.outputs)
+                child = Child(target, opening, limits=limits, check=check)
+        except errors.BackendError as error:
+            if not error.said:
+                raise
+            raise errors.BackendError(_without(spec.directory, error.said)) from error
+        except ChildTimeout as error:
+            raise errors.BackendError(
+                f"the {spec.backend} process did not load the model"
+            ) from error
+        except ChildDied as error:
+            raise errors.WorkerCrashed(
+                f"the {spec.backend} process ended while it loaded the model ({error.reason})"
+            ) from error
+        if self.held is None and (missing := [m for m in MEASURES if m not in child.held]):
+            log.warning("predictor processes are not confined by %s", " nor by ".join(missing))
+        self.held = child.held
+        return ProcessPredictor(child, spec)
+
+
+def check_outputs(
+    specs: Sequence[TensorSpec], asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
+) -> None:
+    """Compare a run's outputs with the specification and the number of rows.
+
+    `asked["rows"]` is that number; None allows any. Requests without it, which run() sends for
+    self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
+    gives, and ModelOutputInvalid for a shape that the manifest does not expect: it describes what
+    was seen when the version was sealed. Implements `paddlepool.engine.process.answers.Check`.
+    """
+    if "rows" not in asked:
+        return
+    if meta or len(arrays) != len(specs):
+        raise ValueError(f"{len(arrays)} outputs, of {len(specs)}, and {len(meta)} values beside")
+    rows = asked["rows"]
+    for number, spec in enumerate(specs):
+        array = arrays.get(str(number))
+        if array is None or array.dtype != spec.dtype:
+            raise ValueError(f"output {spec.name!r} is {spec.dtype}")
+        if not spec.admits_shape(array.shape) or rows not in (None, *array.shape[:1]):
+            expected = [rows or size if axis == 0 else size for axis, size in enumerate(spec.shape)]
+            raise errors.ModelOutputInvalid(
+                f"output {spec.name!r} has shape {list(array.shape)}, its manifest expects "
+                f"{expected} (-1 is free)"
+            )
+
+
+def _without(directory: Path, said: str) -> str:
+    """A framework's text without the path of the model version."""
+    return said.replace(f"{directory}/", "").replace(f"{directory}", "")
+
+
+def _check_program(spec: PredictorSpec) -> None:
+    """Raise BackendError if the backend cannot run the program, before a process is started."""
+    if spec.refusal:
+        raise errors.BackendError(spec.refusal)
+    if spec.format == "onnx" and spec.backend.startswith("paddle_"):
+        named = "the model's program" if spec.program_name is None else repr(spec.program_name)
+        raise errors.BackendError(
+            f"backend {spec.backend} runs Paddle programs and {named} is ONNX: "
+            "onnxruntime and openvino run it"
+        )

@@ -1,0 +1,287 @@
+"""The path of one request through Paddlepool. Read this first.
+
+    run     lease ─► reserve ─► prepare ─► run every job ─► finish ─► release ─► end of lease
+    infer   lease ─► reserve ─► read ────► run one job ────────────────────────► end of lease
+
+`run` answers a task (/segment, /sentiment): its pipeline decodes and preprocesses in `prepare`,
+postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` extracts from
+the body. Both hold one model version from the first step to the last. A job of more rows than a run
+takes is divided, and a request of many jobs queues a portion of them at a time
+(paddlepool.engine.registry.parts).
+
+Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request for lack of
+room or time before any work. `infer` reserves a place only while it reads a large body; without
+one, the queue accepts or rejects the job when it is submitted. Faults in a client's data are found
+in `prepare`, `read` or the check of tensors, before a job enters the queue. A request always
+releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from paddlepool.contracts import errors
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.ports import Clock, InferResult, Pipeline
+from paddlepool.contracts.reasons import STAGES, START_UP
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.parts import CheckedJob, joined
+from paddlepool.engine.registry.registry import ModelRegistry
+
+LARGE_TENSORS = 4 << 20
+"""Tensors of more bytes are checked for NaN and infinity in a thread. For this many bytes, the
+check takes under a millisecond."""
+
+
+StagesDone = Callable[[Mapping[str, float], Sequence[InferResult]], None]
+"""Receives the seconds of each stage of an answered request; must not block or raise."""
+
+
+class TrafficListener(Protocol):
+    """Called on the event loop as requests begin and end; must not block or raise."""
+
+    def began(self) -> None: ...
+
+    def ended(self) -> None: ...
+
+    def answered(
+        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
+    ) -> None:
+        """Receive the tensors of an answered request, but do not change them.
+
+        A reply to infer() is made from the same arrays later.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A request's result and its origin. `stages` are seconds, in the order the stages ran."""
+
+    value: Any
+    model: str
+    version: int
+    group: str
+    stages: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRequest:
+    """Raw tensors to run.
+
+    `group` None means the default group; `timeout` is in seconds. `state` is any value of the
+    caller's; infer() returns it with the request.
+    """
+
+    inputs: Tensors
+    group: str | None
+    priority: int
+    timeout: float
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlane:
+    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
+
+    registry: ModelRegistry
+    default_models: Mapping[str, str]
+    stages_done: Sequence[StagesDone] = ()
+    traffic_listener: TrafficListener | None = None
+    clock: Clock = time.monotonic
+
+    async def run(
+        self,
+        task: str,
+        payload: Any,
+        *,
+        model: str | None = None,
+        version: int | None = None,
+        group: str | None = None,
+        timeout: float,
+    ) -> Answer:
+        """Answer one request of a task ("segment", "sentiment") with its pipeline.
+
+        If the payload is costly to read from the body, pass a coroutine function. It is called when
+        a place in the queue has been reserved, and may raise errors about the body.
+
+        Raises the pipeline's errors about the payload (InputError), ModelNotFound, ModelNotReady,
+        GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
+        """
+        deadline = self.clock() + timeout
+        chosen = model or self.default_model(task)
+        with self._leased(chosen, version) as served:
+            pipeline = _pipeline_of(served, task)
+            group = group or served.config.default_group
+            _check_may_start(served, group)
+            try:
+                async with asyncio.timeout(timeout):
+                    with served.reserve(group=group, deadline=deadline) as reservation:
+                        given = await payload() if callable(payload) else payload
+                        prepared = await pipeline.prepare(given, deadline=deadline)
+                        try:
+                            parts, counts = _divided(served, served.checked(prepared.jobs))
+                            results = await served.run_all(
+                                parts, deadline=deadline, group=group, reservation=reservation
+                            )
+                            outputs = await joined(results, counts)
+                            finished = await pipeline.finish(prepared, outputs, deadline=deadline)
+                        finally:
+                            prepared.release()
+            except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
+                raise _too_late(served, group, timeout) from None
+            stages = {**prepared.stages, **finished.stages}
+            return self._answered(served, parts, results, finished.value, stages)
+
+    async def infer(
+        self,
+        model: str,
+        read: Callable[[ServedModel], Awaitable[TensorRequest]],
+        *,
+        version: int | None = None,
+        place_timeout: float | None = None,
+        checked_in: Executor | None = None,
+    ) -> tuple[TensorRequest, Answer]:
+        """Answer raw tensors. Returns the request that `read` made, and its outputs as an Answer.
+
+        Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
+        then reserved while `read` runs, if the job could finish within this time. Large tensors are
+        checked in a thread of `checked_in`. Raises the errors of `read`, InvalidTensor,
+        InvalidParameter (group) and the engine's errors listed in run().
+        """
+        began = self.clock()
+        with self._leased(model, version) as served, contextlib.ExitStack() as held:
+            reservation = None
+            if place_timeout is not None:
+                until = began + place_timeout
+                reservation = held.enter_context(served.reserve(deadline=until))
+            asked = await read(served)
+            group = served.config.default_group if asked.group is None else asked.group
+            if group != served.config.default_group:
+                held.close()  # the reserved place is in another queue
+                reservation = None
+                _check_may_start(served, group)
+            deadline = began + asked.timeout
+            try:
+                async with asyncio.timeout(deadline - self.clock()):
+                    check = partial(served.checked, [asked.inputs])
+                    if sum(array.nbytes for array in asked.inputs.values()) > LARGE_TENSORS:
+                        loop = asyncio.get_running_loop()
+                        checked = await loop.run_in_executor(checked_in, check)
+                    else:
+                        checked = check()
+                    parts, counts = _divided(served, checked)
+                    results = await served.run_all(
+                        parts,
+                        deadline=deadline,
+                        group=group,
+                        priority=asked.priority,
+                        reservation=reservation,
+                    )
+                    [outputs] = await joined(results, counts)
+            except (TimeoutError, errors.DeadlineExceeded):
+                raise _too_late(served, group, asked.timeout) from None
+            except errors.RunRefused as refused:
+                # The tensors are at fault: they ran alone, and the model passed its self-test.
+                shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
+                raise errors.InvalidTensor(
+                    f"the model cannot be run on {', '.join(shapes)}, because these shapes do not "
+                    f"fit or a value is out of range. The framework says: {refused.said}"
+                ) from None
+            return asked, self._answered(served, parts, results, outputs, {})
+
+    def _answered(
+        self,
+        served: ServedModel,
+        parts: Sequence[CheckedJob],
+        results: Sequence[InferResult],
+        value: Any,
+        stages: Mapping[str, float],
+    ) -> Answer:
+        """Notify observer and listener; build the answer with the slowest job's times."""
+        group = results[0].group
+        measured = {
+            **stages,
+            "queue": max([result.queue_seconds for result in results]),
+            "infer": max([result.infer_seconds for result in results]),
+        }
+        if starting := max([result.start_up_seconds for result in results]):
+            measured[START_UP] = starting
+        order = dict.fromkeys((*STAGES, *measured))  # a task may have other stages, too
+        stages = {stage: measured[stage] for stage in order if stage in measured}
+        for receive in self.stages_done:
+            receive(stages, results)
+        if (listener := self.traffic_listener) is not None:
+            inputs = [part.inputs for part in parts]
+            listener.answered(served, group, inputs, [result.outputs for result in results])
+        return Answer(
+            value=value, model=served.name, version=served.version, group=group, stages=stages
+        )
+
+    @contextlib.contextmanager
+    def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
+        """Hold the model version and notify the listener."""
+        if (listener := self.traffic_listener) is not None:
+            listener.began()
+        try:
+            served = self.registry.acquire(model, version)
+            try:
+                yield served
+            finally:
+                served.release()
+        finally:
+            if listener is not None:
+                listener.ended()
+
+    def default_model(self, task: str) -> str:
+        """The model of requests that name none. Raises ModelNotFound."""
+        try:
+            return self.default_models[task]
+        except KeyError:
+            raise errors.ModelNotFound(f"no model for the task {task!r} is configured") from None
+
+
+def _divided(served: ServedModel, jobs: Sequence[CheckedJob]) -> tuple[list[CheckedJob], list[int]]:
+    """Divide jobs of more rows than a run takes; also returns the number of parts of each job."""
+    parts = [job.parts(served.max_rows) for job in jobs]
+    return [part for each in parts for part in each], [len(each) for each in parts]
+
+
+def _too_late(served: ServedModel, group: str, timeout: float) -> errors.DeadlineExceeded:
+    """The error of a request that was not answered within `timeout` seconds."""
+    idle = any(
+        status.name == group and status.started and status.live == 0 for status in served.groups()
+    )
+    why = f": instance group {group!r} has no predictor running" if idle else ""
+    limit = round(timeout * 1000)
+    return errors.DeadlineExceeded(f"no answer within the deadline of {limit} ms{why}", limit=limit)
+
+
+def _check_may_start(served: ServedModel, group: str) -> None:
+    """Raise GroupNotRunning if the group must be started and the caller may not do that.
+
+    Starting a group is costly: it has its own processes, each with the whole model in memory.
+    """
+    if group == served.config.default_group or CALLER.get().may_start:
+        return
+    if any(status.name == group and not status.started for status in served.groups()):
+        raise errors.GroupNotRunning(
+            f"instance group {group!r} is not running, and this request has no key that may start "
+            "one"
+        )
+
+
+def _pipeline_of(served: ServedModel, task: str) -> Pipeline:
+    if served.pipeline is None or served.config.pipeline != task:
+        raise errors.InvalidParameter(
+            f"model {served.name!r} does not do this task: it serves "
+            f"{served.config.pipeline or 'raw tensors only'}, this endpoint needs {task}",
+            limit=task,
+            received=served.config.pipeline or "none",
+        )
+    return served.pipeline

@@ -1,0 +1,147 @@
+"""What the instance groups of one registry share: processor time, memory, observers, back-off."""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from paddlepool.contracts.errors import Overloaded
+from paddlepool.contracts.ports import AgreementOf, Clock, EngineObserver, PredictorFactory
+from paddlepool.contracts.resources import available_cores
+from paddlepool.engine.process.suspension import Suspension
+
+
+class StartedGroup(Protocol):
+    """What OnDemand needs of an instance group."""
+
+    def idle(self) -> bool: ...
+
+    def resident_bytes(self) -> int: ...
+
+    def stop(self) -> None: ...
+
+
+class OnDemand:
+    """Limits the groups that start on demand; at a limit, stops the least recently used idle one.
+
+    At most `limit` groups are live. No further group starts while the live ones hold `max_bytes` or
+    more of resident memory. The further group itself does not count: its size is not known yet.
+    """
+
+    def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:
+        self._limit = limit
+        self._max_bytes = max_bytes
+        self._started: list[StartedGroup] = []  # least recently used first
+
+    def use(self, group: StartedGroup) -> None:
+        """Mark a group as used, before each job. Raises Overloaded if no other can be evicted."""
+        if group in self._started:
+            self._started.remove(group)
+        else:
+            while reason := self._full():
+                unused = next((other for other in self._started if other.idle()), None)
+                if unused is None:
+                    raise reason
+                self._started.remove(unused)
+                unused.stop()
+        self._started.append(group)
+
+    def _full(self) -> Overloaded | None:
+        if len(self._started) >= self._limit:
+            return Overloaded(
+                f"{self._limit} instance groups that start on demand are running, "
+                "which is the limit",
+                limit=self._limit,
+                received=self._limit + 1,
+            )
+        held = sum(group.resident_bytes() for group in self._started)
+        if held < self._max_bytes:
+            return None
+        return Overloaded(
+            f"the running instance groups that start on demand hold {held} bytes; "
+            f"no other starts from {self._max_bytes} bytes on",
+            limit=self._max_bytes,
+            received=held,
+        )
+
+    def forget(self, group: StartedGroup) -> None:
+        """Remove a group that has no processes left."""
+        if group in self._started:
+            self._started.remove(group)
+
+
+SLICE_SECONDS = 0.01
+"""Minimum run time, in every tenth of a second, of a predictor that is being opened. It lets a
+server that is never idle reload its models."""
+
+
+class Yielding:
+    """Suspends predictors that are being opened while those that serve need the cores.
+
+    Predictors are opened with this object's `suspension`. A lower priority would not be enough. A
+    process that has lowered its priority cannot raise it again to serve. A separate thread of lower
+    priority cannot do the warm-up, because oneDNN prepares each shape for each thread.
+    """
+
+    def __init__(self, cores: float | None = None) -> None:
+        self.suspension = Suspension(slice_seconds=SLICE_SECONDS)
+        # Opening needs two free cores: one for itself, and one for everything else.
+        self._limit = max(1.0, (available_cores() if cores is None else cores) - 1)
+        self._busy = 0
+
+    def serving(self, threads: int) -> None:
+        """Record that `threads` more threads serve requests, or fewer if `threads` is negative."""
+        self._busy += threads
+        crowded = self._busy >= self._limit
+        if crowded and not self.suspension.held:
+            self.suspension.hold()
+        elif not crowded and self.suspension.held:
+            self.suspension.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContext:
+    """What all groups of a registry share.
+
+    A predictor process with more than `max_resident_bytes` is replaced by a fresh one.
+    """
+
+    open_predictor: PredictorFactory
+    observer: EngineObserver
+    clock: Clock = time.monotonic
+    max_resident_bytes: int = 2 << 30
+    agreement_of: AgreementOf = lambda _info: None
+    yielding: Yielding = field(default_factory=Yielding)
+    on_demand: OnDemand = field(default_factory=OnDemand)
+
+
+WINDOW_SECONDS = 60.0
+MOST_LOSSES = 5
+DELAYS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+"""Seconds to wait after the first, second, ... loss within the window. The last one repeats."""
+LACKING_SECONDS = 1.0
+"""The delay while the system lacks resources for a process; they may be available again soon."""
+
+
+class RestartBackoff:
+    """Counts the losses of one group in the last minute; more than five are a crash loop.
+
+    A worker that could not be opened for lack of memory or descriptors is not a loss.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._losses: deque[float] = deque(maxlen=len(DELAYS))
+
+    def delay_after_loss(self) -> float:
+        """Count a loss; returns the seconds to wait before the next worker is opened."""
+        self._losses.append(self._clock())
+        return DELAYS[self._losses_in_window() - 1]
+
+    def in_crash_loop(self) -> bool:
+        return self._losses_in_window() > MOST_LOSSES
+
+    def _losses_in_window(self) -> int:
+        oldest = self._clock() - WINDOW_SECONDS
+        return sum(lost > oldest for lost in tuple(self._losses))

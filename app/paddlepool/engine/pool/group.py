@@ -1,0 +1,436 @@
+"""A running instance group: one batcher, its instances, and the statistics of their runs."""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from paddlepool.contracts.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceeded,
+    ManifestError,
+    ModelNotReady,
+    ModelOutputInvalid,
+    PaddlepoolError,
+)
+from paddlepool.contracts.ports import InferResult, Predictor, PredictorFactory, Ran
+from paddlepool.contracts.reasons import Rejection, Restart
+from paddlepool.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
+from paddlepool.contracts.tensors import Tensors, all_finite, shape_key
+from paddlepool.engine.awaiting import in_thread
+from paddlepool.engine.pool.context import LACKING_SECONDS, EngineContext, RestartBackoff
+from paddlepool.engine.pool.instance import Instance, Run, close_all
+from paddlepool.engine.queue.admission import Reservation
+from paddlepool.engine.queue.batcher import Batcher
+from paddlepool.engine.queue.job import Batch, Job, ShapeKey
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.models.repository.selftest import SelfTest
+
+CRASH_LOOP = "its predictors keep crashing"
+FIRST_RUN_SECONDS = 60.0
+SHORT_RUN_SECONDS = 0.25
+
+Usual = Sequence[tuple[ShapeKey, float]]
+"""The usual seconds of a run, for each shape."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Duration:
+    """Count and total seconds of an operation."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+
+
+Times = tuple[float, float, float]
+"""Seconds of one predictor run: joining the inputs, the run itself, dividing the outputs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stages:
+    """The three parts of a run, each with its own count."""
+
+    inputs: Duration = field(default_factory=Duration)
+    infer: Duration = field(default_factory=Duration)
+    outputs: Duration = field(default_factory=Duration)
+
+    def add(self, times: Times) -> None:
+        for part, seconds in zip((self.inputs, self.infer, self.outputs), times, strict=True):
+            part.add(seconds)
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """Counts jobs, which Triton calls requests, and runs. Times are in seconds.
+
+    `rows` counts rows of answered jobs, `executions` predictor runs; `success`, `failure` and
+    `queue` count jobs. `requests` contains the times of a run once for each job in the run.
+    `batches` contains them once for each run, keyed by the run's number of rows. `last_ended` is
+    the end of the last run on the engine's clock.
+    """
+
+    rows: int = 0
+    executions: int = 0
+    success: Duration = field(default_factory=Duration)
+    failure: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    requests: Stages = field(default_factory=Stages)
+    batches: dict[int, Stages] = field(default_factory=lambda: defaultdict(Stages))
+    last_ended: float | None = None
+
+    def executed(self, rows: int, times: Times, *, ended: float) -> None:
+        """Record a predictor run that ended."""
+        self.executions += 1
+        self.batches[rows].add(times)
+        self.last_ended = ended
+
+    def succeeded(self, rows: int, times: Times, *, queued: float, total: float) -> None:
+        """Record a job of `rows` rows, answered `total` seconds after it was queued."""
+        self.rows += rows
+        self.success.add(total)
+        self.queue.add(queued)
+        self.requests.add(times)
+
+    def snapshot(self) -> "Statistics":
+        """Return a copy, with batches by size; may be called in any thread."""
+        # sorted() copies the sizes in one step. The event loop may add a size during deepcopy().
+        return deepcopy(replace(self, batches=dict(sorted(self.batches.items()))))
+
+
+@dataclass(eq=False, kw_only=True)
+class Group:
+    """One instance group of a served version.
+
+    start() opens its instances; a group that starts on demand is started by its first job. Such a
+    group may be stopped while it is idle, and its next job starts it again.
+    """
+
+    config: InstanceGroup
+    files: ModelFiles
+    selftest: SelfTest
+    warmups: tuple[Tensors, ...]
+    statistics: Statistics
+    context: EngineContext
+    effect: Effect = field(default=UNKNOWN_EFFECT, init=False)
+
+    def __post_init__(self) -> None:
+        self._model, self._version = self.files.name, self.files.version
+        self._name = f"{self._model}@{self._version} {self.config.name}"
+        self._spec = self.files.spec(self.config)
+        self._batching = self.files.config.dynamic_batching
+        self._first_opened: float | None = None
+        self._turn = asyncio.Lock()
+        self._queue_limit = self._batching.max_queue_size * self.config.count
+        self._backoff = RestartBackoff(self.context.clock)
+        self._batcher = self._new_batcher()
+        self._gently = False
+        self._instances: list[Instance[Tensors, Ran]] = []
+        refusal = self._spec.refusal
+        self._failure: PaddlepoolError | None = BackendError(refusal) if refusal else None
+        self.can_open = not refusal
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def _new_batcher(self) -> Batcher:
+        observer, model = self.context.observer, self._model
+        return Batcher(
+            max_rows=self.files.max_rows,
+            max_delay=self._batching.max_queue_delay_ms / 1000,
+            max_queue=self._queue_limit,
+            clock=self.context.clock,
+            on_rejected=lambda reason: observer.rejected(model=model, reason=reason),
+            on_failed=self.statistics.failure.add,
+        )
+
+    def start(self, *, gently: bool = False) -> list[asyncio.Future[None]]:
+        """Open every instance; a second call returns the same futures.
+
+        With `gently`, instances are opened one after another, each with the processor time that
+        serving predictors leave. If an instance rejects the model, the group accepts no job until
+        the model is loaded again. If processes die meanwhile, only a crash loop fails the futures.
+        """
+        if self._failure is not None and not self.can_open:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(self._failure)
+            return [refused]
+        if not self._instances and not self._batcher.closed:
+            self._gently = gently
+            yielding = self.context.yielding
+            self._instances = [
+                Instance(
+                    name=f"{self._name} {number}",
+                    open_worker=self._open,
+                    batcher=self._batcher,
+                    lost=self._lost,
+                    request_of=Batch.inputs,
+                    deliver=partial(self._deliver, number),
+                    serving=lambda sign: yielding.serving(sign * self.config.threads),
+                    clock=self.context.clock,
+                    max_resident_bytes=self.context.max_resident_bytes,
+                    ahead=True,
+                )
+                for number in range(self.config.count)
+            ]
+        return [instance.opened for instance in self._instances]
+
+    def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
+        """Record the run's times and give each job its rows.
+
+        Raises ValueError if the number of output rows differs from that of the batch.
+        """
+        received, batch, infer = run.ended, run.batch, ran.seconds
+        parts = batch.split(ran.outputs)
+        self.context.observer.batch_done(
+            model=self._model,
+            version=self._version,
+            group=self.config.name,
+            rows=batch.rows,
+            seconds=infer,
+        )
+        finite = [ran.finite or all_finite(part) for part in parts]
+        ended = self.context.clock()
+        times = run.joining, infer, ended - received
+        self.statistics.executed(batch.rows, times, ended=ended)
+        for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
+            if not fit:
+                job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
+                continue
+            if job.future.done():
+                continue  # expired or cancelled, and counted as a failure
+            queued = received - infer - run.joining - job.enqueued
+            starting = self._start_up_seconds(job.enqueued, job.enqueued + queued)
+            self.statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
+            job.future.set_result(
+                InferResult(
+                    outputs=part,
+                    model=self._model,
+                    version=self._version,
+                    group=self.config.name,
+                    instance=instance,
+                    enqueued=job.enqueued,
+                    start_up_seconds=starting,
+                    queue_seconds=queued - starting,
+                    infer_seconds=infer,
+                    batch_rows=batch.rows,
+                )
+            )
+
+    def _start_up_seconds(self, since: float, until: float) -> float:
+        """Seconds of the interval `since` to `until` before the first predictor was open."""
+        opened = until if self._first_opened is None else min(self._first_opened, until)
+        return max(0.0, opened - since)
+
+    def reserve(self, *, deadline: float) -> Reservation:
+        """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
+        return self._usable().reserve(deadline)
+
+    @property
+    def portion(self) -> int:
+        """Maximum jobs of one request in the queue at a time.
+
+        Half of the queue's places, so that other requests find room; but enough for each instance
+        to run a full batch.
+        """
+        full = self.config.count * self.files.max_rows
+        return max(self.config.count, self._queue_limit // 2, min(full, self._queue_limit))
+
+    def submit(
+        self, *jobs: Job, reservation: Reservation | None = None, following: bool = False
+    ) -> None:
+        """Queue all of the jobs or none; the first uses the place that `reservation` holds.
+
+        Jobs that are `following` ended ones of their request find room. Raises Overloaded,
+        DeadlineExceeded and ModelNotReady.
+        """
+        self._usable().submit(*jobs, reservation=reservation, following=following)
+        if not self._instances:
+            self.start(gently=True)
+
+    def _usable(self) -> Batcher:
+        """Return the batcher for the next job.
+
+        Raises ModelNotReady, and Overloaded if the group may not start now.
+        """
+        if reason := self._unusable_reason():
+            self.context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
+            raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
+        if self.config.start == "on_demand" and not self._batcher.closed:
+            self.context.on_demand.use(self)
+        return self._batcher
+
+    def idle(self) -> bool:
+        """Whether no request waits or runs; an idle group may be stopped."""
+        return self._batcher.idle and all(each.opened.done() for each in self._instances)
+
+    def stop(self) -> None:
+        """End the processes without waiting for them; the next job starts the group again."""
+        if self._batcher.closed:
+            return
+        batcher, self._batcher = self._batcher, self._new_batcher()
+        instances, self._instances = self._instances, []
+        self._first_opened = None
+        log.info("%s: stopped to make room for another", self._name)
+        batcher.close(ModelNotReady("the instance group was stopped"))
+        ending = asyncio.create_task(close_all(instances), name=f"{self._name} end")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    def _unusable_reason(self) -> str:
+        """The reason why the group accepts no job; an empty string if it accepts jobs."""
+        if self._failure is not None:
+            return "cannot start"
+        if self._batcher.live == 0 and self._backoff.in_crash_loop():
+            return CRASH_LOOP
+        return ""
+
+    def ready(self) -> bool:
+        """Whether at least one instance takes batches and the group accepts jobs."""
+        return self._batcher.live > 0 and not self._unusable_reason()
+
+    def status(self) -> GroupStatus:
+        started = bool(self._instances)
+        ready = self.ready()
+        reason = self._unusable_reason() or ("restarting" if started else "not started")
+        if self._failure is not None:  # for operators; clients get less detail
+            reason = f"{CANNOT_START}{self._failure}"
+        return GroupStatus(
+            name=self.config.name,
+            backend=self.config.backend,
+            threads=self.config.threads,
+            count=self.config.count,
+            live=self._batcher.live,
+            queue_depth=self._batcher.depth,
+            queue_limit=self._queue_limit,
+            inflight=self._batcher.inflight,
+            resident_bytes=self.resident_bytes(),
+            started=started,
+            ready=ready,
+            reason="" if ready else reason,
+            program=self.config.program,
+            effect=self.effect,
+        )
+
+    def resident_bytes(self) -> int:
+        return sum(instance.resident_bytes() for instance in self._instances)
+
+    async def close(self) -> None:
+        """Fail queued jobs and end the processes. Safe to call twice and during the start."""
+        self._batcher.close(ModelNotReady("this model version is no longer served"))
+        await close_all(self._instances)
+        self.context.on_demand.forget(self)
+
+    async def _open(self, first: bool) -> Predictor:
+        """Open a predictor; for the first one, measure the usual seconds of its runs.
+
+        A gentle opening waits for its turn and uses only the processor time that serving predictors
+        leave. The process may be suspended meanwhile, so its warm-up runs are not timed; the first
+        jobs are timed instead. Raises ConfigError or BackendError if the model is rejected, and
+        WorkerCrashed or OSError if the process could not be started or died.
+        """
+        batcher, gently = self._batcher, first and self._gently
+        work = partial(self._opened, timed=first and not gently, gently=gently)
+        try:
+            async with self._turn if gently else contextlib.nullcontext():
+                predictor, usual = await in_thread(f"{self._name} opening", work)
+        except (ConfigError, BackendError) as refusal:
+            if first:
+                self._refused(refusal)
+            raise
+        if self._first_opened is None:
+            self._first_opened = self.context.clock()
+        for key, seconds in usual:
+            batcher.observed(key, seconds)
+        return predictor
+
+    def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
+        """Open and test a predictor that gets no jobs of the group.
+
+        Blocks; may be called in any thread. It may also raise DeadlineExceeded.
+        """
+        predictor = self.selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
+        try:
+            self._verify_again(gently=True)
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
+    def _verify_again(self, *, gently: bool) -> None:
+        """Raise BackendError if what a process has just opened may not be what was verified.
+
+        Called after the process has read the files: a file that is overwritten later does no harm.
+        """
+        try:
+            self.files.verify_again(gently=gently)
+        except ManifestError as changed:
+            raise BackendError(f"changed since it was verified: {changed.message}") from changed
+
+    def _opened(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
+        """Open a predictor, blocking until it is tested and warm."""
+        suspension = self.context.yielding.suspension if gently else None
+        predictor = self.context.open_predictor(self._spec, suspension=suspension)
+        try:
+            self._verify_again(gently=gently)
+            self.selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
+            usual = self._warm_up(predictor, timed)
+        except DeadlineExceeded as error:
+            predictor.close()
+            raise BackendError(f"a first run took more than {FIRST_RUN_SECONDS:.0f} s") from error
+        except BaseException:
+            predictor.close()
+            raise
+        if gently:
+            predictor.settle()
+        return predictor, usual
+
+    def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:
+        """Run every configured shape and measure its usual time.
+
+        A shape's first run takes up to eight times as long as later ones. A short run is therefore
+        repeated, and the second time counts. If not `timed`, the self-test's shape is not run
+        again: a replacement is ready sooner, and a reload delays requests less.
+        """
+        tested = [array.shape for array in self.selftest.inputs.values()]
+        usual = []
+        for inputs in self.warmups:
+            if not timed and [array.shape for array in inputs.values()] == tested:
+                continue
+            seconds = self._timed_run(predictor, inputs)
+            if timed and seconds < SHORT_RUN_SECONDS:
+                seconds = self._timed_run(predictor, inputs)
+            usual.append((shape_key(inputs), seconds))
+        return usual if timed else []
+
+    def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
+        began = self.context.clock()
+        predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
+        return self.context.clock() - began
+
+    def _refused(self, refusal: PaddlepoolError) -> None:
+        log.error("%s: cannot start: %s", self._name, refusal)
+        self._failure = refusal.without_traceback()
+        self._batcher.close(ModelNotReady(f"instance group {self.config.name!r} cannot start"))
+        self.context.on_demand.forget(self)
+
+    def _lost(self, reason: Restart) -> float:
+        self.context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
+        if reason is Restart.MEMORY:
+            return 0.0
+        if reason is Restart.LACKING:
+            return LACKING_SECONDS
+        delay = self._backoff.delay_after_loss()
+        if self._backoff.in_crash_loop():
+            for instance in self._instances:
+                instance.give_up_opening(BackendError(CRASH_LOOP))
+        return delay

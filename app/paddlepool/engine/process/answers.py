@@ -1,0 +1,94 @@
+"""Reads a child's answers and checks their types: an attacker's code may control the child."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from paddlepool.contracts import errors
+from paddlepool.contracts.sentences import sentence
+from paddlepool.contracts.tensors import Tensors
+
+MESSAGE_CHARACTERS = 1000
+
+RAISED_BY_CHILDREN = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type)
+    and issubclass(kind, errors.InputError | errors.OperatorError | errors.WorkerCrashed)
+    and kind is not errors.InputError  # only its subclasses are raised
+}
+"""Errors by name. A child cannot raise errors about keys, other models or this server."""
+
+Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
+"""A function that checks an answer. It gets the values of the call, and the answer's values and
+arrays. It raises ValueError for an answer that the genuine target never gives, and a
+PaddlepoolError for one that the genuine target may give but its caller cannot use. The arrays'
+dtypes and shapes are fixed, but their values may change: the child can still write to their
+memory."""
+
+
+class Reply(NamedTuple):
+    """A handler's result, with arrays that the caller owns.
+
+    `seconds` are measured in the child and exclude the parent's delay.
+    """
+
+    meta: Mapping[str, Any]
+    arrays: Tensors
+    seconds: float
+
+
+class Answer(NamedTuple):
+    """An answer whose `layout` is not checked yet; SharedArrays.read() does that."""
+
+    meta: Mapping[str, Any]
+    layout: Sequence[object]
+    seconds: float
+
+
+def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
+    """Return the result of a call, or the error it raised. Raises ValueError for anything else.
+
+    Only an answer to `opening` may report that the system lacks resources; opening is then retried.
+    """
+    try:
+        answer = json.loads(text.decode())
+    except RecursionError:
+        raise ValueError("an answer is nested too deep") from None
+    if not isinstance(answer, dict):
+        raise ValueError("an answer must be an object")
+    if "error" in answer:
+        return _error(answer["error"], opening=opening)
+    meta, layout = answer.get("meta"), answer.get("arrays")
+    seconds: Any = answer.get("seconds")
+    if not isinstance(meta, dict) or not isinstance(layout, list):
+        raise ValueError("an answer must have values and arrays")
+    if type(seconds) is not float or not 0 <= seconds < math.inf:
+        raise ValueError("an answer must have its seconds")
+    return Answer(meta, layout, seconds)
+
+
+def _error(described: object, *, opening: bool) -> Exception:
+    if not isinstance(described, dict):
+        raise ValueError("an error must be an object")
+    if opening and type(number := described.get("errno")) is int and 0 < number < 4096:
+        return OSError(number, "the system lacked resources for a child process")
+    name, message = described.get("kind"), described.get("message")
+    if not isinstance(name, str) or not isinstance(message, str):
+        raise ValueError("an error must have a kind and a message")
+    kind = RAISED_BY_CHILDREN.get(name, errors.BackendError)
+    error = kind(
+        message[:MESSAGE_CHARACTERS],
+        limit=_plain(described.get("limit")),
+        received=_plain(described.get("received")),
+    )
+    if isinstance(error, errors.BackendError) and isinstance(said := described.get("said"), str):
+        error.said = sentence(said[:MESSAGE_CHARACTERS])
+    return error
+
+
+def _plain(value: object) -> int | float | str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no such number
+    return value if isinstance(value, int | float | str) else None

@@ -1,0 +1,492 @@
+"""The parent's side of a child process; `paddlepool.engine.process.worker` is the child's side.
+
+Predictors and codecs run in children that can be called with arrays, limited, timed out and killed.
+A failure in one (a native crash, an endless loop, a stop signal, unlimited memory use) affects only
+the call in progress.
+"""
+
+import contextlib
+import json
+import logging
+import mmap
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+import numpy as np
+
+from paddlepool.contracts.errors import PaddlepoolError
+from paddlepool.contracts.reasons import Restart
+from paddlepool.contracts.tensors import Array, Tensors
+from paddlepool.engine.process.answers import Check, Reply, read_answer
+from paddlepool.engine.process.environment import Limits, child_environment
+from paddlepool.engine.process.printed import PrintedLines
+from paddlepool.engine.process.shared_arrays import Layout, SharedArrays
+from paddlepool.engine.process.suspension import HELD_SECONDS
+from paddlepool.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
+
+CPU_LIMIT_EXCEEDED = -signal.SIGPROF
+"""A call exceeded the limit of processor time that the child had set for itself."""
+
+
+class ChildDied(Exception):
+    """The process died or was killed during a call."""
+
+    def __init__(self, reason: Restart, exit_code: int | None) -> None:
+        super().__init__(f"child process ended: {reason} (exit code {exit_code})")
+        self.reason = reason
+
+
+class ChildTimeout(ChildDied):
+    """The call exceeded its timeout; the process has been killed.
+
+    `starved` means that the process was ready to run, but others used the processors.
+    """
+
+    def __init__(self, *, starved: bool = False) -> None:
+        super().__init__(Restart.TIMEOUT, -signal.SIGKILL)
+        self.starved = starved
+
+
+def ended(code: int | None) -> Restart:
+    """Return why a process that was not killed here has ended, from its exit code."""
+    if code == CPU_LIMIT_EXCEEDED:
+        return Restart.TIMEOUT
+    # SIGTERM ends a child that is still opening; later the child ignores it.
+    killed = code in (-signal.SIGKILL, -signal.SIGTERM)
+    return Restart.KILLED if killed else Restart.CRASHED
+
+
+STOPPED_SECONDS = 0.5
+"""A child that stays in state T (stopped) for this long counts as dead: it cannot answer."""
+PRINTED = select.EPOLLIN | select.EPOLLONESHOT
+BLOCK_BYTES = 1 << 16
+DYING_SECONDS = 0.1
+"""How long a process that has closed its socket may take to exit by itself."""
+
+
+class _Sent(NamedTuple):
+    """A request that was sent: its memory slot, the time, its values and the size of its arrays."""
+
+    slot: int
+    sent: float
+    meta: Mapping[str, Any]
+    nbytes: int
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Time limits of the oldest request.
+
+    `timeout` and `cpu_before` are in seconds, the other numbers are values of time.monotonic().
+    """
+
+    timeout: float
+    deadline: float
+    last: float
+    cpu_before: float  # processor seconds of the process when the wait began
+    checked: float
+    patient: bool
+    stopped_since: float | None = None
+
+
+log = logging.getLogger(__name__)
+
+
+class Child:
+    """One process running `target` ("module:function"); owned by one thread at a time.
+
+    `target(init)` runs in the child and returns `ready` and `handler(meta, arrays, descriptors)`,
+    which returns `(meta, arrays)`. A PaddlepoolError of the handler is raised here as the same
+    class; any other exception becomes a BackendError, whose message contains only its class and
+    place. `held` lists the MEASURES of its confinement that are in force. `check` verifies each
+    later answer; the process is killed if an answer is malformed or `check` raises ValueError.
+
+    Calls run one after another, in the order they were sent. Up to SLOTS of them may be under way,
+    so that the child does not wait for its parent between two calls.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        init: Mapping[str, Any],
+        *,
+        limits: Limits = Limits(),
+        start_timeout: float = 120.0,
+        check: Check | None = None,
+    ) -> None:
+        self._open = False
+        self._check: Check | None = None
+        with contextlib.ExitStack() as opened:
+            self._start(opened, limits)
+            opening = {
+                "target": target,
+                "init": init,
+                "address_space": limits.address_space,
+                "confinement": limits.confinement,
+                "starts_programs": limits.starts_programs,
+                "reading": [str(path) for path in limits.reading],
+                "writing": [str(path) for path in limits.writing],
+            }
+            if limits.suspension is not None:
+                self._lower_priority(limits.nice)
+            opened_meta = self.call(opening, timeout=start_timeout).meta
+            if limits.suspension is None:  # not earlier: it must soon replace a lost one
+                self._lower_priority(limits.nice)
+            self.ready: Mapping[str, Any] = opened_meta["ready"]
+            self.held: tuple[str, ...] = tuple(opened_meta["held"])
+            self._check = check
+            self._open = True
+            self._opened = opened.pop_all()
+
+    def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
+        """Start the process; all its resources are closed with `opened`, even if this fails."""
+        self._under_way: deque[_Sent] = deque()
+        self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
+        self._put: tuple[int, Layout, int] = (0, [], 0)
+        self._reply: Reply | None = None  # with views of memory that the child can still write
+        self._printed: IO[bytes] | None = None
+        self._events = opened.enter_context(select.epoll())
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened.enter_context(self._socket)
+        with contextlib.ExitStack() as given:
+            given.enter_context(theirs)
+            lifeline, self._lifeline = os.pipe()
+            opened.callback(os.close, self._lifeline)
+            given.callback(os.close, lifeline)
+
+            def shared(name: str) -> SharedArrays:
+                created = SharedArrays.create(name)
+                opened.callback(created.close)
+                return created
+
+            self._slots = [(shared("requests"), shared("replies")) for _ in range(SLOTS)]
+            blocks = [block.descriptor for slot in self._slots for block in slot]
+            inherited = (theirs.fileno(), lifeline, *blocks)
+            command = [sys.executable, *ARGUMENTS, *map(str, inherited)]
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=child_environment(limits.environment),
+            )
+        printed = cast(IO[bytes], self._process.stderr)
+        self._lines = PrintedLines(self._process.pid)
+        opened.callback(printed.close)
+        opened.callback(self._lines.end)
+        opened.callback(self._read_output)
+        self._suspension = limits.suspension
+        opened.callback(self._process.wait)
+        opened.callback(self.kill)
+        self.pid = self._process.pid
+        self._arrival = select.poll()
+        self._arrival.register(self._socket, select.POLLIN)
+        self._events.register(self._socket, select.EPOLLIN)
+        self._printed = printed
+        os.set_blocking(printed.fileno(), False)
+        self._events.register(printed, PRINTED)
+        if limits.idle:
+            # Set before the child has a second thread, as threads inherit the policy. If a sandbox
+            # forbids the policy, niceness alone must be enough.
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
+        if self._suspension is not None:
+            self._suspension.add(self._process)
+        # Kept open: each run reads them, and opening them by path costs ten times as much.
+        self._stat = opened.enter_context(FileIO(f"/proc/{self.pid}/stat"))
+        self._statm = opened.enter_context(FileIO(f"/proc/{self.pid}/statm"))
+
+    def _lower_priority(self, nice: int) -> None:
+        """Lower the priority of every thread: on Linux, each thread has its own niceness.
+
+        The child cannot do it itself: its system-call filter rejects it.
+        """
+        priority = os.getpriority(os.PRIO_PROCESS, self.pid) + nice
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable after a reply, output or the end; see poll_reply()."""
+        return self._events.fileno()
+
+    def call(
+        self,
+        meta: Mapping[str, Any],
+        arrays: Tensors | None = None,
+        *,
+        descriptors: Sequence[int] = (),
+        timeout: float,
+    ) -> Reply:
+        """Send one request and block until its reply; see send() and receive()."""
+        self.put(arrays or {})
+        self.send(meta, descriptors=descriptors)
+        return self.receive(timeout=timeout)
+
+    def put(self, arrays: Tensors) -> None:
+        """Copy the arrays of the next request into the shared memory."""
+        # Requests take turns, so the slot after that of the newest one is free.
+        slot = (self._under_way[-1].slot + 1) % SLOTS if self._under_way else 0
+        size = sum([array.nbytes for array in arrays.values()])
+        self._put = slot, self._slots[slot][0].write(arrays), size
+
+    def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
+        """Send what was put(), without blocking. After ChildDied, the request never began."""
+        if not self._under_way and self._arrival.poll(0):
+            raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
+        slot, layout, size = self._put
+        header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
+        if len(header) > HEADER_BYTES:
+            raise ValueError(
+                f"this is a bug: a header of {len(header)} bytes, limit {HEADER_BYTES}"
+            )
+        try:
+            if descriptors:
+                socket.send_fds(self._socket, [header], list(descriptors), socket.MSG_DONTWAIT)
+            else:
+                self._socket.send(header, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # the child answered earlier requests without reading them
+            raise self._kill_corrupt("it does not read requests") from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._died() from None
+        self._under_way.append(_Sent(slot, time.monotonic(), meta, size))
+
+    def receive(self, *, timeout: float) -> Reply:
+        """Wait for and return the reply to the oldest request; see expect() and poll_reply()."""
+        self.expect(timeout=timeout)
+        while True:
+            if self._events.poll(self.check_timeout()) and self.poll_reply() is not None:
+                return self.fetch()
+
+    def expect(self, *, timeout: float, patience: float = 0.0) -> None:
+        """Set the timeout of the oldest request under way, in seconds from now.
+
+        A process that is ready to run and has had less processor time than `timeout` gets up to
+        `patience` seconds more: it is not slow, the machine is busy.
+        """
+        now = time.monotonic()
+        cpu = self.cpu_seconds() if patience else 0.0
+        self._wait = _Wait(timeout, now + timeout, now + timeout + patience, cpu, now, patience > 0)
+
+    def check_timeout(self) -> float:
+        """Check on the oldest request and return the seconds until the next check is due.
+
+        Raises ChildTimeout or ChildDied (STOPPED); the process has then been killed.
+        """
+        wait, now = self._wait, time.monotonic()
+        if self._suspension is not None and self._suspension.held:
+            self._suspension.run_briefly(self._process)
+            now = time.monotonic()
+            wait.deadline += now - wait.checked
+            wait.stopped_since = None
+        elif now >= wait.deadline and self._arrival.poll(0):
+            return 0.001  # the reply came in time; only this thread was late
+        elif now >= wait.deadline:
+            lacking = 0.0
+            if wait.patient:
+                lacking = wait.timeout - (self.cpu_seconds() - wait.cpu_before)
+            starved = lacking > 0.0 and self._state() in "RD"
+            if not starved or now >= wait.last:
+                self.kill()
+                raise ChildTimeout(starved=starved)
+            wait.deadline = min(now + lacking, wait.last)
+        elif self._state() != "T":
+            wait.stopped_since = None
+        elif wait.stopped_since is None:
+            wait.stopped_since = now
+        elif now - wait.stopped_since >= STOPPED_SECONDS:
+            self.kill()
+            raise ChildDied(Restart.STOPPED, -signal.SIGKILL)
+        wait.checked = now
+        self._watch_output()
+        most = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
+        return max(0.001, min(most, wait.deadline - now))
+
+    def poll_reply(self) -> int | None:
+        """Read and check the oldest reply; return the bytes of its request and reply together.
+
+        Returns None until it arrives. Raises ChildDied if the process has died or was killed; later
+        requests then never began. Also raises the handler's error; the process then continues.
+        """
+        try:
+            received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # the child has printed something
+            self._events.poll(0)  # further output gives no event until the next _watch_output()
+            self._read_output()
+            return None
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._died() from None
+        if not received and self._peer_closed():
+            raise self._died()
+        if not self._under_way:
+            raise self._kill_corrupt("unrequested reply")
+        slot, sent, asked, size = self._under_way[0]
+        try:
+            answer = read_answer(received, opening=not self._open)
+            if isinstance(answer, Exception):
+                self._under_way.popleft()
+            else:
+                views = self._slots[slot][1].read(answer.layout)
+                if self._check is not None:
+                    self._check(asked, answer.meta, views)
+                seconds = min(answer.seconds, time.monotonic() - sent)
+                self._reply = Reply(answer.meta, views, seconds)
+                return size + sum([view.nbytes for view in views.values()])
+        except ValueError as fault:
+            raise self._kill_corrupt(str(fault)) from None
+        except PaddlepoolError:
+            self._under_way.popleft()
+            raise
+        try:
+            raise answer
+        finally:
+            del answer  # breaks a reference cycle with its traceback
+
+    def fetch(self) -> Reply:
+        """Return the reply that poll_reply() found, copied out of shared memory; free its slot."""
+        reply, self._reply = self._reply, None
+        if reply is None:
+            raise RuntimeError("this is a bug: no answer was received")
+        owned: dict[str, Array] = {name: np.array(view) for name, view in reply.arrays.items()}
+        slot = self._under_way.popleft().slot
+        for block in self._slots[slot]:
+            block.trim()
+        return Reply(reply.meta, owned, reply.seconds)
+
+    def _read_output(self) -> None:
+        """Log one block of printed text; the next one follows after check_timeout() or failure().
+
+        This limits the cost of a process that prints without end. A child never inherits this
+        process's standard error. With it, the child could read what others write to a pipe, read
+        what an operator types at a terminal, or truncate a file.
+        """
+        if self._printed is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            block = os.read(self._printed.fileno(), BLOCK_BYTES)
+            self._lines.add(block)
+            if not block:
+                self._events.unregister(self._printed)
+                self._printed = None
+
+    def _watch_output(self) -> None:
+        if self._printed is not None:
+            self._events.modify(self._printed, PRINTED)
+
+    def _died(self) -> ChildDied:
+        try:
+            code = self._process.wait(timeout=DYING_SECONDS)
+        except subprocess.TimeoutExpired:  # the child has closed its socket but still runs
+            self.kill()
+            return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
+        return ChildDied(ended(code), code)
+
+    def _peer_closed(self) -> bool:
+        """Whether the child closed its socket. recv() also returns nothing for an empty message."""
+        return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
+
+    def _kill_corrupt(self, fault: str) -> ChildDied:
+        """Treat the process as compromised: kill it."""
+        log.error("child process %d is killed: invalid answer: %s", self.pid, fault)
+        self.kill()
+        return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
+
+    def failure(self) -> Restart | None:
+        """Return why an idle child can answer no further call, or None.
+
+        The reason is CRASHED, KILLED or STOPPED. Costs two system calls. During a call, use
+        check_timeout() and poll_reply() instead.
+        """
+        code = self._process.poll()
+        if code is not None:
+            return ended(code)
+        self._watch_output()
+        stopped = self._suspension is None and self._state() == "T"
+        return Restart.STOPPED if stopped else None
+
+    def resident_bytes(self) -> int:
+        """Resident set size in bytes; 0 if the process is gone. May be called in any thread."""
+        try:
+            return int(os.pread(self._statm.fileno(), 128, 0).split()[1]) * mmap.PAGESIZE
+        except (OSError, IndexError, ValueError):  # ValueError: the file is closed
+            return 0
+
+    def cpu_seconds(self) -> float:
+        """Return the user and system time of all threads of the process."""
+        return sum(map(int, self._status()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def _state(self) -> str:
+        """Return one letter: R runs, D waits for a disk, T is stopped, X is gone."""
+        return self._status()[0].decode("ascii")
+
+    def _status(self) -> list[bytes]:
+        """Return the fields of /proc/PID/stat, beginning with the state."""
+        try:
+            return os.pread(self._stat.fileno(), 512, 0).rpartition(b")")[2].split()
+        except (OSError, ValueError):
+            return [b"X"]
+
+    def settle(self) -> None:
+        """Leave the suspension for good."""
+        if self._suspension is not None:
+            self._suspension.discard(self._process)
+            self._suspension = None
+
+    def kill(self) -> None:
+        """Kill the process without waiting for its end."""
+        if self._suspension is not None:
+            self._suspension.discard(self._process)
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill the process, wait for its end and free its memory. Safe to call twice."""
+        self._opened.close()
+
+
+class ChildWorker:
+    """A child process behind `paddlepool.contracts.ports.Worker`; subclasses add the requests."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._failure: Restart | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def fileno(self) -> int:
+        return self._child.fileno()
+
+    def check_timeout(self) -> float:
+        try:
+            return self._child.check_timeout()
+        except ChildDied as died:
+            raise self._blamed(died) from None
+
+    def _blamed(self, died: ChildDied) -> Exception:
+        """Note why the process died; return the error that the call under way raises."""
+        raise NotImplementedError
+
+    def failure(self) -> Restart | None:
+        return self._failure or self._child.failure()
+
+    def resident_bytes(self) -> int:
+        return self._child.resident_bytes()
+
+    def abort(self) -> None:
+        self._child.kill()
+
+    def close(self) -> None:
+        self._child.close()

@@ -1,0 +1,79 @@
+"""Limits of a child process, and the environment variables that it gets, without secrets."""
+
+import os
+import resource
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paddlepool.contracts.resources import LIBRARY_SWITCHES
+from paddlepool.engine.process.confinement import Confinement
+from paddlepool.engine.process.suspension import Suspension
+
+NAMES = frozenset(
+    ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
+     "LD_PRELOAD", "GLIBC_TUNABLES", "CPU_NUM", "XDG_CACHE_HOME")
+)  # fmt: skip
+PREFIXES = ("LC_", "PYTHON", *LIBRARY_SWITCHES)
+
+
+def malloc_settings(*settings: str) -> dict[str, str]:
+    """Return the variable that sets these tunables of glibc's allocator, each `name=value`."""
+    return {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{setting}" for setting in settings)}
+
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a child process.
+
+    `address_space`, in bytes, is RLIMIT_AS, set after the child's imports. `environment` is added
+    to the result of child_environment(). With a `suspension`, the child is stopped while that is
+    held, and its timeouts are paused. An `idle` child runs only on processors that no other process
+    needs. A child with a `confinement` may read also under `reading` and write also under
+    `writing`. Its system calls are confined before its target opens anything, or afterwards if
+    opening `starts_programs`.
+    """
+
+    address_space: int | None = None
+    nice: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    suspension: Suspension | None = None
+    idle: bool = False
+    confinement: Confinement | None = None
+    reading: Sequence[Path] = ()
+    writing: Sequence[Path] = ()
+    starts_programs: bool = False
+
+
+def child_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child: the listed variables of this process, and `added`.
+
+    Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…).
+    """
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in NAMES or name.startswith(PREFIXES)
+    }
+    return {"HOME": _home()} | passed | ONE_THREAD | dict(added)
+
+
+def _home() -> str:
+    """Return this user's home; without HOME and an entry in /etc/passwd, the temporary directory.
+
+    Under confinement, a child cannot read /etc/passwd: Paddle crashes if it has to look there.
+    """
+    home = os.path.expanduser("~")  # noqa: PTH111  Path.expanduser() raises without a home
+    return tempfile.gettempdir() if home == "~" else home
+
+
+def lower_limit(kind: int, most: int) -> None:
+    """Lower a limit of this process for good; keeps the system's hard limit if that is lower."""
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(kind, (most, most))

@@ -1,0 +1,119 @@
+"""A growable block of shared memory that carries arrays between two processes without pickling."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from paddlepool.contracts.tensors import Array, Tensors
+
+ALIGNMENT = 64
+KEEP_BYTES = 32 << 20
+MAX_BYTES = 512 << 20
+"""Maximum bytes of one call's arrays in one direction."""
+MAX_AXES = 32
+
+Layout = list[tuple[str, str, list[int], int]]
+"""Name, dtype, shape and offset of each array in a block; sent as JSON in the call's header."""
+
+NUMBERS = frozenset(np.dtype(code).str for code in "?bhilqBHILQefd")
+"""The dtypes that are read; an array of objects would contain addresses."""
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+class SharedArrays:
+    """One side's view of a memfd. Both sides take turns to use it, and either may grow it.
+
+    The file is sealed against shrinking: otherwise one side could remove a page that the other
+    reads, and cause SIGBUS. Each side maps it again when it has grown.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._size = 0  # last known size
+
+    @classmethod
+    def create(cls, name: str) -> SharedArrays:
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        return cls(descriptor)
+
+    def write(self, arrays: Tensors) -> Layout:
+        """Copy the arrays into the block and return their layout; grows the file if needed."""
+        layout: Layout = []
+        offset = 0
+        for name, array in arrays.items():
+            layout.append((name, array.dtype.str, list(array.shape), offset))
+            offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+        if offset > MAX_BYTES:
+            raise ValueError(f"arrays of {offset} bytes, limit {MAX_BYTES}")
+        if offset > self._size and offset > self._seen():
+            os.ftruncate(self.descriptor, -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE)
+            self._seen()
+        for name, dtype, shape, start in layout:
+            np.copyto(self._view(dtype, shape, start), arrays[name], casting="no")
+        return layout
+
+    def read(self, layout: Sequence[object]) -> Mapping[str, Array]:
+        """Return views into the block, valid until the next write by either side.
+
+        The layout is not trusted: raises ValueError if it is malformed, has a dtype other than
+        numbers, or exceeds the block.
+        """
+        if not layout:
+            return {}
+        size = self._seen()
+        views: dict[str, Array] = {}
+        for entry in layout:
+            name, dtype, shape, offset = checked_entry(entry, size)
+            views[name] = self._view(dtype, shape, offset)
+        return views
+
+    def _seen(self) -> int:
+        """Update and return the block's size; the other side may have grown it."""
+        self._size = min(os.fstat(self.descriptor).st_size, MAX_BYTES)
+        return self._size
+
+    def _view(self, dtype: str, shape: Sequence[int], offset: int) -> Array:
+        if not math.prod(shape):
+            return np.empty(shape, dtype)
+        if self._map is None or len(self._map) < self._size:
+            # Views into the old map keep it alive.
+            self._map = mmap.mmap(self.descriptor, self._size)
+        return np.ndarray(shape, dtype, self._map, offset)
+
+    def trim(self) -> None:
+        """Return the memory of a large block to the system; the other side must not use it now."""
+        status = os.fstat(self.descriptor)
+        if status.st_blocks * 512 > KEEP_BYTES:
+            with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:
+                whole.madvise(mmap.MADV_REMOVE)
+            self._map = None
+
+    def close(self) -> None:
+        self._map = None
+        os.close(self.descriptor)
+
+
+def checked_entry(entry: object, size: int) -> tuple[str, str, tuple[int, ...], int]:
+    """Return name, dtype, shape and offset of an array within `size` bytes. Raises ValueError."""
+    if not isinstance(entry, list | tuple) or len(entry) != 4:
+        raise ValueError("an array's layout must have four parts")
+    name, dtype, shape, offset = entry
+    if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in NUMBERS:
+        raise ValueError("an array must have a name and a numeric dtype")
+    if not isinstance(shape, list | tuple) or len(shape) > MAX_AXES:
+        raise ValueError(f"an array has up to {MAX_AXES} axes")
+    if not all(type(axis) is int and 0 <= axis <= MAX_BYTES for axis in (*shape, offset)):
+        raise ValueError("an array's axes and offset must not be negative")
+    end = offset + math.prod(shape) * np.dtype(dtype).itemsize
+    if end > size and math.prod(shape):
+        raise ValueError(f"an array ends at byte {end} of {size}")
+    return name, dtype, tuple(shape), offset

@@ -1,0 +1,159 @@
+"""The child's side of `child.py`: imports a target, answers calls and ends with the parent."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pkgutil
+import resource
+import select
+import signal
+import socket
+import termios
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlepool.contracts.errors import PaddlepoolError
+from paddlepool.contracts.sentences import sentence
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.process.confinement import Confinement, confine_calls, confine_files
+from paddlepool.engine.process.environment import lower_limit
+from paddlepool.engine.process.shared_arrays import SharedArrays
+
+_NAME = "paddlepool.engine.process.worker"
+_ROOT = str(Path(__file__).parents[3])
+_PROGRAM = f"import sys; sys.path.append({_ROOT!r}); from {_NAME} import main; main(sys.argv[2:])"
+ARGUMENTS = ("-P", "-c", _PROGRAM, _NAME)
+"""Arguments that make Python run this module; the last one is the name shown in process lists.
+With `-m`, Python would import from the working directory before any confinement, and codec
+processes could read files there."""
+HEADER_BYTES = 128 << 10
+MAX_DESCRIPTORS = 8
+SLOTS = 2
+"""Maximum calls under way: one runs, the other is ready when it ends."""
+
+Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
+
+
+def main(arguments: Sequence[str]) -> None:
+    wire_fd, lifeline, *blocks = map(int, arguments)
+    _end_with_parent(lifeline)
+    _ignore_signals()
+    _leave_terminal()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")  # the OOM killer picks a child, not the API process
+    wire = socket.socket(fileno=wire_fd)
+    slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
+    handler: Handler | None = None
+    while True:
+        try:
+            header, descriptors, _, _ = socket.recv_fds(wire, HEADER_BYTES, MAX_DESCRIPTORS)
+        except ConnectionResetError:
+            return
+        if not header:
+            return
+        message = json.loads(header)
+        requests, replies = slots[message["slot"]]
+        began = time.perf_counter()
+        try:
+            if handler is None:
+                opened, handler = _open(message["meta"])
+                _ignore_signals()  # again: Paddle resets SIGTERM
+                seconds = time.perf_counter() - began
+                answer: dict[str, Any] = {"meta": opened, "arrays": [], "seconds": seconds}
+            else:
+                arrays = requests.read(message["arrays"])
+                meta, results = handler(message["meta"], arrays, descriptors)
+                seconds = time.perf_counter() - began
+                answer = {"meta": meta, "arrays": replies.write(results), "seconds": seconds}
+                del arrays, results
+        except PaddlepoolError as error:
+            kind, message = type(error).__name__, error.message
+            described = {"limit": error.limit, "received": error.received}
+            answer = {"error": {"kind": kind, "message": message, **described}}
+        except Exception as failure:
+            passing = _resource_errno(failure) if handler is None else None
+            answer = {"error": {"errno": passing} if passing else _described(failure)}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        try:
+            wire.send(json.dumps(answer).encode())
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the parent has gone
+
+
+def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Import the target, build its handler and apply the limits.
+
+    Files are confined first, before a library starts a thread. System calls are confined before
+    the target opens anything, or after it if opening starts programs. The limit of the address
+    space is set last, because imports need more than calls.
+    """
+    confinement = Confinement(kind) if (kind := opening["confinement"]) else None
+    reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])
+    held = confine_files(confinement, reading, writing) if confinement else []
+    open_target = pkgutil.resolve_name(opening["target"])
+    if confinement and not opening["starts_programs"]:
+        held += confine_calls(confinement)
+    ready, handler = open_target(opening["init"])
+    if space := opening["address_space"]:
+        lower_limit(resource.RLIMIT_AS, space)
+    if confinement and opening["starts_programs"]:
+        held += confine_calls(confinement)
+    return {"ready": ready, "held": held}, handler
+
+
+def _resource_errno(failure: Exception) -> int | None:
+    """Return the error number if the system lacked resources, so that a retry may succeed."""
+    if isinstance(failure, MemoryError):
+        return errno.ENOMEM
+    passing = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+    return failure.errno if isinstance(failure, OSError) and failure.errno in passing else None
+
+
+def _described(failure: Exception) -> Mapping[str, str]:
+    """Describe an error that is none of ours; only the part `said` may quote a client's input."""
+    frames = traceback.extract_tb(failure.__traceback__)[-6:]
+    where = ", ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
+    name = type(failure).__name__
+    said = sentence(str(failure)) or name
+    return {"kind": "BackendError", "message": f"{name} in {where}", "said": said}
+
+
+def _ignore_signals() -> None:
+    """Ignore what terminals, `timeout` and service managers send to the whole process group.
+
+    Only the parent may end a child: it drains first, and would treat a stopped child as dead.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _leave_terminal() -> None:
+    """Give up the controlling terminal, into which a process may inject input.
+
+    A new session would do that, too, but Linux may divide processor time between sessions
+    (autogroup), and niceness counts only within one session.
+    """
+    with contextlib.suppress(OSError):  # no terminal, or no access to it
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """Make the kernel kill this process when the parent's end of the pipe closes.
+
+    This works during a native call and while this process is stopped. The parent death signal
+    cannot be used: it is sent when the *thread* that started the process ends.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # the parent's end is closed already
+        os._exit(0)

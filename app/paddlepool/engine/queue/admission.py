@@ -1,0 +1,222 @@
+"""Admission control: rejects a job at once if it could not be served in time.
+
+A job is admitted only if, by the moving average of service times, it can finish before its
+deadline. A job for which an instance is free is excepted: its wait counts as zero, so that its run
+can correct an estimate that is too high.
+
+The estimated wait of a job counts only the jobs, of any caller, that are scheduled ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
+from paddlepool.contracts.reasons import Rejection
+from paddlepool.engine.queue.job import Job, ShapeKey
+from paddlepool.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
+
+
+class Instances(Protocol):
+    """What admission must know of the instances that take the jobs."""
+
+    @property
+    def live(self) -> int:
+        """Their number."""
+
+    @property
+    def free(self) -> int:
+        """Number that would take a batch at once."""
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need."""
+
+
+class Reservation:
+    """A place in the queue for a job in preparation, for example while its picture is decoded.
+
+    No other job takes the place. As a context manager, it is released at the end of its block.
+    """
+
+    __slots__ = ("_among", "caller")
+
+    def __init__(self, among: set[Reservation | None], caller: str) -> None:
+        self.caller = caller
+        self._among = among
+        among.add(self)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the place, unless a job has taken it."""
+        self._among.discard(self)
+
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    """Decides which jobs enter the queues of one batcher.
+
+    **Invariant**: the job of a reservation always finds room. Reservations and jobs share
+    `max_queue` places. When these are taken, a caller without a job or reservation here may still
+    add one. There are `max_queue` further places for such callers, so that no caller can fill the
+    queue for the others. Urgent jobs finish requests that were admitted before: they are not
+    counted, and are rejected only if their deadline has passed.
+
+    `on_rejected` is called with the reason of each rejection.
+    """
+
+    queues: ShapeQueues
+    times: ServiceTime
+    max_queue: int
+    on_rejected: Callable[[Rejection], None]
+    instances: Instances
+    reservations: set[Reservation | None] = field(default_factory=set, init=False)
+
+    def admit(
+        self,
+        jobs: Sequence[Job],
+        now: float,
+        reservation: Reservation | None = None,
+        *,
+        following: bool = False,
+    ) -> list[Job]:
+        """Queue the jobs; the first takes the place of the reservation, which ends.
+
+        Room and time were checked for the reservation, so only the deadline of the first job is
+        checked. The same applies to jobs that are `following` ended ones of their request: it may
+        never have more jobs here than were admitted first. Returns the jobs of lower priority that
+        were shed to make room. Raises Overloaded and DeadlineExceeded, and then leaves the queues
+        as they were.
+        """
+        reserved = reservation in self.reservations
+        self.reservations.discard(reservation)
+        for place, job in enumerate(jobs):
+            try:
+                if following or (reserved and place == 0):
+                    self._check_deadline(job, now)
+                else:
+                    reserving = 0 if reserved else self._reserving(job.caller)
+                    self._check(job, now, reserving=reserving)
+            except PaddlepoolError:
+                self.queues.remove(*jobs[:place])
+                raise
+            self.queues.add(job)
+        if len(self.queues) + len(self.reservations) <= self.max_queue:
+            return []
+        return [shed for job in jobs if (shed := self._make_room(job.priority))]
+
+    def _make_room(self, priority: int) -> Job | None:
+        """Shed a less urgent job if a job just queued at this `priority` overfills the queue.
+
+        Returns the removed job, or None if there is room or no queued job is less urgent.
+        """
+        taken = self.queues.counted() + len(self.reservations)
+        full = priority >= NORMAL and taken > self.max_queue
+        unlucky = self.queues.least_urgent(priority) if full else None
+        if unlucky is not None:
+            self.queues.remove(unlucky)
+        return unlucky
+
+    def reserve(self, deadline: float, now: float) -> Reservation:
+        """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
+        caller = CALLER.get().name
+        if self.reservations or not self._at_once(NORMAL, None, 1):
+            wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
+            self._check_time(wait, self.times.overall(), deadline - now)
+            self._check_room(NORMAL, wait, caller)
+        return Reservation(self.reservations, caller)
+
+    def _check(self, job: Job, now: float, *, reserving: int) -> None:
+        """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.
+
+        `reserving` is the number of reservations ahead of the job. It is 0 if the job's request had
+        a reservation itself: then the jobs of all open reservations come after this one.
+        """
+        self._check_deadline(job, now)
+        if job.priority < NORMAL:
+            return
+        wait = 0.0
+        if not self._at_once(job.priority, job.key, job.rows):
+            wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, now)
+            self._check_time(wait, self.times.expected(job.key), job.deadline - now)
+        self._check_room(job.priority, wait, job.caller)
+
+    def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
+        """Whether free instances suffice for a job and for those that wait for the dispatch."""
+        free = self.instances.free
+        return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
+
+    def _reserving(self, caller: str) -> int:
+        """Number of reservations that are ahead of the caller's next one.
+
+        Callers take turns: if this caller holds n reservations, these n are ahead, and up to n + 1
+        of each other caller.
+        """
+        if not self.reservations:
+            return 0
+        held = Counter(each.caller for each in self.reservations if each is not None)
+        own = held.pop(caller, 0)
+        return own + sum(min(count, own + 1) for count in held.values())
+
+    def _has_no_job(self, caller: str) -> bool:
+        reserved = any(each is not None and each.caller == caller for each in self.reservations)
+        return not reserved and not self.queues.callers()[caller]
+
+    def _wait(
+        self,
+        priority: int,
+        key: ShapeKey | None,
+        rows: int,
+        caller: str,
+        reserving: int,
+        now: float,
+    ) -> float:
+        """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
+        before = self.queues.seconds_before(priority, key, rows, caller, self.times)
+        before += reserving * self.times.overall()
+        if self.queues or not self.instances.free:
+            before += self.instances.seconds_left(now)
+        return before / max(1, self.instances.live)
+
+    def _check_time(self, wait: float, run: float, left: float) -> None:
+        if wait > 0 and wait + run > left:
+            self.on_rejected(Rejection.DEADLINE)
+            raise Overloaded(
+                f"the queue needs about {wait + run:.2f} s, the deadline leaves {left:.2f} s",
+                retry_after=wait,
+                limit=round(left, 3),
+                received=round(wait + run, 3),
+            )
+
+    def _check_room(self, priority: int, wait: float, caller: str) -> None:
+        """Raise Overloaded if the queue is full.
+
+        Jobs of lower priority than `priority` do not count: the least urgent of them is shed.
+        """
+        limit = self.max_queue
+        if len(self.queues) + len(self.reservations) < limit:
+            return  # whatever their priorities
+        taken = self.queues.counted(priority) + len(self.reservations)
+        if taken >= limit and self._has_no_job(caller):
+            limit *= 2
+        if taken >= limit:
+            self.on_rejected(Rejection.QUEUE_FULL)
+            raise Overloaded(
+                f"the queue is full: {taken} jobs wait, limit {limit}",
+                retry_after=max(wait, self.times.overall()),
+                limit=limit,
+                received=taken + 1,
+            )
+
+    def _check_deadline(self, job: Job, now: float) -> None:
+        if job.deadline <= now:
+            self.on_rejected(Rejection.DEADLINE)
+            raise DeadlineExceeded("the deadline had passed before the job could be queued")

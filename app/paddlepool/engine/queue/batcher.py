@@ -1,0 +1,356 @@
+"""The dynamic batcher: one bounded queue in front of the instances of one group.
+
+                            ┌────────── given back, or divided ◄──────────┐
+submit ──► admission ──► queues ──► dispatch (a free instance) ──► run ──► finished
+              │             ├── cancelled by the client: leaves its queue at once
+              │             ├── deadline passed: failed on time by a timer
+         Overloaded         └── shed for a job of higher priority when the queue is full
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from paddlepool.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
+from paddlepool.contracts.ports import Clock
+from paddlepool.contracts.reasons import Rejection
+from paddlepool.engine.queue.admission import Admission, Reservation
+from paddlepool.engine.queue.job import INLINE_BYTES, Batch, Job, ShapeKey
+from paddlepool.engine.queue.shape_queues import ServiceTime, ShapeQueues
+
+SHORT_RUN_SECONDS = 0.1
+"""A batch with a longer run is not sent to a busy instance: nothing measurable would be gained,
+and another instance may be free first."""
+
+
+class Taker(Protocol):
+    """What the batcher needs of an instance."""
+
+    def healthy(self) -> bool:
+        """Whether it can run a batch now. If not, it has already left the batcher."""
+
+    def has_room(self) -> bool:
+        """Whether it accepts a second batch, to run after the current one."""
+
+    def take(self, batch: Batch) -> None:
+        """Run the batch; must not raise."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """All batches under way; a batch that was given back still counts as running."""
+
+    batches: set[Batch] = field(default_factory=set)
+    returned: deque[Batch] = field(default_factory=deque)
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need, from their usual duration."""
+        return sum([max(0.0, each.started + each.expected_seconds - now) for each in self.batches])
+
+    def jobs(self) -> list[Job]:
+        return [job for batch in tuple(self.batches) for job in batch.jobs]
+
+    def next_deadline(self) -> float:
+        return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
+
+    def resume(self, now: float) -> Batch | None:
+        """Return the next `returned` batch without its settled jobs; None if all are settled."""
+        while self.returned:
+            batch = self.returned.popleft()
+            self.batches.discard(batch)
+            if jobs := tuple(job for job in batch.jobs if not job.future.done()):
+                batch = replace(batch, jobs=jobs, started=now)
+                self.batches.add(batch)
+                return batch
+        return None
+
+    def divide(self, batch: Batch) -> list[Batch]:
+        """Split the batch into one for each of its jobs."""
+        alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
+        self.batches.discard(batch)
+        self.batches.update(alone)
+        return alone
+
+    def drop_returned(self) -> list[Job]:
+        """Forget the batches that were given back and return their jobs."""
+        jobs = [job for batch in self.returned for job in batch.jobs]
+        self.batches.difference_update(self.returned)
+        self.returned.clear()
+        return jobs
+
+
+@dataclass(eq=False, kw_only=True)
+class Batcher:
+    """Queues jobs and hands them to instances in batches.
+
+    Belongs to the event loop; only `live`, `depth` and `inflight` may be read in other threads.
+
+    **Invariants**: no instance gets a job that is cancelled or past its deadline; the future of
+    every admitted job is settled, whatever happens to other jobs; a normal job never waits behind a
+    job of low priority that no instance has taken.
+
+    `on_failed` is called with the seconds since a job was queued if it fails or is cancelled.
+    """
+
+    max_rows: int
+    max_delay: float
+    max_queue: int
+    clock: Clock
+    on_rejected: Callable[[Rejection], None]
+    on_failed: Callable[[float], None] = lambda _seconds: None
+
+    def __post_init__(self) -> None:
+        self._queues = ShapeQueues(max_rows=self.max_rows, max_delay=self.max_delay)
+        self._running = Running()
+        self._times = ServiceTime()
+        self._admission = Admission(
+            self._queues, self._times, self.max_queue, self.on_rejected, self
+        )
+        self._closed_with: PaddlepoolError | None = None
+        self._takers: list[Taker] = []
+        self._free: list[Taker] = []
+        self._dispatching = self._collecting = False
+        self._delay: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
+
+    def reserve(self, deadline: float) -> Reservation:
+        """Hold a place for a job in preparation, until the job is submitted or the place released.
+
+        Raises Overloaded or ModelNotReady: a request is rejected before its picture is decoded.
+        """
+        now = self.clock()
+        self._prepare_for(1)
+        return self._admission.reserve(deadline, now)
+
+    def submit(
+        self, *jobs: Job, reservation: Reservation | None = None, following: bool = False
+    ) -> None:
+        """Queue all of the jobs or none, in one step so that jobs of one request share batches.
+
+        The first job takes the place of the reservation, which ends. Jobs that are `following`
+        ended ones of their request find room. Raises Overloaded, DeadlineExceeded or ModelNotReady.
+        """
+        now = self.clock()
+        self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
+        shed = self._admission.admit(jobs, now, reservation, following=following)
+        for job in jobs:
+            job.future.add_done_callback(partial(self._settled, job))
+            self._arm_deadline(job.deadline)
+        for unlucky in shed:
+            self.on_rejected(Rejection.SHED)
+            wait = sum(self._times.expected(each.key) for each in self._queues) / max(1, self.live)
+            unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
+        if self.max_rows == 1:
+            self.dispatch()
+        elif not self._collecting:  # jobs of requests that have arrived together share batches
+            self._collecting = True
+            asyncio.get_running_loop().call_soon(self.dispatch)
+
+    def _prepare_for(self, jobs: int) -> None:
+        """Raise if closed. If `jobs` more find no place, hand over those that arrived before."""
+        if self._closed_with is not None:
+            self.on_rejected(Rejection.NOT_READY)
+            raise self._closed_with.without_traceback()
+        taken = len(self._queues) + len(self._admission.reservations)
+        if self._collecting and taken + jobs > self.max_queue:
+            self.dispatch()
+
+    def join(self, taker: Taker) -> None:
+        """Add an instance, which takes batches from now on."""
+        self._takers.append(taker)
+        self.offer(taker)
+
+    def leave(self, taker: Taker) -> None:
+        """Remove an instance, which takes no further batch; does nothing if it has left already."""
+        for each in (self._takers, self._free):
+            if taker in each:
+                each.remove(taker)
+
+    def offer(self, taker: Taker) -> None:
+        """Mark an instance that has joined as free for the next batch."""
+        if taker in self._takers:
+            self._free.append(taker)
+            self.dispatch()
+
+    def dispatch(self) -> None:
+        """Hand over the batches that may run now, and set a timer for those that may run later.
+
+        take() may call this method again for a batch that it could not send. Such a nested call
+        returns at once and the outer loop continues, so the recursion stays shallow.
+        """
+        if self._dispatching:
+            return
+        self._dispatching, self._collecting = True, False
+        try:
+            while self._closed_with is None and self._dispatched():
+                pass
+        finally:
+            self._dispatching = False
+
+    def _dispatched(self) -> bool:
+        """Hand over one batch; False if none may run now or no instance is free."""
+        if not self._free and self._queues.rows < self.max_rows:
+            return False  # a busy instance receives only a full batch
+        now = self.clock()
+        jobs, ask_again = self._queues.next_batch(now, free=len(self._free))
+        if not jobs and not self._running.returned:
+            self._schedule_dispatch(ask_again - now)
+            return False
+        free = self._free_taker()
+        # A batch that was given back waits for a free instance, and goes before those in the queue.
+        taker = free or (None if self._running.returned else self._taker_ahead(jobs))
+        if taker is None:
+            return False
+        if batch := self._running.resume(now) or self._start(jobs, now):
+            taker.take(batch)
+        elif free is not None:
+            self._free.append(free)
+        return True
+
+    def _free_taker(self) -> Taker | None:
+        """Take the free instance that ran last: its memory is warm."""
+        while self._free:
+            taker = self._free[-1]
+            if taker.healthy():
+                return self._free.pop()
+        return None
+
+    def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
+        """Return a busy instance that may receive this batch early, or None.
+
+        Only a full batch with few bytes and a short run is sent early.
+        """
+        if not jobs or sum(job.rows for job in jobs) < self.max_rows:
+            return None
+        if sum(job.nbytes for job in jobs) > INLINE_BYTES:
+            return None
+        if not 0.0 < self._times.expected(jobs[0].key) < SHORT_RUN_SECONDS:
+            return None
+        return next((taker for taker in self._takers if taker.has_room()), None)
+
+    def _schedule_dispatch(self, seconds: float) -> None:
+        if self._delay is not None:
+            self._delay.cancel()
+            self._delay = None
+        if seconds < math.inf:
+            self._delay = asyncio.get_running_loop().call_later(seconds, self.dispatch)
+
+    def _start(self, jobs: list[Job], now: float) -> Batch | None:
+        started = []
+        for job in jobs:
+            self._queues.take(job)
+            if job.future.cancelled():
+                self.on_rejected(Rejection.CANCELLED)
+            elif job.deadline <= now:
+                self._expire(job)
+            elif not job.future.done():
+                started.append(job)
+        if not started:
+            return None
+        expected = self._times.expected(started[0].key)
+        batch = Batch(jobs=tuple(started), started=now, expected_seconds=expected)
+        self._running.batches.add(batch)
+        return batch
+
+    def finished(self, batch: Batch, seconds: float | None) -> None:
+        """Record that a batch has left its instance; `seconds` is None if its run failed."""
+        self._running.batches.discard(batch)
+        if seconds is not None:
+            self._times.record(batch.key, seconds)
+
+    def give_back(self, *batches: Batch) -> None:
+        """Take back batches that must still run, or run again; they go before queued jobs."""
+        if self._closed_with is None:
+            self._running.returned.extend(batches)
+            self.dispatch()
+            return
+        self._running.batches.difference_update(batches)
+        for job in (job for batch in batches for job in batch.jobs):
+            job.fail(self._closed_with)
+
+    def divide(self, batch: Batch) -> None:
+        """Take back a batch whose run failed, as one batch for each of its jobs."""
+        self.give_back(*self._running.divide(batch))
+
+    def observed(self, key: ShapeKey, seconds: float) -> None:
+        """Record the `seconds` of a run outside the queue, such as a warm-up."""
+        self._times.record(key, seconds)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed_with is not None
+
+    @property
+    def live(self) -> int:
+        """Instances that take batches."""
+        return len(self._takers)
+
+    @property
+    def free(self) -> int:
+        """Number of instances that would take a batch at once."""
+        return max(len(self._free), len(self._takers) - len(self._running.batches))
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need."""
+        return self._running.seconds_left(now)
+
+    @property
+    def depth(self) -> int:
+        return len(self._queues)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, runs or is reserved."""
+        return not (self._queues or self._running.batches or self._admission.reservations)
+
+    @property
+    def inflight(self) -> int:
+        return len(self._running.jobs())
+
+    def close(self, error: PaddlepoolError) -> None:
+        """Fail all waiting and later jobs, each with a copy of the error.
+
+        Jobs that are running still get their results.
+        """
+        self._closed_with = error
+        self._schedule_dispatch(math.inf)
+        for job in self._queues.take_expired(math.inf) + self._running.drop_returned():
+            job.fail(error)
+
+    def _arm_deadline(self, deadline: float) -> None:
+        """Set the alarm for this deadline, unless it is set for an earlier one."""
+        if deadline >= self._alarm_at:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        wait = max(0.0, deadline - self.clock())
+        self._alarm = asyncio.get_running_loop().call_later(wait, self._fail_due)
+
+    def _fail_due(self) -> None:
+        """Fail every job whose deadline has come, queued or running."""
+        self._alarm, self._alarm_at = None, math.inf
+        now = self.clock()
+        for job in self._queues.take_expired(now):
+            self._expire(job)
+        for job in self._running.jobs():
+            if job.deadline <= now:
+                job.fail(DeadlineExceeded("the deadline passed while the job was running"))
+        self._arm_deadline(min(self._queues.next_deadline(), self._running.next_deadline()))
+
+    def _expire(self, job: Job) -> None:
+        if not job.future.done():
+            self.on_rejected(Rejection.EXPIRED)
+            job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
+
+    def _settled(self, job: Job, future: asyncio.Future[object]) -> None:
+        """Report a failed job; a cancelled one leaves its queue."""
+        if future.cancelled() and self._queues.remove(job):
+            self.on_rejected(Rejection.CANCELLED)
+        if future.cancelled() or future.exception() is not None:
+            self.on_failed(self.clock() - job.enqueued)

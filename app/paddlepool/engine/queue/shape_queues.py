@@ -1,0 +1,259 @@
+"""The waiting jobs of one instance group, by priority and shape; chooses the next batch."""
+
+import itertools
+import math
+from bisect import insort
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from operator import itemgetter
+
+from paddlepool.engine.queue.job import Job, ShapeKey
+
+WEIGHT = 0.25
+MAX_SHAPES = 256
+MOST_AT_ONCE = 4.0
+"""A run counts as at most this many times the average. Without this limit, one delayed run (a
+stopped process, a frozen machine) would make admission reject requests that can be served."""
+
+
+class ServiceTime:
+    """Moving average of the seconds of one run, for each shape; the newest run weighs a quarter.
+
+    For a shape that has not run yet, the average over all shapes counts; before any run, 0 counts.
+    """
+
+    def __init__(self) -> None:
+        self._by_shape: OrderedDict[ShapeKey, float] = OrderedDict()
+        self._overall: float | None = None
+
+    def record(self, key: ShapeKey, seconds: float) -> None:
+        self._overall = _moved(self._overall, seconds)
+        self._by_shape[key] = _moved(self._by_shape.get(key), seconds)
+        self._by_shape.move_to_end(key)
+        if len(self._by_shape) > MAX_SHAPES:
+            self._by_shape.popitem(last=False)
+
+    def expected(self, key: ShapeKey) -> float:
+        """Seconds of one run; 0 while nothing is known."""
+        return self._by_shape.get(key, self._overall or 0.0)
+
+    def overall(self) -> float:
+        return self._overall or 0.0
+
+
+def _moved(average: float | None, value: float) -> float:
+    if not average:
+        return value
+    return average + WEIGHT * (min(value, MOST_AT_ONCE * average) - average)
+
+
+QueueKey = tuple[int, ShapeKey]
+
+REMEMBERED = 1024
+"""Maximum number of callers whose next turn is kept, or twice that of waiting callers if higher."""
+
+URGENT, NORMAL = -1, 0
+"""Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
+
+
+Turn = tuple[float, int]
+"""Scheduling key of a job: its caller's virtual time, then its place in the order of arrival."""
+
+
+class ShapeQueues:
+    """Queues that serve callers fairly within a priority, and each caller's jobs in order.
+
+    Start-time fair queueing (Goyal, Vin and Cheng, 1996): a caller's turn comes when it has had as
+    many rows as the other waiting callers. A caller with one job thus waits for one job of each
+    other caller, not for all of them.
+
+    Each queue holds the jobs of one priority and shape, ordered by turn. The queue whose head has
+    the earliest turn goes first. A queue of lower priority (a larger number) waits while any job of
+    higher priority waits, and its jobs never fill up a batch of higher priority.
+    """
+
+    def __init__(self, *, max_rows: int, max_delay: float) -> None:
+        self._max_rows = max_rows
+        self._max_delay = max_delay
+        self._queues: dict[QueueKey, list[tuple[Turn, Job]]] = {}
+        self._now = 0.0  # virtual time: the start of the latest job that was taken
+        self._next_start: dict[str, float] = {}
+        self._rows: Counter[str] = Counter()  # waiting rows by caller
+        self._sequence = itertools.count()
+        self._size = 0
+        self.rows = 0  # of all waiting jobs
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Job]:
+        return (job for queue in self._queues.values() for _, job in queue)
+
+    def start_of(self, caller: str) -> float:
+        """The virtual time at which the caller's next job would start."""
+        return max(self._now, self._next_start.get(caller, 0.0))
+
+    def add(self, job: Job) -> None:
+        start = self.start_of(job.caller)
+        self._next_start[job.caller] = start + job.rows
+        queue = self._queues.setdefault((job.priority, job.key), [])
+        insort(queue, ((start, next(self._sequence)), job), key=itemgetter(0))
+        self._rows[job.caller] += job.rows
+        self.rows += job.rows
+        self._size += 1
+        if len(self._next_start) > max(REMEMBERED, 2 * len(self._rows)):
+            # Forget callers without waiting jobs; each is forgiven at most one job of debt.
+            self._next_start = {each: self._next_start[each] for each in self._rows}
+
+    def remove(self, *jobs: Job) -> bool:
+        """Remove jobs that will not run; False if none of them is queued."""
+        gone = [(job, turn) for job in jobs if (turn := self._remove(job)) is not None]
+        for job, turn in gone:
+            self._refund(job, turn)
+        return bool(gone)
+
+    def take(self, job: Job) -> None:
+        """Remove a job that will run, and advance the virtual time to its turn."""
+        turn = self._remove(job)
+        if turn is not None and self._queues:  # else the virtual time has been reset
+            self._now = max(self._now, turn[0])
+
+    def _remove(self, job: Job) -> Turn | None:
+        queue = self._queues.get((job.priority, job.key), [])
+        for position, (turn, waiting) in enumerate(queue):
+            if waiting is job:
+                del queue[position]
+                self._size -= 1
+                self.rows -= job.rows
+                self._rows[job.caller] -= job.rows
+                if not self._rows[job.caller]:
+                    del self._rows[job.caller]
+                if not queue:
+                    del self._queues[job.priority, job.key]
+                if not self._queues:  # no caller waits, so no debts remain: reset
+                    self._now = 0.0
+                    self._next_start.clear()
+                return turn
+        return None
+
+    def _refund(self, gone: Job, turn: Turn) -> None:
+        """Move the caller's later jobs forward by the rows of a job that did not run.
+
+        These jobs keep their order. Turns that have passed are not refunded: nobody saves them up.
+        """
+        start, place = turn
+        rows = min(gone.rows, start + gone.rows - self._now)
+        if rows <= 0 or not self._queues:
+            return
+        self._next_start[gone.caller] -= rows
+        if not self._rows[gone.caller]:
+            return
+        for queue in self._queues.values():
+            for position, ((later, number), job) in enumerate(queue):
+                if job.caller == gone.caller and number > place:
+                    queue[position] = ((later - rows, number), job)
+            queue.sort(key=itemgetter(0))
+
+    def take_expired(self, now: float) -> list[Job]:
+        """Remove and return every job whose deadline has come."""
+        expired = [job for job in self if job.deadline <= now]
+        self.remove(*expired)
+        return expired
+
+    def next_deadline(self) -> float:
+        return min((job.deadline for job in self), default=math.inf)
+
+    def next_batch(self, now: float, *, free: int = 1) -> tuple[list[Job], float]:
+        """Return the jobs of a batch that may run now, or no job and the time to ask again.
+
+        The jobs stay queued until take(). A queue is ready if its next batch is full or its first
+        job has waited for the delay. Without a delay, the `free` instances that no other shape of
+        this priority needs share the jobs; a delay means that full batches are wanted.
+        """
+        ask_again = math.inf
+        # The turn of the first job decides. Lower priorities wait.
+        first = min((priority for priority, _ in self._queues), default=NORMAL)
+        queues = [each for each in self._queues if each[0] == first]
+        spare = free - sum(map(self._runs, queues)) if free > 1 and not self._max_delay else 0
+        for queue in sorted(queues, key=lambda each: self._queues[each][0][0]):
+            jobs, full = self._head_of(queue, spare)
+            ready_at = jobs[0].enqueued + self._max_delay
+            if full or ready_at <= now:
+                return jobs, now
+            ask_again = min(ask_again, ready_at)
+        return [], ask_again
+
+    def _head_of(self, queue: QueueKey, spare: int) -> tuple[list[Job], bool]:
+        """Return the next batch, and whether it is full; `spare` instances more may share it."""
+        most = self._max_rows
+        if spare > 0:
+            waiting = sum([job.rows for _, job in self._queues[queue]])
+            most = -(-waiting // (self._runs(queue) + spare))
+        jobs: list[Job] = []
+        rows = 0
+        for _, job in self._queues[queue]:
+            if jobs and rows + job.rows > most:
+                return jobs, True
+            jobs.append(job)
+            rows += job.rows
+        return jobs, rows >= most
+
+    def _runs(self, queue: QueueKey, more: int = 0) -> int:
+        """Number of runs that a queue makes, with a further job of `more` rows."""
+        runs = left = 0
+        for rows in (*[job.rows for _, job in self._queues.get(queue, ())], more):
+            if rows > left:
+                runs, left = runs + 1, self._max_rows
+            left -= rows
+        return runs
+
+    def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
+        """Number of runs up to and with that of a job if it is added now; infinite if unknown."""
+        if self._queues and (self._max_delay or min(self._queues)[0] < priority):
+            return math.inf
+        others = [each for each in self._queues if each[0] == priority and each[1] != key]
+        joined = self._runs((priority, key), rows) if key else 1
+        return joined + sum([self._runs(each) for each in others])
+
+    def least_urgent(self, than: int) -> Job | None:
+        """Return the job to shed: lowest priority below `than`, then latest turn; or None."""
+        lowest = max((priority for priority, _ in self._queues), default=than)
+        if lowest <= than:
+            return None
+        tails = (queue[-1] for key, queue in self._queues.items() if key[0] == lowest)
+        return max(tails, key=lambda entry: entry[0])[1]
+
+    def counted(self, priority: float = math.inf) -> int:
+        """Number of jobs of this or a higher priority that count against the limit."""
+        items = self._queues.items()
+        return sum([len(queue) for (other, _), queue in items if NORMAL <= other <= priority])
+
+    def callers(self) -> Counter[str]:
+        """Number of each caller's jobs that count against the limit."""
+        return Counter(
+            job.caller
+            for (priority, _), queue in self._queues.items()
+            if priority >= NORMAL
+            for _, job in queue
+        )
+
+    def seconds_before(
+        self, priority: int, joining: ShapeKey | None, rows: int, caller: str, times: ServiceTime
+    ) -> float:
+        """Return the seconds that predictors need for all runs ahead of a job if it is added now.
+
+        The job has this `priority` and `rows` rows; `joining` is its shape, None if unknown.
+        """
+        seconds = 0.0
+        start = self.start_of(caller)
+        for (other, key), queue in self._queues.items():
+            if other > priority:
+                continue
+            waiting = sum(job.rows for (turn, _), job in queue if other < priority or turn <= start)
+            if (other, key) == (priority, joining):
+                # In its own queue the job shares the last run, unless that one is full.
+                runs = (waiting + rows - 1) // self._max_rows
+            else:
+                runs = -(-waiting // self._max_rows)
+            seconds += runs * times.expected(key)
+        return seconds

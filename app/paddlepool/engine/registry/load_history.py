@@ -1,0 +1,117 @@
+"""The outcome of each attempt to load a version; the source of the repository index."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+
+from paddlepool.contracts.errors import PaddlepoolError
+from paddlepool.contracts.status import ModelStatus
+from paddlepool.engine.registry.model import ServedModel
+
+NOT_LOADED = "not loaded"
+UNSEALED = "it has no manifest.json: `paddlepool models seal` writes it"
+
+Key = tuple[str, int | None]
+"""Name and version; None means the model as a whole, before its versions are chosen."""
+
+
+class LoadHistory:
+    """Remembers for each version whether it is being loaded and why it last failed.
+
+    If a model as a whole cannot be loaded, that reason applies to each of its versions. index() and
+    knows() may be called in any thread.
+    """
+
+    def __init__(self) -> None:
+        self._loading: set[Key] = set()
+        self._failures: dict[Key, str] = {}
+        self._kept: dict[str, frozenset[int]] = {}
+
+    @contextlib.contextmanager
+    def attempt(self, name: str, version: int | None) -> Iterator[None]:
+        """Mark a version as LOADING during the block; if the block raises, keep the reason.
+
+        The reason of an earlier failure is forgotten in any case.
+        """
+        key = (name, version)
+        self._loading.add(key)
+        reason = ""
+        try:
+            yield
+        except PaddlepoolError as error:
+            reason = error.message
+            raise
+        except OSError as error:
+            reason = f"{error.strerror or 'the system refused'}: see the log"  # not the path
+            raise
+        except BaseException:
+            reason = "internal error, see the log"
+            raise
+        finally:
+            self._loading.discard(key)
+            self._failures.pop(key, None)
+            if reason:
+                self._failures[key] = reason
+
+    def failed(self, name: str) -> frozenset[int | None]:
+        """The versions of this model that have failed to load; None stands for all of them."""
+        return frozenset(version for model, version in self._failures if model == name)
+
+    def knows(self, name: str, version: int | None) -> bool:
+        """Whether this version (any version if None) is being loaded or has failed to load."""
+        known = {*self._loading, *self._failures}
+        as_a_whole = (name, None) in self._failures and version in self._kept.get(name, ())
+        return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
+
+    def keep(self, name: str, versions: Iterable[int]) -> None:
+        """Set the versions that are considered now, and forget why other versions failed."""
+        kept = frozenset(versions)
+        self._kept[name] = kept
+        for key in [key for key in self._failures if key[0] == name]:
+            if key[1] not in (None, *kept):
+                del self._failures[key]
+
+    def forget(self, name: str) -> None:
+        """Forget a model that is gone or was unloaded."""
+        self._kept.pop(name, None)
+        for key in [key for key in self._failures if key[0] == name]:
+            del self._failures[key]
+
+    def index(
+        self,
+        serving: Iterable[ServedModel],
+        published: Mapping[str, Iterable[int]],
+        unsealed: Mapping[str, Iterable[int]],
+    ) -> tuple[ModelStatus, ...]:
+        """Return one row for each version on disk or in memory, by name, newest version first.
+
+        A model without versions has one row with version None.
+        """
+        without: set[Key] = {(name, each) for name in unsealed for each in unsealed[name]}
+        loading = set(self._loading)
+        failures = dict(self._failures)
+        served: dict[Key, ServedModel] = {(each.name, each.version): each for each in serving}
+        on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
+        rows = {*served, *loading, *failures, *on_disk, *without}
+        numbered = {name for name, version in rows if version is not None}
+        # A failure of the whole model is the newest: no version has been tried after it.
+        reasons = {key: failures.get((key[0], None)) or failures.get(key) for key in rows}
+        reasons |= dict.fromkeys(without, UNSEALED)
+        return tuple(
+            _status(key, served.get(key), key in loading, reasons[key])
+            for key in sorted(rows, key=lambda key: (key[0], -(key[1] or 0)))
+            if key[1] is not None or key[0] not in numbered
+        )
+
+
+def _status(key: Key, model: ServedModel | None, loading: bool, failure: str | None) -> ModelStatus:
+    name, version = key
+    if model is None:
+        if loading:
+            return ModelStatus(name=name, version=version, state="LOADING", reason="")
+        reason = failure or NOT_LOADED
+        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
+    if not model.ready():
+        reason = "its predictors are not running"
+        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
+    reason = f"serves on; loading it again failed: {failure}" if failure else ""
+    return ModelStatus(name=name, version=version, state="READY", reason=reason)

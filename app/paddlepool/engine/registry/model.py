@@ -1,0 +1,406 @@
+"""A served model version: checks jobs, submits them to its groups, and counts leases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from paddlepool.contracts.errors import (
+    ConfigError,
+    InvalidParameter,
+    InvalidTensor,
+    PaddlepoolError,
+)
+from paddlepool.contracts.ports import (
+    InferResult,
+    Pipeline,
+    Predictor,
+    PredictorFactory,
+    ServedModelInfo,
+)
+from paddlepool.contracts.status import Choice, Effect, GroupStatus
+from paddlepool.contracts.tensors import Tensors, TensorSpec, shape_key
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.pool.group import Group, Statistics
+from paddlepool.engine.queue.admission import Reservation
+from paddlepool.engine.queue.job import Job, ShapeKey
+from paddlepool.engine.registry.parts import MOST_PARTS, CheckedJob, in_portions
+from paddlepool.models.repository.config import ModelConfig
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.models.repository.selftest import SelfTest, too_small
+
+PINNED = "config.toml names it"
+UNDECIDED = "it serves until the candidates have been measured, in idle moments"
+
+WARMUP_BYTES = 64 << 20
+"""Maximum bytes of the tensors of one [[warmup]]."""
+
+REMEMBERED_SHAPES = 256
+"""Number of combinations of shapes that are remembered as valid; most requests repeat one."""
+
+Shapes = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+
+log = logging.getLogger(__name__)
+
+
+def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
+    """Return the default group of a version whose candidates are not measured yet."""
+    if config.first_group is None:
+        return Choice(group=config.default_group, by="config", reason=PINNED)
+    return Choice(group=config.default_group, by="start", reason=reason)
+
+
+def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[Tensors, ...]:
+    """One set of tensors for each [[warmup]], smallest first, filled with ones.
+
+    One row each is enough: the first run of a shape is slow (oneDNN prepares its primitives,
+    30-60 ms for the emotion model), but the first full batch of a warm shape costs at most 20 ms
+    more than the next.
+
+    The tensors are views of one number each: they take no memory in this process.
+
+    Raises ConfigError if a shape does not fit the model's inputs, or the tensors of one [[warmup]]
+    have more than WARMUP_BYTES.
+    """
+    runs: list[Tensors] = []
+    for warmup in config.warmup:
+        if unknown := set(warmup.shapes) ^ {spec.name for spec in inputs}:
+            raise ConfigError(
+                f"warmup shapes must name {', '.join(spec.name for spec in inputs)}; "
+                f"these are unknown or missing: {', '.join(sorted(unknown))}"
+            )
+        for spec in inputs:
+            if not spec.admits_shape(shape := warmup.shapes[spec.name]):
+                raise ConfigError(
+                    f"warmup shape {list(shape)} does not fit input {spec.name!r} "
+                    f"of shape {list(spec.shape)}"
+                )
+        sizes = [(math.prod(warmup.shapes[spec.name]), np.dtype(spec.dtype)) for spec in inputs]
+        if (total := sum(count * dtype.itemsize for count, dtype in sizes)) > WARMUP_BYTES:
+            raise ConfigError(
+                f"the tensors of a [[warmup]] have {total} bytes, the limit is {WARMUP_BYTES}"
+            )
+        runs.append(
+            {
+                spec.name: np.broadcast_to(np.ones((), spec.dtype), warmup.shapes[spec.name])
+                for spec in inputs
+            }
+        )
+    return tuple(sorted(runs, key=lambda run: sum(array.nbytes for array in run.values())))
+
+
+class EqualAxes:
+    """Input axes that must have the same size in a request, such as a text's ids and its mask.
+
+    Each axis is written `input.number`. Not every framework checks the sizes: one of them reads
+    past the end of the shorter tensor and returns an answer.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
+        """Raises ConfigError if an axis does not exist in the inputs or has a fixed size."""
+        free = {
+            f"{spec.name}.{axis}": (spec.name, axis)
+            for spec in inputs
+            for axis, size in enumerate(spec.shape)
+            if size == -1
+        }
+        for written in (name for group in groups for name in group):
+            if written not in free:
+                raise ConfigError(
+                    f"equal_axes names {written!r}, the free axes of the inputs are "
+                    f"{', '.join(sorted(free)) or 'none'}"
+                )
+        self._groups = [[free[name] for name in group] for group in groups]
+
+    def check(self, tensors: Tensors) -> None:
+        """Raise InvalidTensor if the axes differ; each tensor must already fit its input."""
+        for group in self._groups:
+            sizes = [tensors[name].shape[axis] for name, axis in group]
+            if len(set(sizes)) > 1:
+                found = ", ".join(
+                    f"axis {axis} of {name!r} has {size}"
+                    for (name, axis), size in zip(group, sizes, strict=True)
+                )
+                raise InvalidTensor(f"inputs do not go together: {found}; these must be equal")
+
+
+class ServedModel:
+    """A verified model version and its predictors.
+
+    **Invariant**: its files and configuration never change. A reload builds another ServedModel,
+    which replaces this one in the registry. Earlier requests still use this one by their leases. It
+    is closed when the last lease ends or the time for draining is over.
+    """
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        *,
+        context: EngineContext,
+        choice: Choice | None = None,
+        before: ServedModel | None = None,
+    ) -> None:
+        """Prepare the version without starting a process. Raises ManifestError and ConfigError.
+
+        `choice` overrides the default group of config.toml. `before` is the same version as served
+        so far; its statistics and measured effects are carried over.
+        """
+        self.files = files
+        self.choice: Choice = choice or first_choice(files.config)
+        files = replace(files, config=files.config.served_by(self.choice.group))
+        manifest = files.manifest
+        self.name = files.name
+        self.version = files.version
+        self.info: ServedModelInfo = files.info()
+        self.config = files.config
+        self.manifest = manifest
+        self.inputs: tuple[TensorSpec, ...] = manifest.inputs
+        self.outputs: tuple[TensorSpec, ...] = files.outputs
+        self.pipeline: Pipeline | None = None
+        self._clock = context.clock
+        self.batched: bool = files.batched
+        self.max_rows: int = files.max_rows
+        self.selftest: SelfTest = files.selftest(context.agreement_of(self.info))
+        self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
+        self._fit: dict[Shapes, tuple[int, ShapeKey]] = {}
+        self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
+        self.too_small: str = "" if self.warmups else too_small(self.selftest, manifest.inputs)
+        self._statistics: Statistics = Statistics() if before is None else before._statistics
+        self._groups = {
+            group.name: Group(
+                config=group,
+                files=files,
+                selftest=self.selftest.judging(group),
+                warmups=self.warmups,
+                statistics=self._statistics,
+                context=context,
+            )
+            for group in files.config.instance_group
+        }
+        for status in () if before is None else before.groups():
+            self.record_effect(status.name, status.effect)
+        self._leases = 0
+        self._unleased = asyncio.Event()
+        self._unleased.set()
+
+    async def start(self, *, gently: bool = False) -> None:
+        """Open the groups that always run; returns when each instance is tested and warm.
+
+        A group whose program or GPU is missing is skipped, unless it is the default group. Use
+        `gently` while requests are served; opening then takes longer. Raises ConfigError or
+        BackendError if an instance rejects the model.
+        """
+        groups = [
+            group
+            for name, group in self._groups.items()
+            if group.config.start == "always"
+            and (group.can_open or name == self.config.default_group)
+        ]
+        opened = [each for group in groups for each in group.start(gently=gently)]
+        if opened:
+            done, _ = await asyncio.wait(opened, return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+
+    def submit(
+        self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
+    ) -> asyncio.Future[InferResult]:
+        """Check the tensors of one job and queue it; see submit_all()."""
+        [job] = self.checked([inputs])
+        if job.rows > self.max_rows:
+            raise InvalidTensor(f"{job.rows} rows in one job, limit {self.max_rows}")
+        [future] = self.submit_all([job], deadline=deadline, group=group, priority=priority)
+        return future
+
+    def checked(self, jobs: Sequence[Tensors]) -> list[CheckedJob]:
+        """Check jobs for run_all(); may be called in any thread. Raises InvalidTensor."""
+        return [self._checked(inputs) for inputs in jobs]
+
+    async def run_all(
+        self,
+        jobs: Sequence[CheckedJob],
+        *,
+        deadline: float,
+        group: str | None = None,
+        priority: int = 0,
+        reservation: Reservation | None = None,
+    ) -> list[InferResult]:
+        """Run jobs of at most `max_rows` rows each, however many; see submit_all().
+
+        A request of many jobs has only a portion of them in the queue at a time, so that other
+        requests find room and take turns with it. The first failure ends the request.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        submit = partial(self.submit_all, deadline=deadline, group=group, priority=priority)
+        return await in_portions(
+            jobs,
+            chosen.portion,
+            lambda some, following: submit(
+                some, following=following, reservation=None if following else reservation
+            ),
+        )
+
+    def submit_all(
+        self,
+        jobs: Sequence[CheckedJob],
+        *,
+        deadline: float,
+        group: str | None = None,
+        priority: int = 0,
+        reservation: Reservation | None = None,
+        following: bool = False,
+    ) -> list[asyncio.Future[InferResult]]:
+        """Queue all of the jobs, or none.
+
+        The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
+        `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
+        higher priority waits, and is shed first. Jobs that are `following` ended ones of their
+        request find room.
+
+        Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
+        future gives the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
+        ModelOutputInvalid or Overloaded (shed). Cancelling a future removes its job from the queue.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        now = self._clock()
+        queued = [
+            Job(
+                inputs=job.inputs,
+                rows=job.rows,
+                key=job.key,
+                priority=priority,
+                deadline=deadline,
+                enqueued=now,
+            )
+            for job in jobs
+        ]
+        try:
+            chosen.submit(*queued, reservation=reservation, following=following)
+        except PaddlepoolError:
+            for _ in queued:
+                self._statistics.failure.add(0.0)
+            raise
+        return [job.future for job in queued]
+
+    def reserve(self, *, deadline: float, group: str | None = None) -> Reservation:
+        """Hold a place in a group's queue while a request is prepared; pass it to submit_all().
+
+        Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
+        """
+        chosen = self._group(self.config.default_group if group is None else group)
+        try:
+            return chosen.reserve(deadline=deadline)
+        except PaddlepoolError:
+            self._statistics.failure.add(0.0)
+            raise
+
+    def statistics(self) -> Statistics:
+        """Return the counters of this version since it was loaded."""
+        return self._statistics.snapshot()
+
+    def open_shadow(self, group: str, open_predictor: PredictorFactory) -> Predictor:
+        """Open a tested predictor with a group's configuration; the caller runs and closes it.
+
+        Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
+        """
+        return self._group(group).open_shadow(open_predictor)
+
+    def record_effect(self, group: str, effect: Effect) -> None:
+        """Store the measured effect of a group, which groups() then reports."""
+        self._group(group).effect = effect
+
+    def record_choice(self, choice: Choice) -> None:
+        """Store why the default group was chosen. Raises ValueError if `choice` names another."""
+        if choice.group != self.config.default_group:
+            raise ValueError(f"{self.config.default_group} serves, not {choice.group}: a bug")
+        self.choice = choice
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        return tuple(group.status() for group in self._groups.values())
+
+    def ready(self) -> bool:
+        """Whether the default group accepts jobs."""
+        return self._groups[self.config.default_group].ready()
+
+    def acquire(self) -> None:
+        self._leases += 1
+        self._unleased.clear()
+
+    def release(self) -> None:
+        self._leases -= 1
+        if self._leases == 0:
+            self._unleased.set()
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until no request holds this version; False if one still does after `timeout` s."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._unleased.wait()
+        except TimeoutError:
+            return False
+
+    async def close(self) -> None:
+        """End every predictor. Queued jobs fail with ModelNotReady."""
+        await asyncio.gather(*(group.close() for group in self._groups.values()))
+        if self.pipeline is not None:
+            self.pipeline.close()
+
+    def _group(self, name: str) -> Group:
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise InvalidParameter(
+                f"the model has no such instance group, it has {', '.join(self._groups)}",
+                limit=", ".join(self._groups),
+            ) from None
+
+    def _checked(self, inputs: Tensors) -> CheckedJob:
+        shapes = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
+        fit = self._fit.get(shapes)
+        if fit is None:
+            if len(self._fit) >= REMEMBERED_SHAPES:
+                self._fit.clear()
+            fit = self._fit[shapes] = self._checked_rows(inputs), shape_key(inputs)
+        for name, array in inputs.items():
+            if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
+                raise InvalidTensor(f"input {name!r} contains NaN or infinity")
+        return CheckedJob(inputs, *fit)
+
+    def _checked_rows(self, inputs: Tensors) -> int:
+        """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor."""
+        expected = {spec.name for spec in self.inputs}
+        if set(inputs) != expected:
+            missing = ", ".join(sorted(expected - set(inputs))) or "none"
+            raise InvalidTensor(
+                f"the model takes the inputs {', '.join(sorted(expected))}; received {len(inputs)} "
+                f"of which {len(expected & set(inputs))} fit, missing {missing}"
+            )
+        for spec in self.inputs:
+            array = inputs[spec.name]
+            if not spec.admits(array) or array.size == 0:
+                raise InvalidTensor(
+                    f"input {spec.name!r} must be {spec.dtype} of shape {list(spec.shape)} "
+                    f"(-1 is free), received {array.dtype.name} of shape {list(array.shape)}"
+                )
+        self._equal_axes.check(inputs)
+        if not self.batched:
+            return 1
+        sizes = {name: array.shape[0] for name, array in inputs.items()}
+        rows = int(next(iter(sizes.values())))
+        if len(set(sizes.values())) != 1:
+            raise InvalidTensor(f"inputs differ in their first axis: {sizes}")
+        if rows > (limit := self.max_rows * MOST_PARTS):
+            raise InvalidTensor(
+                f"{rows} rows in one request, limit {limit}: {MOST_PARTS} runs of max_batch_size "
+                f"{self.max_rows}",
+                limit=limit,
+                received=rows,
+            )
+        return rows

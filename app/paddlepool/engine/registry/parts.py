@@ -1,0 +1,105 @@
+"""The jobs of one request, however large: divided into runs, queued a portion at a time, joined."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from paddlepool.contracts.errors import ModelOutputInvalid
+from paddlepool.contracts.ports import InferResult
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.awaiting import in_some_thread, results_of
+from paddlepool.engine.queue.job import INLINE_BYTES, ShapeKey
+
+MOST_PARTS = 1024
+"""Maximum runs of one job, which bounds the memory that a request of many tiny rows needs."""
+
+T = TypeVar("T")
+
+
+class CheckedJob(NamedTuple):
+    """Tensors of one job that fit the model, with the facts that the queue needs."""
+
+    inputs: Tensors
+    rows: int
+    key: ShapeKey
+
+    def parts(self, most: int) -> list["CheckedJob"]:
+        """Views of at most so many rows each; the job itself if it has no more."""
+        if self.rows <= most:
+            return [self]
+        starts = range(0, self.rows, most)
+        return [
+            CheckedJob(
+                {name: array[start : start + most] for name, array in self.inputs.items()},
+                min(most, self.rows - start),
+                self.key,
+            )
+            for start in starts
+        ]
+
+
+async def joined(results: Sequence[InferResult], counts: Sequence[int]) -> list[Tensors]:
+    """The outputs of each job, which has the next so many of the results.
+
+    Raises ModelOutputInvalid if the outputs of a job's parts differ in more than their rows.
+    """
+    found, start = [], 0
+    for count in counts:
+        parts = [result.outputs for result in results[start : start + count]]
+        start += count
+        if count == 1:
+            found.append(parts[0])
+        elif sum(array.nbytes for part in parts for array in part.values()) > INLINE_BYTES:
+            found.append(await in_some_thread("joining", partial(_joined, parts)))
+        else:
+            found.append(_joined(parts))
+    return found
+
+
+def _joined(parts: Sequence[Tensors]) -> Tensors:
+    try:
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    except ValueError:
+        raise ModelOutputInvalid(
+            "the request was divided, and the outputs of its parts differ in more than their rows; "
+            "send fewer rows"
+        ) from None
+
+
+async def in_portions(
+    jobs: Sequence[T],
+    most: int,
+    submit: Callable[[Sequence[T], bool], list["asyncio.Future[InferResult]"]],
+) -> list[InferResult]:
+    """Run all jobs, at most so many at a time; the results are in the order of the jobs.
+
+    `submit(jobs, following)` queues jobs. The first portion is queued together; after that, each
+    job that ends is followed by one more. The first failure cancels the others.
+    """
+    if len(jobs) <= most:
+        return await results_of(submit(jobs, False))
+    results: dict[int, InferResult] = {}
+    numbers = dict(zip(submit(jobs[:most], False), range(most), strict=True))
+    following = most
+    done: set[asyncio.Future[InferResult]] = set()
+    future: asyncio.Future[InferResult] | None = None
+    try:
+        while numbers:
+            done, _ = await asyncio.wait(numbers, return_when=asyncio.FIRST_COMPLETED)
+            ended = len(done)
+            while done:
+                future = done.pop()
+                results[numbers.pop(future)] = future.result()
+            for job in jobs[following : following + ended]:
+                [future] = submit([job], True)
+                numbers[future] = following
+                following += 1
+        return [results[number] for number in range(len(jobs))]
+    finally:  # a future keeps its error, and the error this frame: see results_of()
+        done.clear()
+        future = None
+        while numbers:
+            numbers.popitem()[0].cancel()

@@ -1,0 +1,459 @@
+"""Loads the versions that each model's policy selects, swaps them and drains old ones.
+
+load ──► choose ──► read + verify ──► predictors open, self-test, warm up ──► swap ──► drain old
+            │             │                        │                                     │
+            └─────────────┴──── fails ─────────────┘                                   close
+                                  └──► the old version stays; index() gives the reason
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import defaultdict
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from paddlepool.contracts.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigError,
+    ManifestError,
+    ModelNotFound,
+    ModelNotReady,
+    PaddlepoolError,
+)
+from paddlepool.contracts.ports import Pipeline, ServedModelInfo
+from paddlepool.contracts.resources import available_cores, give_memory_back
+from paddlepool.contracts.status import Choice, ModelStatus
+from paddlepool.engine.awaiting import in_some_thread, in_thread
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.load_history import UNSEALED, LoadHistory
+from paddlepool.engine.registry.model import ServedModel, first_choice
+from paddlepool.models.repository.config import ModelConfig
+from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+
+T = TypeVar("T")
+
+MAX_THREADS_PER_CORE = 16
+MIN_THREADS_LIMIT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadBudget:
+    """The threads of the model with the most threads; `cores` may be fractional (cgroup quota)."""
+
+    threads: int
+    cores: float
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence if one model's predictors will wait for each other, else None."""
+        if self.threads <= math.ceil(self.cores):
+            return None
+        return (
+            f"one model's predictors use {self.threads} threads on {self.cores:g} cores: they "
+            f"will wait for each other; lower count or threads of its instance groups"
+        )
+
+
+def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudget:
+    """Return the largest number of threads that the groups of one model use together.
+
+    Threads of different models are not added up: each model is sized for the whole machine, and the
+    models that have requests at the same time share the cores. Groups that start on demand do not
+    count: they exist for comparison, not to serve together with the others.
+    """
+    return ThreadBudget(threads=max((each.threads() for each in configs), default=0), cores=cores)
+
+
+def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
+    """Raise ConfigError if a model uses so many threads that it must be a mistake."""
+    limit = max(MIN_THREADS_LIMIT, math.ceil(MAX_THREADS_PER_CORE * cores))
+    if (threads := config.threads()) > limit:
+        raise ConfigError(
+            f"{name}: its instance groups ask for {threads} threads on {cores:g} cores, "
+            f"limit {limit}"
+        )
+
+
+log = logging.getLogger(__name__)
+
+BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
+
+KeptChoice = Callable[[ModelFiles], Choice | None]
+"""Returns the default group that was chosen for a version before it was loaded, or None."""
+
+
+class ModelRegistry:
+    """Loads, serves and unloads model versions.
+
+    Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
+    called in any thread, because the data they read is replaced and never changed.
+
+    `drain_timeout`, in seconds, limits the wait for requests on an old version.
+    """
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        *,
+        context: EngineContext,
+        build_pipeline: BuildPipeline,
+        drain_timeout: float,
+        cores: float | None = None,
+        kept_choice: KeptChoice = lambda _files: None,
+    ) -> None:
+        self._repository = repository
+        self._cores = available_cores() if cores is None else cores
+        self._context, self._build_pipeline = context, build_pipeline
+        self._kept_choice = kept_choice
+        self._drain_timeout = drain_timeout
+        self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._running: set[asyncio.Task[Any]] = set()
+        self._wanted: set[str] = set()
+        self._starting = False
+        self._models: dict[str, dict[int, ServedModel]] = {}  # the newest version first
+        self._closed = False
+        self._history = LoadHistory()
+
+    async def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
+        """Serve the versions that the model's policy selects.
+
+        Each one replaces its predecessor as soon as it is ready; the predecessor serves until then,
+        and is drained and closed afterwards. With `changed`, versions that are served already and
+        are not in `changed` stay as they are.
+
+        Raises ModelNotFound, ConfigError, ManifestError or BackendError if a version cannot be
+        served: the one that it should replace continues to serve, and index() gives the reason. If
+        nothing was served before, an older version is served instead, without an error. If the
+        selected versions cannot be determined, nothing changes. Raises OSError, also if an older
+        version is served, if the system kept a version from being read.
+
+        Like every change, it is completed even if its caller is cancelled.
+        """
+        await self._shielded(self._load(name, changed))
+
+    async def _load(self, name: str, changed: Collection[int] | None) -> None:
+        try:
+            # Checked first: an unknown name must not be remembered.
+            await in_thread("repository", partial(self._repository.versions, name))
+        except ModelNotFound:
+            self._history.forget(name)
+            raise
+        async with self._changing(name):
+            candidates, count = await self._candidates(name)
+            held = frozenset(self._models.get(name, ()))
+            keep: set[int] = set()
+            looked_at: set[int] = set()
+            failures: list[PaddlepoolError | OSError] = []
+            for candidate in candidates:
+                if len(keep) == count:
+                    break
+                looked_at.add(candidate)
+                stands_in = bool(failures) or (changed is not None and candidate not in changed)
+                if not (candidate in held and stands_in):
+                    try:
+                        await self._replace(await self._build(name, candidate))
+                    except ModelNotReady:
+                        raise  # the registry was closed meanwhile
+                    except (PaddlepoolError, OSError) as error:
+                        failures.append(error)
+                        if candidate not in held:
+                            continue
+                keep.add(candidate)
+            self._history.keep(name, looked_at)
+            await self._keep(name, keep or held)
+            if keep:
+                # Not earlier: a new model must not make the server unready while it loads.
+                self._wanted.add(name)
+        for failure in failures:
+            if held or not keep or isinstance(failure, OSError):
+                raise failure
+
+    async def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
+        """Return the versions to try, newest first, and how many of them to serve."""
+        with self._history.attempt(name, None):
+            try:
+                on_disk = self._repository
+                published = await in_thread("repository", partial(on_disk.versions, name))
+                self._history.keep(name, published)
+                if not published:
+                    unsealed = await in_thread("repository", partial(on_disk.unsealed, name))
+                    hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
+                    raise ManifestError(f"{name}: no version with a manifest is published{hint}")
+                config = await in_thread("repository", partial(on_disk.config, name))
+                return config.version_policy.choose(published)
+            except PaddlepoolError as error:
+                log.error("%s: no version is loaded: %s", name, error.message)
+                raise
+
+    async def _replace(self, model: ServedModel) -> None:
+        """Serve the model in place of the same version. Closes it if the registry is closed."""
+        if self._closed:
+            await model.close()
+            raise ModelNotReady("the server is shutting down")
+        versions = self._models.get(model.name, {})
+        changed = sorted({**versions, model.version: model}.items(), reverse=True)
+        self._models = {**self._models, model.name: dict(changed)}
+        log.info("%s: version %d is served", model.name, model.version)
+        if model.version in versions:
+            await self._retire(versions[model.version])
+
+    async def _keep(self, name: str, kept: Collection[int]) -> None:
+        """Serve only these versions of a model, and retire the others."""
+        versions = self._models.get(name, {})
+        left = {version: model for version, model in versions.items() if version in kept}
+        others = {other: found for other, found in self._models.items() if other != name}
+        self._models = {**others, name: left} if left else others
+        for model in [model for version, model in versions.items() if version not in kept]:
+            await self._retire(model)
+
+    async def _build(self, name: str, version: int) -> ServedModel:
+        gently = bool(self._models) and not self._starting
+        with self._history.attempt(name, version):
+            try:
+                read = partial(self._repository.read, name, version, gently=gently)
+                files = await in_thread(f"{name}@{version} reading", read)
+                check_threads(name, files.config, cores=self._cores)
+                return await self._open(files, gently=gently)
+            except PaddlepoolError as error:
+                log.error("%s: version %d is not served: %s", name, version, error.message)
+                raise
+
+    async def _open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
+        """Open a version with the kept choice, or the first group that this machine can run.
+
+        Returns when the groups that always run are tested and warm. Raises ManifestError,
+        ConfigError or BackendError if the version cannot be served.
+        """
+        label = f"{files.name}@{files.version}"
+        if files.config.dynamic_batching.express_instance:
+            log.warning("%s: express_instance in config.toml has no effect any more", label)
+        while True:
+            try:
+                return await self._open_chosen(files, gently)
+            except BackendUnavailable as unavailable:
+                following = files.config.after_first_group()
+                if following is None:
+                    raise
+                log.warning(
+                    "%s: %s is not available here: %s; trying %s",
+                    label,
+                    files.config.first_group,
+                    unavailable.message,
+                    following.first_group,
+                )
+                files = replace(files, config=following)
+
+    async def _open_chosen(self, files: ModelFiles, gently: bool) -> ServedModel:
+        """Open with the kept choice, or with the first group if the choice cannot start."""
+        choice = None if files.config.first_group is None else self._kept_choice(files)
+        try:
+            return await self._started(files, choice, gently=gently)
+        except (ConfigError, BackendError) as error:
+            if choice is None or choice.group == files.config.default_group:
+                raise
+            reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
+        choice = first_choice(files.config, reason=reason)
+        log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
+        return await self._started(files, choice, gently=gently)
+
+    async def _started(
+        self,
+        files: ModelFiles,
+        choice: Choice | None,
+        *,
+        gently: bool,
+        before: ServedModel | None = None,
+    ) -> ServedModel:
+        build = partial(ServedModel, files, context=self._context, choice=choice, before=before)
+        model = await in_thread(f"{files.name}@{files.version} reading", build)
+        try:
+            model.pipeline = await self._build_pipeline(model.info)
+            await model.start(gently=gently)
+        except BaseException:
+            await model.close()
+            raise
+        return model
+
+    async def adopt(self, served: ServedModel, choice: Choice) -> bool:
+        """Serve the same version with another default group, without losing a request.
+
+        Returns False if the version has been replaced or unloaded meanwhile. Raises ConfigError or
+        BackendError if the group cannot start, and ModelNotReady if the registry is closed.
+        """
+        return await self._shielded(self._adopt(served, choice))
+
+    async def _adopt(self, served: ServedModel, choice: Choice) -> bool:
+        async with self._changing(served.name):
+            if served not in self.served():
+                return False
+            await self._replace(
+                await self._started(served.files, choice, gently=True, before=served)
+            )
+        return True
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[None]:
+        """Allow one change of a model at a time, and free the memory of closed versions after it.
+
+        A version's instances are in reference cycles: without an explicit collection they would
+        stay in memory, with their arrays, for tens of reloads.
+        """
+        async with self._loading[name]:
+            try:
+                yield
+            finally:
+                await in_some_thread("memory", give_memory_back)
+
+    async def _retire(self, model: ServedModel) -> None:
+        if not await model.drain(self._drain_timeout):
+            log.warning(
+                "%s: version %d is closed while requests still use it", model.name, model.version
+            )
+        await model.close()
+        self._context.observer.retired(model=model.name, served=self._models.get(model.name, ()))
+
+    async def load_all(self) -> list[str]:
+        """Load every model of the repository, all at the same time and at full speed.
+
+        A model that cannot be loaded stays UNAVAILABLE with its reason. Returns the models that
+        could not be read because of an OSError: they may be loaded later without a change. Raises
+        ConfigError or OSError only if the repository itself cannot be read.
+        """
+        names = await in_thread("repository", self._repository.names)
+        self._wanted.update(names)
+        self._starting = True
+        try:
+            passing = await asyncio.gather(*map(self._try_load, names))
+        finally:
+            self._starting = False
+        if warning := self.budget().warning:
+            log.warning("%s", warning)
+        return [name for name, again in zip(names, passing, strict=True) if again]
+
+    def failed(self, name: str) -> frozenset[int | None]:
+        """The versions of a model that could not be loaded; None stands for all of them."""
+        return self._history.failed(name)
+
+    async def _try_load(self, name: str) -> bool:
+        """Load a model; return whether the system, not the model, was the reason of a failure."""
+        try:
+            await self.load(name)
+        except PaddlepoolError:
+            pass  # already logged, and index() has the reason
+        except OSError as error:
+            log.error("%s: cannot be loaded: %s", name, error)
+            return True
+        except Exception:
+            log.exception("%s: cannot be loaded", name)
+        return False
+
+    async def unload(self, name: str) -> None:
+        """Stop serving a model; returns when its requests have ended.
+
+        A model that could not be loaded is forgotten. Raises ModelNotFound.
+        """
+        if name not in self._wanted and not self._history.knows(name, None):
+            raise ModelNotFound("no model of this name is served")
+        await self._shielded(self._unload(name))
+
+    async def _shielded(self, change: Coroutine[Any, Any, T]) -> T:
+        running = asyncio.create_task(change, name="model change")
+        self._running.add(running)  # the event loop keeps only weak references
+        running.add_done_callback(self._running.discard)
+        return await asyncio.shield(running)
+
+    async def _unload(self, name: str) -> None:
+        async with self._changing(name):
+            self._wanted.discard(name)
+            await self._keep(name, ())
+            self._history.forget(name)
+            log.info("%s: unloaded", name)
+
+    @contextlib.contextmanager
+    def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
+        """Hold one version during a request: the named one, or the newest that is ready.
+
+        Raises ModelNotFound and ModelNotReady.
+        """
+        model = self.acquire(name, version)
+        try:
+            yield model
+        finally:
+            model.release()
+
+    def acquire(self, name: str, version: int | None = None) -> ServedModel:
+        """Like lease(), but the caller calls the model's release() itself.
+
+        If no version is ready, leases the newest; submitting a job to it raises an error.
+        """
+        versions = self._models.get(name, {})
+        if version is not None:
+            model = versions.get(version)
+        elif len(versions) < 2:
+            model = next(iter(versions.values()), None)
+        else:
+            found = (each for each in versions.values() if each.ready())
+            model = next(found, next(iter(versions.values())))
+        if model is not None:
+            model.acquire()
+            return model
+        if self._history.knows(name, version) or (version is None and name in self._wanted):
+            raise ModelNotReady("the model is in the repository but not ready")
+        raise ModelNotFound("no model of this name and version is served")
+
+    def served(self) -> tuple[ServedModel, ...]:
+        """Return the versions served now, by name, newest first; for requests use lease()."""
+        models = self._models
+        return tuple(model for name in sorted(models) for model in models[name].values())
+
+    def find(self, name: str, version: int | None) -> ServedModel | None:
+        """Return a version that is served now, for display only, or None."""
+        return next((m for m in self.served() if (m.name, m.version) == (name, version)), None)
+
+    def index(self) -> tuple[ModelStatus, ...]:
+        """Return every model and version on disk or in memory, newest version first."""
+        published: dict[str, tuple[int, ...]] = {}
+        unsealed: dict[str, tuple[int, ...]] = {}
+        with contextlib.suppress(PaddlepoolError):
+            for name in self._repository.names():
+                with contextlib.suppress(PaddlepoolError, OSError):  # this model cannot be read
+                    published[name] = self._repository.versions(name)
+                    unsealed[name] = self._repository.unsealed(name)
+        return self._history.index(self.served(), published, unsealed)
+
+    def ready(self, name: str | None = None) -> bool:
+        """Whether this model, or every model that should be served, accepts jobs."""
+        wanted = [name] if name is not None else self.wanted()
+        models = self._models
+        return bool(wanted) and all(
+            any(model.ready() for model in models.get(each, {}).values()) for each in wanted
+        )
+
+    def wanted(self) -> tuple[str, ...]:
+        """Return the models that should be served.
+
+        These are the models found at the start or loaded later, except those that were unloaded.
+        """
+        return tuple(sorted(self._wanted))
+
+    def budget(self) -> ThreadBudget:
+        """Compare the threads of the models served now with the cores."""
+        return thread_budget((model.config for model in self.served()), cores=self._cores)
+
+    async def close(self) -> None:
+        """End every predictor at once; queued jobs fail, and no model can be loaded afterwards."""
+        served, self._models, self._closed = self.served(), {}, True
+        await asyncio.gather(*(model.close() for model in served))

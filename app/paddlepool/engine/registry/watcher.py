@@ -1,0 +1,144 @@
+"""Polls the model repository and makes the registry load what has changed."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paddlepool.contracts.errors import ConfigError, ModelNotFound, PaddlepoolError
+from paddlepool.engine.awaiting import in_thread
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.models.repository.manifest import MANIFEST
+
+Stamp = tuple[int, int, int] | None
+"""Inode, size and modification time (ns) of a file; None if it does not exist."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """State of one model on disk: its config.toml and the manifest of each version."""
+
+    config: Stamp = None
+    versions: Mapping[int, Stamp] = field(default_factory=dict)
+
+
+class RepositoryWatcher:
+    """Acts on each change once; a version that failed to load is retried after another change.
+
+    The watcher reads only names, sizes and times of files: the registry verifies every byte. It
+    acts when two polls in a row have found the same state: a file that is written in place is empty
+    for a moment, and an empty config.toml is valid.
+
+    **Invariant**: the state at the time when the watcher is built counts as seen.
+    """
+
+    def __init__(self, repository: ModelRepository, registry: ModelRegistry) -> None:
+        """Record the current state; none if the repository cannot be read."""
+        self._repository = repository
+        self._registry = registry
+        self._seen: dict[str, _Seen] = {}
+        with contextlib.suppress(ConfigError):
+            self._seen = self._scan()
+        self._previous = dict(self._seen)
+
+    async def load_all(self) -> None:
+        """Load every model; polls try again what an OSError prevents.
+
+        Raises ConfigError or OSError if the repository itself cannot be read; polls then load its
+        models.
+        """
+        failed = list(self._seen)
+        try:
+            failed = await self._registry.load_all()
+        finally:
+            for name in failed:
+                self._try_again(name, self._seen.pop(name, _Seen()), _Seen())
+
+    async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
+        """Poll every `every` seconds until cancelled.
+
+        `refresh` is called in a thread before each poll; it may add new versions to the repository.
+        """
+        while True:
+            await asyncio.sleep(every)
+            try:
+                if refresh is not None:
+                    await in_thread("refresh", refresh)
+                await self.poll()
+            except PaddlepoolError as error:
+                log.warning("the loaded models stay unchanged: %s", error.message)
+            except Exception:
+                log.exception("the repository cannot be polled")
+
+    async def poll(self) -> None:
+        """Load new and changed models, and retire removed ones.
+
+        Applies a change only if the previous poll saw the same state. Returns when that is done. A
+        model that cannot be read because of an OSError stays as it is, and the next poll tries
+        again. Raises ConfigError if the repository itself cannot be read; nothing is retired then.
+        """
+        now = await in_thread("repository", self._scan)
+        previous, self._previous = self._previous, now
+        for name in sorted(self._seen.keys() | now.keys()):
+            old, new = self._seen.get(name, _Seen()), now.get(name, _Seen())
+            if old == new or new != previous.get(name, _Seen()):
+                continue
+            self._seen[name] = new
+            try:
+                if new.versions:
+                    same = old.versions.items() if old.config == new.config else ()
+                    changed = [found[0] for found in new.versions.items() if found not in same]
+                    await self._registry.load(name, changed=changed)
+                elif old.versions or name not in now:
+                    await self._registry.unload(name)
+            except PaddlepoolError:
+                pass  # logged, and index() has the reason; or the model is gone by now
+            except OSError as error:
+                self._try_again(name, new, old)
+                _log_unchanged(name, error)
+            except Exception:
+                log.exception("%s: the change could not be applied", name)
+
+    def _try_again(self, name: str, new: _Seen, old: _Seen) -> None:
+        """Let the next poll load what has failed, and nothing that was loaded."""
+        failed = self._registry.failed(name)
+        if not failed or None in failed:
+            self._seen[name] = old
+        else:
+            loaded = {each: stamp for each, stamp in new.versions.items() if each not in failed}
+            self._seen[name] = _Seen(new.config, loaded)
+
+    def _scan(self) -> dict[str, _Seen]:
+        found = {}
+        for name in self._repository.names():
+            directory = self._repository.root / name
+            try:
+                versions = self._repository.versions(name)
+                sealed = {each: _stamp(directory / str(each) / MANIFEST) for each in versions}
+                found[name] = _Seen(_stamp(directory / "config.toml"), sealed)
+            except (ModelNotFound, FileNotFoundError):
+                continue  # just removed
+            except OSError as error:
+                if name in self._seen:
+                    found[name] = self._seen[name]
+                _log_unchanged(name, error)
+        return found
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _log_unchanged(name: str, error: OSError) -> None:
+    # The whole error, with its path: the fault is in the system, not in the model.
+    log.warning("%s stays unchanged for now: %s", name, error)

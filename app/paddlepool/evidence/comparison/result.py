@@ -1,0 +1,395 @@
+"""Compares a model's instance groups: measures them, recommends one, and formats the results."""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+from tqdm.utils import disp_len
+
+from paddlepool.contracts.errors import BackendError, ConfigError
+from paddlepool.contracts.ports import PredictorFactory
+from paddlepool.contracts.resources import available_cores, available_memory
+from paddlepool.contracts.status import Candidate
+from paddlepool.contracts.tensors import largest_difference, mean_difference
+from paddlepool.evidence.comparison.measure import (
+    SLICES,
+    Load,
+    TaskComparison,
+    choose_samples,
+    measure_concurrent,
+    measure_single,
+    open_groups,
+    runs_of_slice,
+)
+from paddlepool.evidence.verdict.proof import GAIN, Runs, best_of, clearly_faster, judge
+from paddlepool.models.repository.config import Budget, ModelConfig
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.observability.build_info import describe_machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """One group. Times are of a single request; `concurrent_*` times are of a busy machine.
+
+    `max_abs_drift`, `mean_difference` (of the output that differs most) and `agreement` compare
+    with the default group. `budget` is the allowed difference. `instances` is the number of
+    predictors that were busy at once.
+    """
+
+    group: str
+    backend: str
+    threads: int
+    requests: int
+    p50_seconds: float
+    p95_seconds: float
+    max_abs_drift: float
+    mean_difference: float
+    agreement: float | None
+    budget: Budget
+    base: str | None
+    effective: bool | None
+    reason: str
+    resident_bytes: int
+    instances: int | None = None
+    concurrent_p50_seconds: float | None = None
+    concurrent_p95_seconds: float | None = None
+    concurrent_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All results of one `paddlepool compare`.
+
+    `refused` and `not_busy` (not measured on all cores) map groups to reasons. `weights_sha256` is
+    the digest of the params file, or of the program; it identifies the weights even if a version
+    number is used again. `default_group` is the reference of all differences and of
+    times_as_fast().
+    """
+
+    model: str
+    version: int
+    weights_sha256: str
+    machine: str
+    cores: float
+    samples: tuple[str, ...]
+    default_group: str
+    agreement_name: str | None
+    groups: tuple[GroupResult, ...]
+    refused: Mapping[str, str]
+    not_busy: Mapping[str, str]
+
+    def times_as_fast(self) -> dict[str, float]:
+        """Each group's requests a second divided by the default group's.
+
+        All cores are busy then. If that was not measured for every group, this compares single
+        requests: the default group's median time divided by the group's.
+        """
+        rates = {
+            each.group: (self.on_all_cores and each.concurrent_per_second) or 1 / each.p50_seconds
+            for each in self.groups
+        }
+        return {name: rate / rates[self.default_group] for name, rate in rates.items()}
+
+    @property
+    def on_all_cores(self) -> bool:
+        return all(each.concurrent_per_second for each in self.groups)
+
+    def as_json(self) -> dict[str, Any]:
+        values, gains = asdict(self), self.times_as_fast()
+        for each in values["groups"]:
+            each["budget"] = each["budget"].model_dump()
+            each["times_as_fast"] = gains[each["group"]]
+        values["refused"] = [{"group": g, "reason": r} for g, r in self.refused.items()]
+        values["thread_budgets"] = self.budgets()
+        return values
+
+    def budgets(self) -> str:
+        by_threads: dict[int, list[str]] = {}
+        for each in self.groups:
+            by_threads.setdefault(each.threads, []).append(each.group)
+        if len(by_threads) == 1:
+            [threads] = by_threads
+            return f"Thread budgets are equal: {threads} of {self.cores:g} cores for every group."
+        parts = "; ".join(f"{n}: {', '.join(names)}" for n, names in sorted(by_threads.items()))
+        return (
+            f"Thread budgets are UNEQUAL on {self.cores:g} cores, threads {parts}. "
+            "Compare times only within one of these."
+        )
+
+
+def compare(
+    files: ModelFiles,
+    *,
+    open_predictor: PredictorFactory,
+    task: TaskComparison | None,
+    groups: Sequence[str] = (),
+    inputs: Sequence[Path] = (),
+    requests: int = 20,
+    concurrent: bool = True,
+) -> Comparison:
+    """Compare the named groups, or all groups: alone, and with every core busy if `concurrent`.
+
+    The baseline is the default group, or the first named group if the default group is not named.
+    Raises ConfigError for unknown groups or inputs, and BackendError if the baseline is refused.
+    """
+    config = files.config
+    known = [group.name for group in config.instance_group]
+    for name in groups:
+        if name not in known:
+            raise ConfigError(f"there is no instance group {name!r}, there are {', '.join(known)}")
+    if groups and config.default_group not in groups:
+        config = config.model_copy(update={"default_group": groups[0]})
+    chosen = [group for group in config.instance_group if group.name in (groups or known)]
+    selftest = files.selftest(task.agreement if task else None)
+    samples = choose_samples(task, inputs, selftest, files.manifest.inputs)
+    cores = available_cores()
+    loads: dict[str, Load] = {}
+    not_busy: dict[str, str] = {}
+    with ExitStack() as stack:
+        opened = partial(
+            open_groups, files, stack=stack, open_predictor=open_predictor, selftest=selftest
+        )
+        with _progress(len(chosen), "opening", "group") as bar:
+            predictors, refused = opened(chosen, opened_one=bar.update)
+        if config.default_group in refused:
+            kind = "default" if config is files.config else "first"
+            raise BackendError(
+                f"the {kind} group {config.default_group} cannot run: "
+                f"{refused[config.default_group]}"
+            )
+        alone = {name: several[0] for name, several in predictors.items()}
+        with _progress(len(alone) * requests, "alone", "run") as bar:
+            runs = measure_single(alone, samples, requests=requests, tick=bar.update)
+        resident = {name: predictor.resident_bytes() for name, predictor in alone.items()}
+        if concurrent:
+            # Open more predictors until every core has a thread, in half of the free memory.
+            more = {name: max(1, int(cores) // config.group(name).threads) - 1 for name in alone}
+            room = available_memory() // 2
+            for name, count in more.items():
+                if count * resident[name] > room:
+                    not_busy[name] = "not enough memory to keep every core busy"
+                else:
+                    room -= count * resident[name]
+            fitting = [config.group(name) for name in alone if name not in not_busy]
+            total = sum(more[group.name] for group in fitting)
+            with _progress(total, "opening", "process") as bar:
+                extra, failed = opened(
+                    fitting, count=lambda group: more[group.name], opened_one=bar.update
+                )
+            not_busy |= failed
+            busy = {name: [alone[name], *others] for name, others in extra.items()}
+            total = SLICES * sum(runs_of_slice(requests, len(each)) for each in busy.values())
+            with _progress(total, "all cores", "run") as bar:
+                loads = measure_concurrent(busy, samples, requests=requests, tick=bar.update)
+    return Comparison(
+        model=files.name,
+        version=files.version,
+        weights_sha256=files.manifest.files[files.manifest.params or files.manifest.program].sha256,
+        machine=describe_machine(cores=cores),
+        cores=cores,
+        samples=tuple(name for name, _ in samples),
+        default_group=config.default_group,
+        agreement_name=task.agreement_name if task else None,
+        groups=group_results(
+            config,
+            runs,
+            loads=loads,
+            resident=resident,
+            task=task,
+            tolerance=selftest.mean_tolerance,
+        ),
+        refused=refused,
+        not_busy=not_busy,
+    )
+
+
+def _progress(total: int, what: str, unit: str) -> "tqdm[Any]":
+    """A bar on a terminal; elsewhere a line, because minutes of silence would suggest a hang."""
+    if total and not sys.stderr.isatty():
+        print(f"{what}: {unit} 1 to {total} …", file=sys.stderr, flush=True)
+    return tqdm(total=total, desc=what, unit=unit, leave=False, disable=None)
+
+
+def group_results(
+    config: ModelConfig,
+    runs: Mapping[str, Runs],
+    *,
+    loads: Mapping[str, Load],
+    resident: Mapping[str, int],
+    task: TaskComparison | None,
+    tolerance: float,
+) -> tuple[GroupResult, ...]:
+    """One row per group, slowest first. `tolerance` is the self-test's."""
+    default = runs[config.default_group]
+    medians = {name: float(np.median(each.seconds)) for name, each in runs.items()}
+    rows = []
+    for name, each in runs.items():
+        group = config.group(name)
+        base = config.base_of(name)
+        if base is None or base not in runs:
+            base = config.default_group
+        verdict = None if base == name else judge(each, runs[base], base=base)
+        pairs = list(zip(each.outputs, default.outputs, strict=True))
+        busy: dict[str, Any] = {}
+        if load := loads.get(name):
+            p50, p95 = map(float, np.quantile(load.seconds, (0.5, 0.95)))
+            busy = {"concurrent_p50_seconds": p50, "concurrent_p95_seconds": p95}
+            busy |= {"instances": load.instances, "concurrent_per_second": load.per_second}
+        rows.append(
+            GroupResult(
+                group=name,
+                backend=group.backend,
+                threads=group.threads,
+                requests=len(each.seconds),
+                p50_seconds=medians[name],
+                p95_seconds=float(np.quantile(each.seconds, 0.95)),
+                max_abs_drift=max(largest_difference(a, b) for a, b in pairs),
+                mean_difference=float(np.mean([mean_difference(a, b) for a, b in pairs])),
+                agreement=float(np.mean([task.agreement(a, b) for a, b in pairs]))
+                if task is not None
+                else None,
+                budget=group.budget or Budget(mean_difference=group.tolerance or tolerance),
+                base=base if verdict else None,
+                effective=verdict.effective if verdict else None,
+                reason=verdict.reason if verdict else "it is the reference of the other groups",
+                resident_bytes=resident[name],
+                **busy,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.p50_seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """A recommended group; the default group if no change is worthwhile or no group is fit."""
+
+    group: str
+    reason: str
+    fit: bool = True
+
+
+def recommend(
+    found: Comparison, config: ModelConfig, *, p95_seconds: float | None = None
+) -> Recommendation:
+    """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
+
+    Groups are compared by Comparison.times_as_fast(). A group is rejected if it
+    exceeds its budget, is not a candidate, or has a 95th percentile above `p95_seconds`. If the
+    default group is rejected, the others need not be faster.
+    """
+    results = {each.group: each for each in found.groups}
+    default = results[found.default_group]
+    together, gains = found.on_all_cores, found.times_as_fast()
+    objections = {
+        name: next(_objections(each, default, config, p95_seconds), "")
+        for name, each in results.items()
+    }
+    if all(objections.values()):
+        reason = "; ".join(f"{name}: {why}" for name, why in objections.items())
+        return Recommendation(group=default.group, reason=reason, fit=False)
+    candidates = [
+        Candidate(
+            group=name,
+            fit=not objections[name]
+            and (clearly_faster(gains[name]) or bool(objections[default.group])),
+            reason=objections[name],
+            gain=gains[name],
+            seconds=each.concurrent_p50_seconds if together else each.p50_seconds,
+            resident_bytes=each.resident_bytes,
+        )
+        for name, each in results.items()
+        if each is not default
+    ]
+    chosen = best_of(candidates, config.lower_precision())
+    best = default if chosen is None else results[chosen.group]
+    if len(results) == 1:
+        reason = "no other group ran"
+    elif best is default:
+        reason = f"no other group with the same answers is {GAIN - 1:.0%} faster"
+    else:
+        where = "on all cores" if together else "with one request"
+        reason = f"{gains[best.group]:.2f} times as fast as {default.group} {where}"
+        reason += f", mean difference {best.mean_difference:.1e}"
+        if best.agreement is not None:
+            reason += f", {found.agreement_name} {best.agreement:.4f}"
+    faster = [name for name, why in objections.items() if why and gains[name] > gains[best.group]]
+    if faster:
+        name = max(faster, key=gains.__getitem__)
+        reason += f"; {name} would be faster, but {objections[name]}"
+    return Recommendation(group=best.group, reason=reason)
+
+
+def _objections(
+    each: GroupResult, default: GroupResult, config: ModelConfig, p95_seconds: float | None
+) -> Iterator[str]:
+    slowest = each.concurrent_p95_seconds or each.p95_seconds
+    if p95_seconds is not None and slowest > p95_seconds:
+        yield f"its p95 is {slowest * 1000:.0f} ms, the limit is {p95_seconds * 1000:.0f}"
+    if each is default:
+        return
+    if not config.group(each.group).candidate:
+        yield "config.toml sets candidate = false"
+    mean, least = each.budget.mean_difference, each.budget.agreement
+    if math.isinf(each.mean_difference) or (mean is not None and each.mean_difference > mean):
+        limit = "" if mean is None else f", limit {mean:g}"
+        yield f"its outputs differ by {each.mean_difference:.3g} on average{limit}"
+    if each.agreement is not None and least is not None and each.agreement < least:
+        yield f"its answers agree by {each.agreement:.3f}, limit {least:g}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns two spaces apart."""
+    widths = [max(map(disp_len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell + " " * (width - disp_len(cell)) for cell, width in zip(row, widths, strict=True)
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def comparison_rows(found: Comparison) -> list[list[str]]:
+    """Return the titles of the columns, then the cells of each group."""
+    busy = any(each.concurrent_per_second is not None for each in found.groups)
+    rows, gains = [], found.times_as_fast()
+    for each in found.groups:
+        cells = {
+            "group": each.group + (" (default)" if each.group == found.default_group else ""),
+            "threads": str(each.threads),
+            "p50": seconds(each.p50_seconds),
+            "p95": seconds(each.p95_seconds),
+            "times as fast": f"{gains[each.group]:.2f}",
+            "drift": f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
+            "mean difference": f"{each.mean_difference:.1e}" if each.mean_difference else "0",
+        }
+        if found.agreement_name:
+            cells[found.agreement_name] = "-" if each.agreement is None else f"{each.agreement:.4f}"
+        cells["effective"] = {True: "yes", False: "NO", None: "unproven"}[each.effective]
+        cells["memory"] = f"{each.resident_bytes / 1e6:.0f} MB"
+        if busy:
+            p50, rate = each.concurrent_p50_seconds, each.concurrent_per_second
+            cells["busy: instances"] = "-" if each.instances is None else str(each.instances)
+            cells["busy: p50"] = "-" if p50 is None else seconds(p50)
+            cells["busy: per second"] = "-" if rate is None else f"{rate:.2f}"
+        rows.append(cells)
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
+
+
+def reasons(found: Comparison) -> list[str]:
+    """The finding for each group, and why the others were left out or refused."""
+    lines = [f"{each.group}: {each.reason}" for each in found.groups]
+    lines += [f"{group}: left out on all cores: {why}" for group, why in found.not_busy.items()]
+    return lines + [f"{group}: refused: {why}" for group, why in found.refused.items()]
+
+
+def seconds(value: float) -> str:
+    """A time with three digits: 0.412 s, 41.2 ms."""
+    return f"{value:.3f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"

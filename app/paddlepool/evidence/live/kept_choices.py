@@ -1,0 +1,161 @@
+"""Keeps the chosen default groups in a file, so that the next start on this machine uses them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from paddlepool.contracts.status import Candidate, Choice
+from paddlepool.models.repository.files import user_path, write_atomically
+from paddlepool.models.repository.layout import ModelFiles
+
+MAX_CHOICES = 64
+
+OFF = Path("off")
+
+log = logging.getLogger(__name__)
+
+
+class _Kept(BaseModel):
+    """One choice and everything that it depends on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    version: int
+    sha256: str
+    config: str
+    precision: str
+    machine: dict[str, str]
+    group: str
+    reason: str
+    candidates: tuple[Candidate, ...]
+    at: float | None = None
+
+    def same_version(self, other: _Kept) -> bool:
+        ours = self.model, self.version, self.sha256
+        return ours == (other.model, other.version, other.sha256)
+
+    def differences(self, other: _Kept) -> list[str]:
+        ours, theirs = (
+            {"config": each.config, "precision": each.precision, **each.machine}
+            for each in (self, other)
+        )
+        return [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1]
+    choices: tuple[_Kept, ...]
+
+
+class KeptChoices:
+    """Choices kept in a file; thread-safe.
+
+    `file` is "off" or a path; None means a path in the user's home. Without a usable file, choices
+    are kept in memory only. The first problem is logged.
+    """
+
+    def __init__(self, file: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
+        usual = user_path("XDG_STATE_HOME", ".local/state", "choices.json")
+        self._path = None if file == OFF else file or usual
+        self._precision = precision
+        self._machine = dict(machine)
+        self._lock = threading.Lock()
+        self._warned = False
+        self._choices = self._read()
+
+    def get(self, files: ModelFiles) -> Choice | None:
+        """Return the choice for this version, configuration, precision and machine, or None."""
+        wanted = self._entry(files, Choice(group="", by="kept", reason=""))
+        groups = {group.name for group in files.config.instance_group}
+        with self._lock:
+            of_version = [each for each in self._choices if each.same_version(wanted)]
+        for each in reversed(of_version):
+            if not each.differences(wanted) and each.group in groups:
+                return Choice(
+                    group=each.group,
+                    by="kept",
+                    reason=each.reason,
+                    candidates=each.candidates,
+                    at=each.at,
+                )
+        if of_version:
+            log.info(
+                "%s@%d: its default group is chosen again: it was chosen with another %s",
+                files.name,
+                files.version,
+                ", ".join(of_version[-1].differences(wanted)) or "set of groups",
+            )
+        return None
+
+    def keep(self, files: ModelFiles, choice: Choice) -> None:
+        entry = self._entry(files, choice)
+        with self._lock:
+            others = self._read()  # servers may share a file
+            known = [*(each for each in others if each not in self._choices), *self._choices]
+            kept = [
+                each for each in known if not each.same_version(entry) or each.differences(entry)
+            ]
+            self._choices = [*kept[1 - MAX_CHOICES :], entry]
+            self._write()
+
+    def _entry(self, files: ModelFiles, choice: Choice) -> _Kept:
+        groups = files.config.model_dump_json(
+            include={"default_group", "instance_group", "warmup", "dynamic_batching"}
+        )
+        return _Kept(
+            model=files.name,
+            version=files.version,
+            sha256=files.manifest.sha256(),
+            config=hashlib.sha256(groups.encode()).hexdigest()[:16],
+            precision=self._precision,
+            machine=self._machine,
+            group=choice.group,
+            reason=choice.reason,
+            candidates=choice.candidates,
+            at=choice.at,
+        )
+
+    def _read(self) -> list[_Kept]:
+        if self._path is None:
+            return []
+        try:
+            _check_plain(self._path)
+            return list(_File.model_validate_json(self._path.read_bytes()).choices)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._warn(f"cannot be read: {error.strerror or error}")
+        except ValidationError as error:
+            self._warn(f"is ignored: {error.errors(include_url=False)[0]['msg']}")
+        return []
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        text = _File(format=1, choices=tuple(self._choices)).model_dump_json(indent=1)
+        try:
+            _check_plain(self._path)
+            write_atomically(self._path, f"{text}\n".encode())
+        except OSError as error:
+            self._warn(f"cannot be written: {error.strerror or error}")
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("PADDLEPOOL_STATE_FILE: %s %s", self._path, what)
+
+
+def _check_plain(path: Path) -> None:
+    """Raise OSError for a special file: reading a pipe blocks, and writing replaces a device."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")

@@ -1,0 +1,185 @@
+"""A predictor that runs only in idle moments and reports whether a run was interrupted."""
+
+import asyncio
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from paddlepool.contracts.errors import ManifestError, PaddlepoolError, WorkerCrashed
+from paddlepool.contracts.ports import Predictor, PredictorFactory
+from paddlepool.contracts.tensors import Tensors, shape_key
+from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.queue.job import ShapeKey
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.verdict.proof import Timed
+
+SETTLE_SECONDS = 0.02
+"""Pause between the last answer and background work. It leaves time to send the answer's bytes, and
+for the client's next request to arrive."""
+
+
+class Closed(Exception):
+    """The server is shutting down."""
+
+
+class IdleGate:
+    """Lets background work run only while no request is being answered.
+
+    began() and ended() are called from the event loop, the other methods from any thread.
+
+    **Invariant**: from began() until SETTLE_SECONDS after the last ended(), every process of the
+    suspension is stopped.
+    """
+
+    def __init__(self, suspension: Suspension) -> None:
+        self.suspension = suspension
+        self._requests = 0
+        self._settling: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        # Separate from _changed: only threads with work to do wait here.
+        self._idle = threading.Condition(self._lock)
+
+    def began(self) -> None:
+        self._requests += 1
+        if self._settling is not None:
+            self._settling.cancel()
+        if not self.suspension.held:
+            self.suspension.hold()
+
+    def ended(self) -> None:
+        self._requests -= 1
+        if self._requests == 0:
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(SETTLE_SECONDS, self._settled)
+
+    def _settled(self) -> None:
+        with self._idle:
+            self.suspension.release()
+            self._idle.notify_all()
+
+    def wait(self) -> None:
+        """Block until background work may run. Raises Closed."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._closed or not self.suspension.held)
+            self.check()
+
+    def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
+        """Block for `seconds` or until `unless()` is true. wake() causes a check. Raises Closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or unless(), seconds)
+            self.check()
+
+    def check(self) -> None:
+        """Raise Closed after close(): then close() is the likely cause of a failed run."""
+        if self._closed:
+            raise Closed
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._idle.notify_all()
+        self.suspension.end()
+
+
+RUN_SECONDS = 120.0
+"""Timeout of a run; the time for which the process is stopped does not count."""
+
+
+@dataclass(slots=True, eq=False)
+class ShadowPredictor:
+    """A predictor owned by one thread. Each shape runs once untimed before it is timed."""
+
+    predictor: Predictor
+    idle_gate: IdleGate
+    warm: set[ShapeKey] = field(default_factory=set, init=False)
+
+    def run(self, inputs: Tensors) -> Timed:
+        """Wait for an idle moment and run. Raises Closed, BackendError, WorkerCrashed."""
+        return run_together([self], inputs)
+
+    def close(self) -> None:
+        self.predictor.close()
+
+
+def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
+    """Run all predictors at once; return the first one's outputs and the mean seconds.
+
+    Raises the errors of ShadowPredictor.run(); the other predictors' runs then continue.
+    """
+    idle_gate = predictors[0].idle_gate
+    suspension, shape = idle_gate.suspension, shape_key(inputs)
+    try:
+        for each in predictors:
+            if shape not in each.warm:
+                idle_gate.wait()
+                each.predictor.run(inputs, timeout=RUN_SECONDS)
+                each.warm.add(shape)
+        idle_gate.wait()
+        holds = suspension.holds
+        for each in predictors:
+            each.predictor.put(inputs)
+        for each in predictors:
+            each.predictor.send(inputs)
+        ran = [each.predictor.receive(timeout=RUN_SECONDS) for each in predictors]
+    except PaddlepoolError:
+        idle_gate.check()
+        raise
+    interrupted = suspension.held or suspension.holds != holds
+    seconds = statistics.fmean(each.seconds for each in ran)
+    return Timed(ran[0].outputs, None if interrupted else seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowPredictors:
+    """Opens shadow predictors in processes that the suspension of `idle_gate` can stop."""
+
+    open_predictor: PredictorFactory
+    idle_gate: IdleGate
+
+    def open(self, served: ServedModel, group: str) -> ShadowPredictor:
+        """Wait until idle, then open. Raises Closed and the errors of ServedModel.open_shadow."""
+        self.idle_gate.wait()
+        try:
+            predictor = served.open_shadow(group, self.open_predictor)
+        except PaddlepoolError:
+            self.idle_gate.check()
+            raise
+        return ShadowPredictor(predictor, self.idle_gate)
+
+
+class FinalFailures:
+    """Decides which failures of a group are final.
+
+    The first crash is not: the system may have killed the process for lack of memory. A failure is
+    not final either if the version's files have changed or cannot be read: it says nothing about
+    the group.
+    """
+
+    def __init__(self) -> None:
+        self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()
+
+    def is_final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
+        """Whether to give the group up; also remembers that it crashed."""
+        if not isinstance(error, WorkerCrashed):
+            return _has_its_files(served)
+        died = self._died.setdefault(served, set())
+        again = group in died
+        died.add(group)
+        return again
+
+
+def _has_its_files(served: ServedModel) -> bool:
+    try:
+        served.files.verify_again(gently=True)
+    except (ManifestError, OSError):
+        return False
+    return True

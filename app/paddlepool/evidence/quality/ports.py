@@ -1,0 +1,118 @@
+"""Types that a task and the measurement of quality share, and readers of data files."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import Predictor
+from paddlepool.contracts.tensors import Tensors, shape_key
+
+T = TypeVar("T")
+Value = float | int
+RUN_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Location of the data. `limit` truncates each set; `smoke` lists files of labelled texts."""
+
+    data: Path
+    smoke: tuple[Path, ...] = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Figures under one title, by name and column. Whole numbers are counts, others fractions."""
+
+    key: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Value, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """All results for one model; `notes` are sentences."""
+
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Bench:
+    """A served predictor with a progress bar; `outputs` holds the outputs of every job so far."""
+
+    predictor: Predictor
+    max_batch_size: int
+    label: str
+    outputs: list[Tensors] = field(default_factory=list, init=False)
+
+    def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
+        """Outputs of each one-row job, in order; jobs of equal shape share a batch."""
+        alike: defaultdict[Any, list[int]] = defaultdict(list)
+        for number, job in enumerate(jobs):
+            alike[shape_key(job)].append(number)
+        outputs: list[Tensors] = [{}] * len(jobs)
+        with tqdm(total=len(jobs), desc=f"{self.label}: {what}", leave=False, disable=None) as bar:
+            for numbers in alike.values():
+                for start in range(0, len(numbers), self.max_batch_size):
+                    members = numbers[start : start + self.max_batch_size]
+                    joined = {
+                        name: np.concatenate([jobs[number][name] for number in members])
+                        for name in jobs[members[0]]
+                    }
+                    found = self.predictor.run(joined, timeout=RUN_SECONDS)
+                    for row, number in enumerate(members):
+                        outputs[number] = {n: array[row : row + 1] for n, array in found.items()}
+                    bar.update(len(members))
+        self.outputs += outputs
+        return outputs
+
+    def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
+        """Yield the items and show progress."""
+        yield from tqdm(items, desc=f"{self.label}: {what}", leave=False, disable=None)
+
+
+class TaskQuality(Protocol):
+    """Measure of a model's quality, as the task's `quality` returns it; the data are loaded."""
+
+    def measure(self, bench: Bench) -> Findings: ...
+
+
+def folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise ConfigError(f"no such folder: {path} (--data names the data folder)")
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_jsonl(path: Path, *, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
+    """Read one object per line, each with text under all `keys`. Raises ConfigError."""
+    rows: list[Mapping[str, Any]] = []
+    for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8-sig"))
+        except ValueError as error:
+            raise ConfigError(f"{path} line {number} is not JSON") from error
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in keys):
+            raise ConfigError(f"{path} line {number}: expected text under {' and '.join(keys)}")
+        rows.append(row)
+    if not rows:
+        raise ConfigError(f"{path} is empty")
+    return rows

@@ -1,0 +1,224 @@
+"""Decides whether a configuration takes effect, and which of several is best.
+
+Paddle's switches can report "enabled" and change nothing, so verdicts rest on measurements. A group
+is *effective* if its outputs or its times differ from those of its base. Times differ if the whole
+interval of their ratio is more than 5 % away from 1. A group is *ineffective* if its outputs are
+bitwise equal and its times differ by no more than noise. It is *unproven* while there are too few
+runs or they are too noisy.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paddlepool.contracts.status import Candidate
+from paddlepool.contracts.tensors import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run's outputs; `seconds` is None when requests interrupted it."""
+
+    outputs: Tensors
+    seconds: float | None
+
+
+Runner = Callable[[Tensors], Timed]
+
+
+@dataclass(slots=True)
+class Runs:
+    """One group's runs: seconds in the order of the rounds, and the first outputs per input.
+
+    `repeatable`: one input gives equal outputs from run to run.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    outputs: list[Tensors] = field(default_factory=list)
+    repeatable: bool = True
+
+    def keep(self, index: int, outputs: Tensors) -> None:
+        if index == len(self.outputs):
+            self.outputs.append(outputs)
+        elif self.repeatable:
+            self.repeatable = bitwise_equal(outputs, self.outputs[index])
+
+
+def interleave(
+    runners: Mapping[str, Runner],
+    inputs: Sequence[Tensors],
+    *,
+    rounds: int,
+    enough: Callable[[Mapping[str, Runs]], bool] = lambda _runs: False,
+) -> dict[str, Runs]:
+    """Run every group once per round, cycling through the inputs, until `enough`.
+
+    Each round starts with a different group than the round before. The times of a round count only
+    if none of its runs was interrupted.
+    """
+    runs = {name: Runs() for name in runners}
+    turns = deque(runners)
+    for number in range(rounds):
+        index = number % len(inputs)
+        timed = {name: runners[name](inputs[index]) for name in turns}
+        turns.rotate(-1)
+        seconds = {name: t.seconds for name, t in timed.items() if t.seconds is not None}
+        for name, each in timed.items():
+            runs[name].keep(index, each.outputs)
+            if len(seconds) == len(timed):
+                runs[name].seconds.append(seconds[name])
+        if enough(runs):
+            break
+    return runs
+
+
+MIN_PAIRS = 8
+"""Fewer pairs cannot prove an effect at 99 % confidence.
+
+Without an effect, one group is faster in all 8 pairs with a probability of 2 / 2**8 = 0.8 %.
+"""
+
+MINIMAL_EFFECT = 1.05
+"""Smallest ratio of times that matters, however significant."""
+
+MINIMAL_SECONDS = 0.00025
+"""Smallest difference of median times that matters: two equal processes can differ by that."""
+
+HIDDEN_EFFECT = 1.25
+"""A group is not called ineffective while noise could hide an effect this large."""
+
+CONFIDENCE = 0.99
+RESAMPLES = 2000
+SEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`effective` is True or False once that is proven, else None.
+
+    `ratio` is the group's time over its base's; `low` to `high` is its 99 % interval.
+    """
+
+    effective: bool | None
+    reason: str
+    ratio: float
+    low: float
+    high: float
+
+
+def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
+    """Judge a group by its runs and the interleaved runs of its base."""
+    pairs = len(own.seconds)
+    if pairs == 0:
+        return Verdict(None, "it has not run yet", ratio=math.nan, low=0.0, high=math.inf)
+    ratio, low, high = ratio_interval(own.seconds, base_runs.seconds)
+    verdict = partial(Verdict, ratio=ratio, low=low, high=high)
+    equal = all(map(bitwise_equal, own.outputs, base_runs.outputs))
+    takes = f"{ratio:.2f} times the time of {base} ({low:.2f} to {high:.2f}, {pairs} pairs)"
+    if not equal and own.repeatable and base_runs.repeatable:  # varying outputs prove nothing
+        return verdict(True, f"other outputs than {base}; {takes}")
+    same = f"the same bits as {base}" if equal else f"{base} varies from run to run"
+    if pairs < MIN_PAIRS:
+        return verdict(None, f"{same}, and only {pairs} of the required {MIN_PAIRS} pairs of runs")
+    gap = abs(float(np.median(own.seconds)) - float(np.median(base_runs.seconds)))
+    small = max(ratio, 1 / ratio) < MINIMAL_EFFECT or gap < MINIMAL_SECONDS
+    if not small and (high < 1 / MINIMAL_EFFECT or low > MINIMAL_EFFECT):
+        return verdict(True, f"{same}, {takes}")
+    if low < 1 / HIDDEN_EFFECT or high > HIDDEN_EFFECT:
+        return verdict(None, f"{same}, and the runs are too noisy to tell: {takes}")
+    if equal and (small or low <= 1.0 <= high):
+        return verdict(False, f"changes nothing: {same}, {takes}")
+    return verdict(None, f"{same}, {takes}")
+
+
+def ratio_interval(
+    seconds: Sequence[float], base_seconds: Sequence[float]
+) -> tuple[float, float, float]:
+    """The median ratio of paired times and its 99 % bootstrap interval; deterministic.
+
+    Logarithms give "twice as fast" and "twice as slow" the same weight.
+    """
+    logs: NDArray[np.float64] = np.log(seconds) - np.log(base_seconds)
+    picks = np.random.default_rng(SEED).integers(0, len(logs), (RESAMPLES, len(logs)))
+    medians = np.median(logs[picks], axis=1)
+    tail = (1.0 - CONFIDENCE) / 2
+    low, high = np.quantile(medians, (tail, 1.0 - tail))
+    return float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high))
+
+
+def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
+    return found.keys() == expected.keys() and all(
+        found[name].dtype == expected[name].dtype
+        and found[name].shape == expected[name].shape
+        and found[name].tobytes() == expected[name].tobytes()
+        for name in expected
+    )
+
+
+GAIN = 1.10
+"""A candidate is worth a change only if the whole interval of its gain is above this factor."""
+
+EQUAL = 1.05
+"""Candidates within this factor of the best count as equally fast."""
+
+SOONER, SOONER_COSTS = 1.5, 1.15
+"""A candidate that answers a single request 1.5 times sooner may have up to 1.15 times less
+throughput. The loss occurs only in the measurement, where all processes start at the same moment,
+and not in service (decision 55)."""
+
+EXACT_DIFFERENCE = 1e-4
+"""Largest difference from the first group's outputs that counts as equal float32 results."""
+
+T = TypeVar("T")
+
+
+def clearly_faster(low: float) -> bool:
+    return low > GAIN
+
+
+def undecided(low: float, high: float) -> bool:
+    """Whether the interval of a candidate's gain, `low` to `high`, is too wide to decide."""
+    return low <= GAIN < high and high / low > HIDDEN_EFFECT
+
+
+def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: float) -> list[T]:
+    """All items that are at most `within` times slower than the fastest."""
+    fastest = max(map(rate, measured), default=0.0)
+    return [each for each in measured if rate(each) * within >= fastest]
+
+
+def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
+    """The best candidate that is fit, or None if none is worth a change.
+
+    The highest throughput wins, unless a candidate with slightly lower throughput answers much
+    sooner (SOONER). Ties go to full precision, then to the sooner answer, then to the least memory.
+    """
+    fit = [each for each in candidates if each.fit]
+    equal = fastest_of(fit, rate=_gain, within=EQUAL)
+    limit = min(map(_seconds, equal), default=math.inf) / SOONER
+    near = fastest_of(fit, rate=_gain, within=SOONER_COSTS)
+    best = [each for each in near if _seconds(each) <= limit < math.inf] or equal
+    soonest = min(map(_seconds, best), default=0.0)
+    return min(
+        best,
+        key=lambda each: (
+            each.group in lower_precision,
+            _seconds(each) > GAIN * soonest,
+            each.resident_bytes or 0,
+        ),
+        default=None,
+    )
+
+
+def _gain(candidate: Candidate) -> float:
+    return candidate.gain or 0.0
+
+
+def _seconds(candidate: Candidate) -> float:
+    return math.inf if candidate.seconds is None else candidate.seconds

@@ -1,0 +1,318 @@
+"""The composition root: builds every part once and ties their lifetimes to the application's."""
+
+import asyncio
+import importlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from fastapi import FastAPI
+
+from paddlepool.application import build_application, open_doors
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import Pipeline, ServedModelInfo
+from paddlepool.contracts.resources import memory_limit
+from paddlepool.engine.awaiting import in_some_thread, in_thread, log_failure
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.engine.dataplane import DataPlane, StagesDone
+from paddlepool.engine.pool.context import EngineContext, OnDemand
+from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.engine.registry.watcher import RepositoryWatcher
+from paddlepool.evidence.live.background import Background, Prover, Shadow, warn_of_unknown_groups
+from paddlepool.evidence.live.chooser import Chooser, Choosing
+from paddlepool.evidence.live.kept_choices import KeptChoices
+from paddlepool.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
+from paddlepool.models.repository.layout import ModelRepository, find_default_models, read_configs
+from paddlepool.models.sources.sync import refresh
+from paddlepool.observability.build_info import build_info, machine
+from paddlepool.observability.metrics import Metrics
+from paddlepool.service.api.info import read_gauges
+from paddlepool.service.api.services import Lifecycle, Services
+from paddlepool.service.server.system import watch_loop
+from paddlepool.settings.server import Settings
+from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.codecs.limits import PictureLimits, formats_named
+from paddlepool.tasks.codecs.picture import PictureStore
+from paddlepool.tasks.codecs.pool import CodecPool, Codecs
+from paddlepool.tasks.task import (
+    Task,
+    Workers,
+    agreement_of,
+    first_route,
+    load_tasks,
+    task_of,
+)
+
+ON_DEMAND_SHARE = 4
+"""Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""
+
+log = logging.getLogger("paddlepool.server")
+
+
+def create_app(
+    settings: Settings,
+    *,
+    lifecycle: Lifecycle | None = None,
+    registry: ModelRegistry | None = None,
+    pipelines: Mapping[str, str] = PIPELINES,
+) -> FastAPI:
+    """Build the application. Its lifespan starts loading, which continues after the socket opens.
+
+    `pipelines` names the module of each task. `settings` include the settings that these tasks
+    declare (paddlepool.tasks.task.settings_class).
+
+    Raises ConfigError if the model repository or the key file cannot be read, the key file has no
+    key, the settings name a task that does not exist, or the settings enable gRPC or tracing and
+    the extra is not installed.
+    """
+    if settings.grpc_port is not None:
+        with extra("grpc", setting="PADDLEPOOL_GRPC_PORT"):
+            importlib.import_module("paddlepool.service.grpc.server")
+    keys = settings.keys()  # first: a wrong key file must stop the start before any process exists
+    tasks = load_tasks(pipelines)
+    repository = ModelRepository(settings.model_repository)
+    configs = read_configs(repository)
+    default_models = find_default_models(configs, tasks, chosen=settings.default_models)
+    warn_of_unknown_groups(settings.shadow_groups, configs.values())
+    metrics = Metrics(build=build_info(), memory_limit=memory_limit())
+    tracing = None
+    stages_done: list[StagesDone] = [metrics.stages_done]
+    if settings.tracing:
+        with extra("otel", setting="PADDLEPOOL_TRACING"):
+            from paddlepool.observability.tracing import open_tracing, trace_stages
+        tracing = open_tracing()
+        stages_done.append(trace_stages)
+    kept = KeptChoices(settings.state_file, precision=settings.precision, machine=machine())
+    for name, config in configs.items():
+        metrics.expect_model(name, [group.name for group in config.instance_group])
+    workers = build_workers(settings, metrics, tasks.values())
+    backend = ProcessBackend()
+    if registry is None:
+        on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE
+        registry = ModelRegistry(
+            repository,
+            context=EngineContext(
+                open_predictor=backend,
+                observer=metrics,
+                max_resident_bytes=settings.predictor_memory_bytes,
+                on_demand=OnDemand(settings.on_demand_groups, on_demand_bytes),
+                agreement_of=partial(agreement_of, tasks=tasks),
+            ),
+            build_pipeline=partial(_build, repository, metrics, tasks, workers),
+            drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
+            kept_choice=kept.get,
+        )
+    metrics.gauges.read = partial(read_gauges, registry)
+    background = _open_background(registry, settings, metrics, tasks, kept)
+    operations = ThreadPoolExecutor(1, thread_name_prefix="operations")
+    services = Services(
+        settings=settings,
+        registry=registry,
+        dataplane=DataPlane(
+            registry,
+            default_models=default_models,
+            stages_done=stages_done,
+            traffic_listener=background,
+        ),
+        metrics=metrics,
+        lifecycle=lifecycle or Lifecycle(),
+        task_tensors={
+            name: task.tensors(settings) for name, task in tasks.items() if task.tensors is not None
+        },
+        tracing=tracing,
+        operations=operations,
+        confinement=lambda: {
+            "codecs": workers.codec.pool.held or (),
+            "predictors": backend.held or (),
+        },
+    )
+    parts = _Parts(services, repository, tasks, workers, background)
+    return build_application(
+        services,
+        keys=keys,
+        tasks=tasks.values(),
+        doors=open_doors(settings.doors, tasks),
+        lifespan=partial(_lifespan, parts=parts),
+    )
+
+
+@contextmanager
+def extra(name: str, *, setting: str) -> Iterator[None]:
+    """Raise ConfigError, with the command that installs the extra, if a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting} is set, and {error.name} is not installed: pip install 'paddlepool[{name}]'"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts whose lifetimes are tied to the application's."""
+
+    services: Services
+    repository: ModelRepository
+    tasks: Mapping[str, Task]
+    workers: Workers
+    background: Background | None
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
+    """Load models in a task so the socket opens at once; close everything after the drain."""
+    services, workers = parts.services, parts.workers
+    stopping = threading.Event()
+    watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
+    workers.codec.pool.start()
+    loading = asyncio.create_task(_load(parts, stopping), name="load")
+    for task in (watching, loading):
+        task.add_done_callback(log_failure)
+        task.add_done_callback(services.lifecycle.task_ended)
+    if services.lifecycle.accepts_when_ready:
+        while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    # A server that is stopped while its models are loaded must take no call from the ready one.
+    if services.settings.grpc_port is not None and not services.lifecycle.draining:
+        from paddlepool.service.grpc.server import GrpcServer  # an optional extra
+
+        grpc = GrpcServer(services, app.state.gates)
+        await grpc.open()
+        services.lifecycle.closers.append(grpc.close)
+    yield
+    await services.lifecycle.close_others()
+    stopping.set()
+    watching.cancel()
+    loading.cancel()
+    if parts.background is not None:
+        await in_thread("background end", parts.background.close)
+    await services.registry.close()
+    await workers.close()
+    services.operations.shutdown(wait=False)
+    if services.tracing is not None:
+        await in_thread("tracing end", services.tracing.close)
+
+
+async def _load(parts: _Parts, stopping: threading.Event) -> None:
+    """Load every model, then poll for changes if the settings say so."""
+    settings, registry = parts.services.settings, parts.services.registry
+    build = partial(RepositoryWatcher, parts.repository, registry)
+    watcher = await in_some_thread("repository", build)
+    started = time.monotonic()
+    try:
+        await watcher.load_all()
+    except Exception:
+        log.exception("the models could not be loaded")
+    else:
+        if not registry.wanted():
+            log.warning("the model repository %s has no model", settings.model_repository)
+    for served in registry.served():
+        task = parts.tasks.get(served.config.pipeline or "")
+        at = first_route(task, settings) if task else f"/v2/models/{served.name}"
+        [group] = [each for each in served.groups() if each.name == served.config.default_group]
+        weights = served.manifest.weights
+        preview = ", preview" if weights.get("preview") else ""
+        facts = {
+            "at": at,
+            "predictor": group.name,
+            "program": group.program or "reference",
+            "weights": f"{weights.get('origin', '-')}{preview}",
+        }
+        log.info("%s@%d answers", served.name, served.version, extra=facts)
+    seconds = round(time.monotonic() - started, 2)
+    log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
+    if parts.background is not None:  # last: comparing must not delay the start
+        parts.background.start()
+    if poll := settings.repository_poll_seconds:
+        source, directory = settings.model_source, settings.model_repository
+        again = partial(refresh, source, directory, until=stopping) if source else None
+        await watcher.run(every=poll, refresh=again)
+
+
+def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
+    """Build the executors that pipelines share; /metrics counts their codec processes."""
+    limits = PictureLimits(
+        pixels=settings.image_max_pixels,
+        side=settings.image_max_side,
+        scans=settings.jpeg_max_scans,
+        png_pixels=settings.png_max_pixels,
+        seconds=settings.codec_timeout_seconds,
+        formats=formats_named(settings.picture_formats),
+    )
+    pool = CodecPool(
+        count=settings.codec_processes,
+        warm_ups=[each for task in tasks for each in task.warm_ups],
+        queue_size=settings.codec_queue_size,
+        wall_seconds=settings.codec_timeout_seconds,
+        memory_bytes=settings.codec_memory_bytes,
+        on_restart=metrics.codec_restarted,
+    )
+    metrics.gauges.codec_processes = lambda: pool.live
+    return Workers(
+        codec=Codecs(
+            pool=pool, pictures=PictureStore(budget=settings.picture_memory_bytes), limits=limits
+        ),
+        text=ThreadPoolExecutor(settings.text_threads, thread_name_prefix="text"),
+    )
+
+
+def _open_background(
+    registry: ModelRegistry,
+    settings: Settings,
+    metrics: Metrics,
+    tasks: Mapping[str, Task],
+    kept: KeptChoices,
+) -> Background | None:
+    """Return the thread that compares groups, not yet started; None if all its parts are off.
+
+    With `prove_groups` off, default groups are not chosen either.
+    """
+    prove = settings.prove_groups
+    if prove == "off" and not settings.shadow_fraction:
+        return None
+    suspension = Suspension()
+    idle_gate = IdleGate(suspension)
+    predictors = ShadowPredictors(ProcessBackend(suspension=suspension), idle_gate)
+    shadow = Shadow(
+        registry,
+        predictors,
+        fraction=settings.shadow_fraction,
+        groups=settings.shadow_groups,
+        max_predictors=settings.shadow_max_predictors,
+        observer=metrics,
+        agreement_of=partial(agreement_of, tasks=tasks),
+    )
+    prover = Prover(registry, predictors, which=prove)
+    precision: Choosing = "off" if prove == "off" else settings.precision
+    chooser = Chooser(registry, predictors, precision=precision, keep=kept.keep)
+    return Background(idle_gate, shadow, prover, chooser)
+
+
+async def _build(
+    repository: ModelRepository,
+    metrics: Metrics,
+    tasks: Mapping[str, Task],
+    workers: Workers,
+    info: ServedModelInfo,
+) -> Pipeline | None:
+    """Register a model with the metrics and build its pipeline.
+
+    Waits for the codec processes if the model's task uses them. Raises BackendError.
+    """
+    task = task_of(info, tasks)
+
+    def build() -> Pipeline | None:
+        config = repository.config(info.name)
+        metrics.expect_model(info.name, [group.name for group in config.instance_group])
+        return None if task is None else task.build(info, workers)
+
+    pipeline = await in_thread(f"{info.name} pipeline", build)
+    if task is not None and task.warm_ups:
+        await workers.codec.pool.opened()
+    return pipeline

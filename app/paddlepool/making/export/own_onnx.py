@@ -1,0 +1,65 @@
+"""An ONNX file that a version brings beside its Paddle program, for the engines that run ONNX."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from paddlepool.contracts.errors import ExportError
+from paddlepool.contracts.ports import Predictor, PredictorFactory, PredictorSpec
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.making.export.read_onnx import read_onnx_specs
+from paddlepool.models.repository.manifest import (
+    ONNX_BACKENDS,
+    OWN_ONNX,
+    Derivation,
+    DerivedProgram,
+)
+
+
+def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
+    """The manifest's entry of the file beside the program of `spec`.
+
+    Raises ExportError if inputs or outputs of the two do not go together.
+    """
+    inputs, outputs = read_onnx_specs(spec.directory / file)
+    pairs = (
+        ("inputs", sorted(inputs, key=_name), sorted(spec.inputs, key=_name)),
+        # Outputs are told apart by their order.
+        ("outputs", [replace(each, name="") for each in outputs],
+         [replace(each, name="") for each in spec.outputs]),
+    )  # fmt: skip
+    for kind, own, others in pairs:
+        if len(own) != len(others) or not all(map(_go_together, own, others)):
+            raise ExportError(
+                f"{file} does not go with {spec.program}: its {kind} are {_listed(own)}, those of "
+                f"{spec.program} {_listed(others)}; correct it or remove it"
+            )
+    derivation = Derivation(tool="supplied with the model", versions={})
+    return DerivedProgram(name=OWN_ONNX, format="onnx", program=file, derivation=derivation)
+
+
+def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFactory:
+    """A factory that runs the file with the backends for ONNX, as a server does."""
+
+    def opened(spec: PredictorSpec, *, suspension: Any = None) -> Predictor:
+        if spec.backend in ONNX_BACKENDS:
+            spec = replace(spec, program=file, params=None, format="onnx")
+        return open_predictor(spec, suspension=suspension)
+
+    return opened
+
+
+def _name(spec: TensorSpec) -> str:
+    return spec.name
+
+
+def _go_together(own: TensorSpec, other: TensorSpec) -> bool:
+    """Whether arrays exist that fit both."""
+    sizes = zip(own.shape, other.shape, strict=False)
+    fit = all(-1 in pair or pair[0] == pair[1] for pair in sizes)
+    same = (own.name, own.dtype, len(own.shape)) == (other.name, other.dtype, len(other.shape))
+    return same and fit
+
+
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{each.name} {each.dtype} {list(each.shape)}".lstrip() for each in specs)

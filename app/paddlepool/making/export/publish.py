@@ -1,0 +1,153 @@
+"""Publishes version directories atomically, with the manifest that describes them."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from paddlepool import __version__
+from paddlepool.contracts.errors import ExportError
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.models.repository.files import staging_name, write_synced
+from paddlepool.models.repository.layout import VERSION, version_numbers
+from paddlepool.models.repository.manifest import MANIFEST, ONNX_SUFFIX, DerivedProgram, is_unused
+
+LAST_VERSION = 999_999_999
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The installed version of each package, as a manifest records it."""
+    return {name: importlib.metadata.version(name) for name in packages}
+
+
+def template(name: str, **values: object) -> str:
+    """The text of a new model's config.toml, or a part of it, from `templates/`."""
+    return Template((TEMPLATES / f"{name}.toml").read_text("utf-8")).substitute(values)
+
+
+def next_version(model: Path) -> int:
+    return max(version_numbers(model), default=0) + 1
+
+
+@contextmanager
+def staged_version(model: Path, version: int) -> Iterator[Path]:
+    """Yield an empty directory to build `version` in; publish it if the block succeeds.
+
+    Raises ExportError, also if the version exists.
+    """
+    if not VERSION.fullmatch(str(version)):
+        raise ExportError(
+            f"a version is a whole number from 1 to {LAST_VERSION}, received {version}"
+        )
+    if (model / str(version)).exists():
+        raise ExportError(f"{model.name} already has a version {version}")
+    with staging_name(model) as staging:
+        try:
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise ExportError(f"cannot write to {model}: {error.strerror}") from error
+        yield staging
+        for path in [*staging.iterdir(), staging]:
+            _sync(path)
+        try:
+            staging.rename(model / str(version))
+        except OSError as error:
+            raise ExportError(
+                f"version {version} of {model.name} was published meanwhile"
+            ) from error
+        _sync(model)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def published_version(model: Path, sha256: str) -> Path | None:
+    """The version of `model` built from the weights file with this digest, or None."""
+    for number in version_numbers(model):
+        try:
+            manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
+            if manifest["weights"]["sha256"] == sha256:
+                return model / str(number)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a damaged version does not match; the server reports it
+    return None
+
+
+ORIGINS = ("trained here", "official release", "reference reconstruction", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Origin of a version's weights, as `/info` shows it with their sha256."""
+
+    origin: str
+    source: str
+    licence: str
+    preview: bool = False
+
+
+def write_manifest(
+    directory: Path,
+    *,
+    program: str,
+    params: str | None,
+    network: Mapping[str, Any] | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    origin: Origin,
+    weights_sha256: str,
+    programs: Sequence[DerivedProgram] = (),
+) -> None:
+    """Write a manifest that lists every file in `directory` that something may open.
+
+    Call it when all files are written. Equal versions give equal bytes, because a manifest has no
+    times and no paths.
+    """
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if not is_unused(entry))
+    files = {
+        name: {"bytes": (directory / name).stat().st_size, "sha256": sha256_of(directory / name)}
+        for name in names
+    }
+    manifest = {
+        "format": 2 if programs or program.endswith(ONNX_SUFFIX) else 1,
+        "program": program,
+        "params": params,
+        "files": files,
+        "inputs": [asdict(spec) for spec in inputs],
+        "outputs": [asdict(spec) for spec in outputs],
+        "network": network,
+        "weights": asdict(origin) | {"sha256": weights_sha256},
+        "built_with": {
+            "paddlepool": __version__,
+            "paddle": importlib.metadata.version("paddlepaddle"),
+        },
+    }
+    if programs:
+        manifest["programs"] = [asdict(each) for each in programs]
+    replace_manifest(directory, manifest)
+
+
+def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest next to the version's directory and rename it into place."""
+    text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    with staging_name(directory.parent) as staged:
+        write_synced(staged, [text.encode()])
+        staged.rename(directory / MANIFEST)

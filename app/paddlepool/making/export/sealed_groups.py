@@ -1,0 +1,164 @@
+"""Instance groups of a sealed version: which ones give right results, and its config.toml."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paddlepool.contracts.errors import BackendError, ExportError, PaddlepoolError
+from paddlepool.contracts.ports import PredictorFactory, PredictorSpec
+from paddlepool.contracts.tensors import mean_difference
+from paddlepool.making.export.publish import template
+from paddlepool.making.export.trial import RUN_SECONDS, Trial
+from paddlepool.models.repository.config import ModelConfig
+from paddlepool.models.repository.selftest import SelfTest, usual_size
+
+LOWER_PRECISION_SHARE = 0.02
+"""Largest mean difference of a lower precision, as a share of an output's usual size."""
+
+MARGIN = 3.0
+"""Factor from the measured mean difference to a group's budget: other inputs may lose more."""
+
+PADDLE_GROUPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("onednn", "paddle_inference", {"onednn": True}),
+    ("native", "paddle_inference", {"onednn": False}),
+    ("onednn_bf16", "paddle_inference", {"bfloat16": True}),
+    ("onnxruntime", "onnxruntime", {}),
+    ("openvino", "openvino", {}),
+)
+"""Name, backend and options, in the order in which they become the first group."""
+
+ONNX_GROUPS = PADDLE_GROUPS[3:]
+REFERENCES = ("native", "onnxruntime")
+"""The group with whose kernels the expected outputs are computed: Paddle's, ONNX Runtime's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOnTrial:
+    """A group's result: `refusal` is empty if all outputs were right.
+
+    `budget` is the mean difference that a lower precision may have.
+    """
+
+    name: str
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    refusal: str = ""
+    budget: float | None = None
+
+
+def check_usual(
+    spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory
+) -> tuple[GroupOnTrial, ...]:
+    """Try each usual group on all cases of the self-test.
+
+    Raises ExportError if not even the group fits that computes the expected outputs.
+    """
+    usual = PADDLE_GROUPS if spec.format == "paddle" else ONNX_GROUPS
+    tried = tuple(
+        _on_trial(spec, GroupOnTrial(name=name, backend=backend, options=options), selftest,
+                  open_predictor)
+        for name, backend, options in usual
+    )  # fmt: skip
+    for each in tried:
+        if each.name == REFERENCES[spec.format != "paddle"] and each.refusal:
+            raise ExportError(f"the program cannot be served: {each.name}: {each.refusal}")
+    return tried
+
+
+def _on_trial(
+    spec: PredictorSpec, group: GroupOnTrial, selftest: SelfTest, open_predictor: PredictorFactory
+) -> GroupOnTrial:
+    opening = replace(spec, backend=group.backend, options=group.options)
+    try:
+        if group.options.get("bfloat16"):
+            return replace(group, budget=MARGIN * _loss(opening, selftest, open_predictor))
+        selftest.opened(open_predictor, opening, timeout=RUN_SECONDS).close()
+    except PaddlepoolError as error:
+        return replace(group, refusal=error.message)
+    return group
+
+
+def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory) -> float:
+    """The largest mean difference of all cases. Raises BackendError if it is too large."""
+    worst = 0.0
+    with closing(open_predictor(spec)) as predictor:
+        for case in selftest.cases:
+            found = predictor.run(case.inputs, timeout=RUN_SECONDS)
+            for name, expected in case.outputs.items():
+                if found[name].shape != expected.shape:
+                    raise BackendError(
+                        f"output {name} has the shape {list(found[name].shape)} in place of "
+                        f"{list(expected.shape)}"
+                    )
+                loss = mean_difference(found, {name: expected})
+                limit = LOWER_PRECISION_SHARE * usual_size(expected)
+                if not loss <= limit:
+                    raise BackendError(
+                        f"output {name} differs by {loss:.3g} on average, limit {limit:.3g}"
+                    )
+                worst = max(worst, loss)
+    return max(worst, 1e-9)
+
+
+def check_configured(
+    spec: PredictorSpec, config: ModelConfig, selftest: SelfTest, open_predictor: PredictorFactory
+) -> tuple[GroupOnTrial, ...]:
+    """Try each group of an existing config.toml that runs the program itself.
+
+    Groups on a GPU, and those whose budget is an agreement, are tested when they open. Raises
+    ExportError if the default group fails; with "auto", if every group fails.
+    """
+    tried = []
+    for group in config.instance_group:
+        judged_later = group.budget is not None and group.budget.agreement is not None
+        if group.program is not None or judged_later or group.options.get("device") == "gpu":
+            continue
+        refusal = ""
+        opening = replace(spec, backend=group.backend, threads=group.threads, options=group.options)
+        try:
+            selftest.judging(group).opened(open_predictor, opening, timeout=RUN_SECONDS).close()
+        except PaddlepoolError as error:
+            refusal = error.message
+        tried.append(GroupOnTrial(name=group.name, backend=group.backend, refusal=refusal))
+    refusals = {each.name: each.refusal for each in tried}
+    if config.first_group is None:
+        if reason := refusals.get(config.default_group):
+            raise ExportError(
+                f"the default group {config.default_group} of config.toml cannot serve the "
+                f"program: {reason}"
+            )
+    elif tried and all(refusals.values()):
+        raise ExportError(f"no group of config.toml can serve the program: {tried[0].refusal}")
+    return tuple(tried)
+
+
+def config_text(trial: Trial, groups: Sequence[GroupOnTrial], *, real: bool) -> str:
+    """The text of config.toml with the groups whose results were right.
+
+    The first one serves until the others are measured. Groups of a lower precision are candidates
+    only if they were judged on real inputs: random ones tell little about the loss (`real`).
+    """
+    fit = [each for each in groups if not each.refusal]
+    text = ""
+    if trial.independent is not None:
+        text = template("batched" if trial.independent else "unbatched") + "\n"
+    for number, each in enumerate(fit):
+        text += f'[[instance_group]]\nname = "{each.name}"\nbackend = "{each.backend}"\n'
+        text += 'start = "on_demand"\n' if number else 'count = "cores"\n'
+        if each.budget is not None:
+            text += f"budget = {{ mean_difference = {each.budget:.3g} }}\n"
+            if not real:
+                text += template("unjudged")
+        if each.options:
+            text += "[instance_group.options]\n"
+            text += "".join(f"{key} = {str(on).lower()}\n" for key, on in each.options.items())
+        text += "\n"
+    refused = "".join(
+        f"# {each.name} is left out: {' '.join(each.refusal.split())}\n"
+        for each in groups
+        if each.refusal
+    )
+    default = "auto" if sum(each.budget is None or real for each in fit) > 1 else fit[0].name
+    head = template("sealed", default=default)
+    return f"{head}\n{text}{refused}".rstrip("\n") + "\n"

@@ -1,0 +1,437 @@
+"""Runs a program on trial before it is served: which inputs it takes, and what it answers.
+
+The reference is the program itself on Paddle's native kernels, or on ONNX Runtime.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import isqrt
+
+import numpy as np
+
+from paddlepool.contracts.errors import BackendError, ExportError, PaddlepoolError
+from paddlepool.contracts.ports import Predictor, PredictorFactory, PredictorSpec
+from paddlepool.contracts.tensors import Array, Tensors, TensorSpec, all_finite
+from paddlepool.making.export.trial_inputs import (
+    INFERENCE_YML,
+    LAST_RESORT,
+    ODD,
+    REALISTIC,
+    SECOND,
+    Sizes,
+    described_shapes,
+    filled_shapes,
+    has_free_sizes,
+    integer_inputs,
+    is_picture,
+    joined,
+    nbytes,
+    values,
+)
+from paddlepool.models.repository.config import ModelConfig
+from paddlepool.models.repository.inputs import Shapes, check_shapes
+from paddlepool.models.repository.selftest import Case, SelfTest, shapes_of, usual_size
+
+RUN_SECONDS = 120.0
+
+TOLERANCE = 1e-3
+"""Allowed difference, as a share of a value and of the usual size of the output's values: ten times
+the difference between two kernels that compute the same."""
+
+FIRST_CASE_BYTES, CASE_BYTES = 32 << 20, 8 << 20
+"""Maximum bytes of a case's inputs and outputs, which are part of the version."""
+
+IMPOSSIBLE = 1_000_000_000
+"""A token id beyond every vocabulary."""
+
+WIDE = {"uint8": 1 << 8, "int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 40}
+"""Ends of the ranges of integers that are no ids: int64 beyond 32 bits."""
+
+HUNDREDS = 1000
+"""The end for integers whose largest values give an infinite output."""
+
+FEW, MANY = 1, 16
+"""Sizes of a free first axis of the first case: of a batch, and of anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Results of run_trial().
+
+    `independent` tells whether a row's outputs do not depend on the other rows of its batch; it is
+    None if not every input and output has a first axis of free size. `source` tells where the
+    first case's shapes come from. `notes` are findings for the person who seals.
+    """
+
+    selftest: SelfTest
+    specs: tuple[TensorSpec, ...]
+    independent: bool | None
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+def run_trial(
+    spec: PredictorSpec,
+    *,
+    config: ModelConfig,
+    open_predictor: PredictorFactory,
+    given: Sequence[Tensors] = (),
+    shapes: Sequence[Shapes] = (),
+) -> Trial:
+    """Run a program on several inputs, reproducibly.
+
+    The first case is the first of `given`, else has the first of `shapes`, of the [[warmup]] of
+    `config` or of an inference.yml beside the program, else a realistic size. All of the source
+    become cases. One more has two rows of odd sizes, another one has two rows of a second size,
+    as far as the program accepts them.
+
+    Raises ExportError if the program cannot be opened, accepts none of the shapes, or returns an
+    output that is not finite, random, or of a varying rank.
+    """
+    native = replace(spec, options={"onednn": False}) if spec.format == "paddle" else spec
+    with closing(_Trials(native, open_predictor)) as trials:
+        picture = is_picture(spec.inputs)
+        source, named = _named_shapes(spec, config, shapes)
+        if given:
+            source, named = "--input", []
+        trials.find_ranges([*_plans(spec, ODD[picture], 1), *named, *_of(given)])
+        alone = [_of_one_row(spec, each) for each in (*named, *_of(given))]
+        cases, independent = _rows_on_trial(trials, spec, [*_plans(spec, ODD[picture], 1), *alone])
+        free = has_free_sizes(spec.inputs)
+        several = independent is None and any(each.shape[:1] == (-1,) for each in spec.inputs)
+        plans = _plans(spec, SECOND[picture], 2) if free or several else []
+        if second := _first_case(trials, plans, CASE_BYTES):
+            cases.append(second)
+        if source == INFERENCE_YML:
+            tried = [trials.random_case(each, seed=5, limit=FIRST_CASE_BYTES) for each in named]
+            chosen = [each for each in tried if each is not None]
+        else:
+            chosen = [trials.case(inputs, source) for inputs in given]
+            chosen += [trials.case(trials.values(each, seed=5), source) for each in named]
+        if not chosen:
+            source = "a usual size" if free else "its only size"
+            rows = MANY if independent is False and not picture else FEW
+            usual = [*_plans(spec, REALISTIC[picture], rows), *_plans(spec, REALISTIC[picture], 1)]
+            most = FIRST_CASE_BYTES if free else math.inf
+            found = _first_case(trials, usual, most) or next(iter(cases), None)
+            if found is None and trials.not_finite:
+                raise ExportError(
+                    f"{trials.not_finite} for random numbers, also for such from 0 to 1; name a "
+                    "real input with --input"
+                )
+            if found is None:
+                raise ExportError(
+                    f"an input and its outputs are larger than {FIRST_CASE_BYTES >> 20} MiB at "
+                    "every tried size; name a smaller one with --shape"
+                )
+            chosen = [found]
+        first, *others = chosen
+        cases = [*others, *(each for each in cases if each is not first)]
+        again = trials.run(first.inputs)
+        test = SelfTest(
+            inputs=first.inputs,
+            outputs=first.outputs,
+            tolerance=TOLERANCE,
+            more=tuple(cases),
+            relative=True,
+        )
+        try:
+            test.compare(first, again)
+        except BackendError as error:
+            raise ExportError(
+                f"the program is random: on the same input, {error.message.partition(': ')[2]}"
+            ) from error
+        return Trial(
+            selftest=test,
+            specs=tuple(_as_seen(output, trials.seen) for output in spec.outputs),
+            independent=independent,
+            source=source,
+            notes=tuple(trials.notes),
+        )
+
+
+def _named_shapes(
+    spec: PredictorSpec, config: ModelConfig, shapes: Sequence[Shapes]
+) -> tuple[str, list[Shapes]]:
+    """The shapes that somebody named, and where. Raises ConfigError if they do not fit."""
+    if shapes:
+        return "--shape", [check_shapes(spec.inputs, each, source="--shape") for each in shapes]
+    if config.warmup:
+        checked = [
+            check_shapes(spec.inputs, each.shapes, source="[[warmup]]") for each in config.warmup
+        ]
+        ordered = sorted(checked, key=lambda each: -sum(map(np.prod, each.values())))
+        return "[[warmup]]", [ordered[0], *ordered[1:][-1:]]  # the largest and the smallest
+    return INFERENCE_YML, described_shapes(spec.directory, spec.inputs)
+
+
+def _of(given: Sequence[Tensors]) -> list[Shapes]:
+    return [{name: array.shape for name, array in inputs.items()} for inputs in given]
+
+
+def _of_one_row(spec: PredictorSpec, shapes: Shapes) -> Shapes:
+    return {
+        each.name: (1, *shapes[each.name][1:]) if each.shape[:1] == (-1,) else shapes[each.name]
+        for each in spec.inputs
+    }
+
+
+def _plans(spec: PredictorSpec, sizes: Sequence[Sizes], rows: int) -> list[Shapes]:
+    every = (*sizes, *LAST_RESORT[is_picture(spec.inputs)])
+    plans = [filled_shapes(spec.inputs, each, rows=rows) for each in every]
+    return [each for number, each in enumerate(plans) if each not in plans[:number]]
+
+
+class _Trials:
+    """Runs the reference program. A process that dies is replaced by another."""
+
+    def __init__(self, spec: PredictorSpec, open_predictor: PredictorFactory) -> None:
+        self._spec = spec
+        self._open_predictor = open_predictor
+        self._predictor: Predictor | None = None
+        self._below = {
+            name: 2 if dtype.startswith("int") else WIDE[dtype]
+            for name, dtype in ((each.name, each.dtype) for each in spec.inputs)
+            if name in integer_inputs(spec.inputs)
+        }
+        self.seen: list[Tensors] = []
+        self.notes: list[str] = []
+        self.not_finite = ""
+        self.refusal: PaddlepoolError | None = None
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run once. Raises ExportError if no predictor can be opened, else what the run raises."""
+        if self._predictor is None:
+            try:
+                self._predictor = self._open_predictor(self._spec)
+            except PaddlepoolError as error:
+                name = "Paddle" if self._spec.format == "paddle" else self._spec.backend
+                raise ExportError(f"{name} cannot open the program: {error.message}") from error
+        try:
+            outputs = self._predictor.run(inputs, timeout=RUN_SECONDS)
+        except PaddlepoolError:
+            if self._predictor.failure() is not None:
+                self.close()
+            raise
+        return outputs
+
+    def outputs(self, inputs: Tensors) -> Tensors | None:
+        """As run(), but None if the program refuses the inputs; `refusal` is then the reason."""
+        try:
+            return self.run(inputs)
+        except ExportError:
+            raise
+        except PaddlepoolError as error:
+            self.refusal = error
+            return None
+
+    def close(self) -> None:
+        if self._predictor is not None:
+            self._predictor.close()
+            self._predictor = None
+
+    def _outputs_below(self, name: str, end: int, shapes: Shapes) -> Tensors | None:
+        """Run with integers below `end` in this input; None if the program refuses them."""
+        before, self._below[name] = self._below[name], end
+        try:
+            return self.outputs(self.values(shapes, seed=3))
+        finally:
+            self._below[name] = before
+
+    def values(self, shapes: Shapes, *, seed: int, both_signs: bool = True) -> Tensors:
+        return values(
+            self._spec.inputs, shapes, seed=seed, both_signs=both_signs, below=self._below
+        )
+
+    def case(self, inputs: Tensors, source: str) -> Case:
+        """Run an input that somebody named. Raises ExportError if that is not possible."""
+        if (outputs := self.outputs(inputs)) is None:
+            reason = self.refusal.message if self.refusal else ""
+            raise ExportError(f"{source}: {shapes_of(inputs)}: {reason}") from self.refusal
+        if not all_finite(outputs) and source != "--input":
+            shapes = {name: array.shape for name, array in inputs.items()}
+            inputs = self.values(shapes, seed=5, both_signs=False)
+            outputs = self.run(inputs)
+        if not all_finite(outputs):
+            raise ExportError(f"{source}: {shapes_of(inputs)}: {_not_finite(outputs)}")
+        self.seen.append(outputs)
+        return Case(inputs=inputs, outputs=outputs)
+
+    def random_case(self, shapes: Shapes, *, seed: int, limit: float) -> Case | None:
+        """Run random values; None if the program refuses the shapes or answers with too much.
+
+        Numbers of both signs are tried first, then numbers from 0 to 1: a logarithm of the former
+        is not finite. None if neither gives finite outputs: a sequence may be too short for a mean.
+        """
+        for both_signs in (True, False):
+            inputs = self.values(shapes, seed=seed, both_signs=both_signs)
+            outputs = self.outputs(inputs)
+            if outputs is None or nbytes(inputs, outputs) > limit:
+                return None
+            if all_finite(outputs):
+                self.seen.append(outputs)
+                if not both_signs and (note := _POSITIVE_ONLY) not in self.notes:
+                    self.notes.append(note)
+                return Case(inputs=inputs, outputs=outputs)
+            self.not_finite = _not_finite(outputs)
+        return None
+
+    def find_ranges(self, tried: Sequence[Shapes]) -> None:
+        """Find which values each integer input accepts: token ids have an end, numbers do not.
+
+        Raises ExportError if the program accepts none of the shapes.
+        """
+        shapes = self._accepted(tried)
+        ids = []
+        for name in integer_inputs(self._spec.inputs):
+            if (high := self._highest(name, shapes)) < IMPOSSIBLE:
+                self._below[name] = high
+                ids.append(name)
+        self.notes += [f"{name} takes integers below {self._below[name]}" for name in ids]
+        dtypes = {each.name: each.dtype for each in self._spec.inputs}
+        for name in self._below:
+            # Beside token ids, other integers are mostly masks of 0 and 1.
+            if name not in ids and not ids and "mask" not in name:
+                ends = (WIDE[dtypes[name]], HUNDREDS)
+                for end in ends:
+                    outputs = self._outputs_below(name, end, shapes)
+                    if outputs is not None and all_finite(outputs):
+                        self._below[name] = end
+                        break
+
+    def _accepted(self, tried: Sequence[Shapes]) -> Shapes:
+        for shapes in tried:
+            if self.outputs(self.values(shapes, seed=3)) is not None:
+                return shapes
+        reason = self.refusal.message if self.refusal else ""
+        raise ExportError(
+            f"the program ran on none of the tried shapes ({reason}); name one with --shape or "
+            "under [[warmup]] in config.toml"
+        ) from self.refusal
+
+    def _highest(self, name: str, shapes: Shapes) -> int:
+        """The end of the accepted range of an integer input; IMPOSSIBLE if there is none."""
+        dtype = next(each.dtype for each in self._spec.inputs if each.name == name)
+        before = self._below[name]
+
+        def accepted(end: int) -> bool:
+            inputs = self.values(shapes, seed=3)
+            # Every value, because each column may have a vocabulary of its own.
+            largest = np.full_like(inputs[name], end - 1)
+            return self.outputs({**inputs, name: largest}) is not None
+
+        high = min(IMPOSSIBLE, WIDE[dtype])
+        if accepted(high):
+            return IMPOSSIBLE
+        low = before if before < high else 1
+        while high - low > 1:
+            middle = isqrt(low * high) if high > 4 * low else (low + high) // 2
+            low, high = (middle, high) if accepted(middle) else (low, middle)
+        return low
+
+
+_POSITIVE_ONLY = (
+    "outputs are not finite for numbers of both signs; some inputs have numbers from 0 to 1"
+)
+
+
+def _not_finite(outputs: Tensors) -> str:
+    names = [name for name, array in outputs.items() if not all_finite({name: array})]
+    return f"output {', '.join(names)} is not finite"
+
+
+def _first_case(trials: _Trials, plans: Sequence[Shapes], limit: float) -> Case | None:
+    found = _fullest(trials, plans, limit, seeds=[4])
+    return found[0] if found else None
+
+
+def _fullest(
+    trials: _Trials, plans: Sequence[Shapes], limit: float, *, seeds: Sequence[int]
+) -> list[Case]:
+    """Cases of the first shapes that fit, a case for each seed; none if no shapes fit.
+
+    Shapes for which an output is empty count only if all shapes are like that: a window that is
+    longer than a sequence finds nothing in Paddle, and is an error elsewhere.
+    """
+    first: list[Case] = []
+    for shapes in plans:
+        tried = (trials.random_case(shapes, seed=seed, limit=limit) for seed in seeds)
+        if len(cases := list(takewhile(lambda each: each is not None, tried))) == len(seeds):
+            found = [each for each in cases if each is not None]
+            if all(array.size for each in found for array in each.outputs.values()):
+                return found
+            first = first or found
+    return first
+
+
+def _rows_on_trial(
+    trials: _Trials, spec: PredictorSpec, plans: Sequence[Shapes]
+) -> tuple[list[Case], bool | None]:
+    """Cases of odd sizes, and whether rows are independent: they are not if none could be tried.
+
+    Two rows are run alone and as one batch. The batch is a case if it is accepted and not too large
+    to be kept.
+    """
+    rows = all(each.shape[:1] == (-1,) for each in spec.inputs)
+    free = has_free_sizes(spec.inputs)
+    most = CASE_BYTES if free else math.inf
+    found = _fullest(trials, plans, most, seeds=[1, 2])
+    if not found:
+        return [], False if rows else None
+    one, other = found
+    alone = [each for each in found if _is_small(each)]
+    if not rows:
+        return alone, None
+    both = joined(one.inputs, other.inputs)
+    outputs = trials.outputs(both)
+    if outputs is None or not all_finite(outputs):
+        return alone, False
+    trials.seen.append(outputs)
+    batch = Case(inputs=both, outputs=outputs)
+    cases = [batch] if _is_small(batch) else []
+    arrays = [array for each in (one.outputs, other.outputs, outputs) for array in each.values()]
+    if not all(array.ndim for array in arrays):
+        return cases, None
+    # All lengths must be equal: an output may have a row per detection instead of per input row.
+    lengths = {len(array) for array in (*both.values(), *outputs.values())}
+    alike = all(
+        _is_concatenation(one.outputs[name], other.outputs[name], outputs[name]) for name in outputs
+    )
+    return cases, len(lengths) == 1 and alike
+
+
+def _is_small(case: Case) -> bool:
+    return nbytes(case.inputs, case.outputs) <= FIRST_CASE_BYTES
+
+
+def _is_concatenation(first: Array, second: Array, both: Array) -> bool:
+    if first.shape[1:] != second.shape[1:]:
+        return False
+    rows = np.concatenate([first, second])
+    return rows.shape == both.shape and np.allclose(
+        rows, both, rtol=1e-4, atol=1e-5 * max(1.0, usual_size(rows))
+    )
+
+
+def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
+    """Correct a declared output by the arrays of the trial: Paddle infers some shapes wrongly.
+
+    An axis is fixed only if the program declares it so and every run had that size. Raises
+    ExportError if the number of axes varies.
+    """
+    arrays = [tensors[spec.name] for tensors in seen]
+    ranks = sorted({array.ndim for array in arrays})
+    if len(ranks) > 1:
+        raise ExportError(
+            f"output {spec.name} has {' or '.join(map(str, ranks))} axes, depending on the input; "
+            "a served output needs a fixed number of axes"
+        )
+    declared = spec.shape if len(spec.shape) == ranks[0] else (-1,) * ranks[0]
+    shape = tuple(
+        size if size > 0 and all(array.shape[axis] == size for array in arrays) else -1
+        for axis, size in enumerate(declared)
+    )
+    return TensorSpec(spec.name, arrays[0].dtype.name, shape)

@@ -1,0 +1,173 @@
+"""Inputs of a program's trial: their shapes, from several sources, and their values.
+
+An engine can be wrong on all inputs but those of one kind: on every size but 1, on negative
+numbers, on rows that differ. A trial therefore needs several inputs that have none of these
+peculiarities (docs/decisions/0058).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
+from paddlepool.models.repository.inputs import Shapes, check_shapes
+
+Sizes = tuple[int, ...]
+"""Sizes of the free axes of each input, from the second axis on."""
+
+INFERENCE_YML = "inference.yml"
+"""Where PaddleX, PaddleOCR and others describe an exported model."""
+
+LARGEST = 8.0
+SPREAD = 2.5
+"""Standard deviation of floating-point inputs; nearly all are below LARGEST in size."""
+
+REALISTIC: Mapping[bool, tuple[Sizes, ...]] = {
+    True: ((320, 480), (320, 320), (224, 224)),
+    False: ((64, 48, 40), (64, 64, 64)),
+}
+"""Sizes for pictures (True) and for everything else, tried in this order, as in the next two."""
+
+SECOND: Mapping[bool, tuple[Sizes, ...]] = {
+    True: ((224, 256), (256, 256), (96, 96)),
+    False: ((24, 20, 28), (24, 24, 24)),
+}
+ODD: Mapping[bool, tuple[Sizes, ...]] = {
+    True: ((33, 37), (33, 33), (64, 96), (64, 64)),
+    False: ((7, 9, 11), (7, 7, 7), (12, 12, 12)),
+}
+"""Sizes at which windows and factors do not divide evenly; if refused, small even ones."""
+
+LAST_RESORT: Mapping[bool, tuple[Sizes, ...]] = {
+    True: ((32,), (8,), (5,), (1,)),
+    False: ((32,), (8,), (5,), (1,), (2048,)),  # sound is refused, or answered by nothing, if short
+}
+
+
+def is_picture(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an input looks like pictures: four axes, of which one has 1, 3 or 4 channels.
+
+    The mask of a text may have two axes of size 1.
+    """
+    return any(
+        len(spec.shape) == 4
+        and -1 in spec.shape[1:]
+        and {spec.shape[1], spec.shape[3]} & {1, 3, 4}
+        and spec.shape[1:].count(1) < 2
+        for spec in inputs
+    )
+
+
+def filled_shapes(inputs: Sequence[TensorSpec], sizes: Sizes, *, rows: int) -> Shapes:
+    """The inputs' shapes with `rows` for a free first axis and `sizes` for the other free axes.
+
+    The last size is repeated. Inputs with equally many free axes get equal sizes, as the tokens
+    and the mask of a text must.
+    """
+    shapes = {}
+    for spec in inputs:
+        free = 0
+        shape = []
+        for axis, size in enumerate(spec.shape):
+            if size == -1 and axis > 0:
+                size = sizes[min(free, len(sizes) - 1)]
+                free += 1
+            shape.append(rows if size == -1 else size)
+        shapes[spec.name] = tuple(shape)
+    return shapes
+
+
+def has_free_sizes(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an axis other than the first is free."""
+    return any(-1 in spec.shape[1:] for spec in inputs)
+
+
+def parse_shapes(written: Sequence[str]) -> Shapes:
+    """Read `NAME=SIZE,SIZE,…` for each input. Raises ConfigError."""
+    shapes = {}
+    for text in written:
+        name, _, sizes = text.rpartition("=")
+        numbers = sizes.split(",")
+        if not name or not all(each.isdecimal() and int(each) > 0 for each in numbers):
+            raise ConfigError(f"--shape takes NAME=SIZE,SIZE,… of sizes from 1, received {text!r}")
+        shapes[name] = tuple(map(int, numbers))
+    return shapes
+
+
+def described_shapes(directory: Path, inputs: Sequence[TensorSpec]) -> list[Shapes]:
+    """The usual and the smallest shapes that an inference.yml in the directory gives, if any.
+
+    The file lists the smallest, usual and largest shape of each input for TensorRT. The largest
+    is left out: it may need minutes. Shapes that do not fit the inputs are ignored.
+    """
+    import yaml
+
+    path = directory / INFERENCE_YML
+    try:
+        described = yaml.safe_load(path.read_text("utf-8"))
+        backends = described["Hpi"]["backend_configs"]
+        ranges = next(
+            each["trt_dynamic_shapes"]
+            for each in (backends["paddle_infer"], *backends.values())
+            if each and "trt_dynamic_shapes" in each
+        )
+        found = [{name: each[place] for name, each in ranges.items()} for place in (1, 0)]
+        return [check_shapes(inputs, each, source=INFERENCE_YML) for each in found]
+    except (
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        StopIteration,
+        yaml.YAMLError,
+        ConfigError,
+    ):
+        return []
+
+
+def values(
+    inputs: Sequence[TensorSpec],
+    shapes: Shapes,
+    *,
+    seed: int,
+    both_signs: bool,
+    below: Mapping[str, int],
+) -> dict[str, Array]:
+    """Random values, reproducible by their seed.
+
+    Floating-point numbers are normal and up to LARGEST in size if `both_signs`, else from 0 to 1.
+    Integers are from 0 to below `below[name]`, and that range is used up to its end.
+    """
+    random = np.random.default_rng(seed)
+    found = {}
+    for spec in inputs:
+        shape = shapes[spec.name]
+        array: Array
+        if spec.dtype.startswith("float"):
+            array = random.random(shape)
+            if both_signs:
+                array = np.clip(random.normal(0.0, SPREAD, shape), -LARGEST, LARGEST)
+        elif spec.dtype == "bool":
+            array = random.integers(0, 2, shape)
+        else:
+            high = below[spec.name]
+            array = random.integers(0, high, shape)
+            array.flat[-1:] = high - 1
+        found[spec.name] = array.astype(spec.dtype)
+    return found
+
+
+def joined(first: Tensors, second: Tensors) -> Tensors:
+    """Both inputs as the rows of one."""
+    return {name: np.concatenate([first[name], second[name]]) for name in first}
+
+
+def nbytes(*tensors: Tensors) -> int:
+    return sum(array.nbytes for each in tensors for array in each.values())
+
+
+def integer_inputs(inputs: Iterable[TensorSpec]) -> list[str]:
+    """Names of the inputs whose range of values must be found."""
+    return [each.name for each in inputs if not each.dtype.startswith(("float", "bool"))]

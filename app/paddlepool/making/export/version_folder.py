@@ -1,0 +1,89 @@
+"""Finds the program in a version directory, which may be a folder as it was downloaded."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from paddlepool.contracts.errors import ExportError
+from paddlepool.models.repository.config import MODEL_NAME
+from paddlepool.models.repository.layout import VERSION
+from paddlepool.models.repository.manifest import MANIFEST, ONNX_SUFFIX, is_unused
+
+FIRST_FORM = "__model__"
+PROGRAMS, PARAMS = (".json", ".pdmodel"), ".pdiparams"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionFolder:
+    """The program of a version directory, its parameters, and the entries that nothing opens.
+
+    `onnx` is the file that ONNX Runtime and OpenVINO run in place of a Paddle program, if any.
+    """
+
+    program: str
+    params: str | None
+    onnx: str | None
+    unused: tuple[str, ...]
+
+
+def read_folder(directory: Path) -> VersionFolder:
+    """Find the only program of a directory MODEL/VERSION. Raises ExportError."""
+    where = f"{directory.parent.name}/{directory.name}"
+    if not (
+        directory.is_dir()
+        and VERSION.fullmatch(directory.name)
+        and MODEL_NAME.fullmatch(directory.parent.name)
+    ):
+        raise ExportError(
+            f"{where} must be a directory MODEL/VERSION: a name of {MODEL_NAME.pattern} and a "
+            "whole number from 1"
+        )
+    if (directory / MANIFEST).exists():
+        raise ExportError(f"{where} is sealed already; remove {MANIFEST} to seal it again")
+    with os.scandir(directory) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    unused = [entry for entry in entries if is_unused(entry)]
+    files = [directory / entry.name for entry in entries if entry not in unused]
+    for entry in entries:
+        if entry not in unused and not entry.is_file(follow_symlinks=False):
+            raise ExportError(
+                f"{where}: {entry.name} is a link or no regular file; put the file itself in its "
+                "place (cp -L)"
+            )
+    networks = [path for path in files if path.suffix == ONNX_SUFFIX]
+    programs = [path for path in files if path.suffix in PROGRAMS]
+    chosen = [path for path in programs if path.with_suffix(PARAMS) in files]
+    chosen = chosen or [path for path in programs if _is_program(path)]
+    onnx = networks if len(chosen) == 1 else []
+    if not chosen or len(networks) > 1:
+        chosen = [*chosen, *networks]
+    if not chosen and directory / FIRST_FORM in files:
+        raise ExportError(
+            f"{where}: {FIRST_FORM} is a program of Paddle 1; docs/sealing.md converts it"
+        )
+    if len(chosen) != 1:
+        raise ExportError(
+            f"{where} must hold one program: NAME.json or NAME.pdmodel with NAME{PARAMS}, or "
+            f"NAME{ONNX_SUFFIX}, or one of both forms; "
+            f"found {len(chosen)}: {', '.join(path.name for path in chosen) or 'none'}"
+        )
+    params = chosen[0].with_suffix(PARAMS)
+    return VersionFolder(
+        program=chosen[0].name,
+        # Paddle saves no such file for a program without parameters.
+        params=params.name if params in files else None,
+        onnx=onnx[0].name if onnx else None,
+        unused=tuple(entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in unused),
+    )
+
+
+def _is_program(path: Path) -> bool:
+    """Whether the file is a program; a .json file may also be a tokenizer, for example."""
+    if path.suffix != ".json":
+        return True
+    try:
+        content = json.loads(path.read_bytes())
+        return isinstance(content, dict) and content["base_code"]["magic"] == "pir"
+    except (OSError, ValueError, LookupError, TypeError):
+        return False

@@ -1,0 +1,322 @@
+"""Makes a version's int8 program without calibration data, checks it and publishes it."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+from onnx import helper
+
+from paddlepool.contracts.errors import ConfigError, ExportError
+from paddlepool.contracts.ports import Agreement, PredictorFactory
+from paddlepool.contracts.tensors import Array, Tensors, absolute_differences
+from paddlepool.engine.backends.handler import onnx_bytes
+from paddlepool.engine.backends.onnx import imported_openvino
+from paddlepool.making.export import publish
+from paddlepool.making.programs.onnx_graph import Graph, simplified
+from paddlepool.making.programs.qdq import (
+    PAIR_LEVELS,
+    quantise_by_rows,
+    quantised,
+    shipped_ranges,
+)
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.files import staging_name, write_synced
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.models.repository.manifest import (
+    MANIFEST,
+    Derivation,
+    DerivedProgram,
+    MeasuredLoss,
+    read_manifest,
+)
+
+INT8 = "int8"
+FILE = "int8.onnx"
+OPSET = 13
+EMBEDDING_LEVELS = 127
+TRANSFORMERS = ("bert",)
+"""Networks that need no ranges: each row of an activation gets its own scale at every run."""
+TOOL = "quant_pre_process of ONNX Runtime, quantised by Paddlepool"
+OLD_TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
+"""Made programs in which a text's scores depend on the other texts of its batch."""
+TOOLS = ("onnxruntime", "paddle2onnx")
+SETTINGS: dict[str, str | int | float | bool] = {
+    "activations": "a scale for each row",
+    "embeddings": "a scale for each row",
+    "per_channel": True,
+    "pair_levels": PAIR_LEVELS,
+}
+LARGE = 2**14
+"""A product with fewer weights than this stays float: int8 would save no time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A program that is not published yet; `backend` is the one it was made for."""
+
+    content: bytes
+    entry: DerivedProgram
+    backend: str
+
+
+def missing_packages() -> tuple[str, ...]:
+    wanted = ("onnxruntime", "openvino", "paddle2onnx")
+    return tuple(name for name in wanted if find_spec(name) is None)
+
+
+def named_graph(files: ModelFiles) -> onnx.ModelProto:
+    """The reference program as a simplified ONNX graph of OPSET or later.
+
+    Raises BackendError or ExportError if it cannot be converted.
+    """
+    reference = files.manifest.reference
+    opening = {
+        "directory": str(files.directory),
+        "program": reference.program,
+        "params": reference.params,
+        "format": reference.format,
+    }
+    model = onnx.load_from_string(onnx_bytes(opening))
+    own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
+    if own < OPSET:
+        try:
+            model = onnx.version_converter.convert_version(model, OPSET)
+        except Exception as error:  # its errors have no common base class
+            raise ExportError(
+                f"the program has opset {own}, quantising needs {OPSET}, and ONNX cannot convert it"
+            ) from error
+    return simplified(
+        model,
+        inputs=[spec.name for spec in files.manifest.inputs],
+        outputs=[spec.name for spec in files.manifest.outputs],
+    )
+
+
+def derive_int8(files: ModelFiles) -> Derived | None:
+    """The version's int8 program, or None if it needs calibration data.
+
+    Raises BackendError if the reference cannot be converted, and ExportError if the ranges that
+    come with the package belong to another graph.
+    """
+    network: Mapping[str, Any] = files.manifest.network or {}
+    if network.get("name") in TRANSFORMERS:
+        return transformer(files)
+    shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
+    if shipped is None or not network:
+        return None  # a sealed program (without `network`) has other layer names than the ranges
+    entry = DerivedProgram(
+        name=INT8,
+        format="onnx",
+        program=FILE,
+        derivation=shipped.derivation,
+        calibration=shipped.calibration,
+        quality=shipped.quality,
+    )
+    content = quantised(named_graph(files), shipped.ranges).SerializeToString()
+    return Derived(content=content, entry=entry, backend="openvino")
+
+
+def folded(files: ModelFiles) -> Graph:
+    """The version's named graph after ONNX Runtime has computed its constants."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as scratch:
+        plain, prepared = Path(scratch) / "plain.onnx", Path(scratch) / "prepared.onnx"
+        onnx.save(named_graph(files), plain)
+        try:
+            # Symbolic shapes would need sympy and add nothing for a transformer.
+            quant_pre_process(plain, prepared, skip_symbolic_shape=True)
+        except Exception as error:  # its errors have no common base class
+            raise ExportError(f"ONNX Runtime cannot prepare the program: {error}") from error
+        return Graph(onnx.load(prepared))
+
+
+def transformer(files: ModelFiles) -> Derived:
+    """Quantise the embeddings and the large matrix products of a transformer."""
+    graph = folded(files)
+    quantise_embeddings(graph)
+    products = [
+        node
+        for node, weight in graph.layers()
+        if node.op_type == "MatMul"
+        and node.input[1] == weight
+        and graph.constants[weight].ndim == 2
+        and graph.constants[weight].size >= LARGE
+    ]
+    floats = tuple(node.name for node, _ in graph.layers() if node not in products)
+    quantise_by_rows(graph, products)
+    derivation = Derivation(
+        tool=TOOL, versions=publish.versions_of(TOOLS), settings=SETTINGS, float_layers=floats
+    )
+    entry = DerivedProgram(name=INT8, format="onnx", program=FILE, derivation=derivation)
+    return Derived(content=graph.model().SerializeToString(), entry=entry, backend="onnxruntime")
+
+
+def quantise_embeddings(graph: Graph) -> None:
+    """Store embeddings in int8 with a scale for each row.
+
+    One scale for all rows would be inaccurate, because the embeddings of different tokens differ in
+    size by much more than the values of one embedding.
+    """
+    for node in list(graph.nodes):
+        table = graph.constants.get(node.input[0]) if node.op_type == "Gather" else None
+        if table is None or table.ndim != 2 or table.dtype != np.float32:
+            continue
+        scale = np.maximum(np.abs(table).max(axis=1, keepdims=True), 1e-12) / EMBEDDING_LEVELS
+        name, rows = node.input[0], node.output[0]
+        graph.constants[f"{name}.int8"] = np.rint(table / scale).astype(np.int8)
+        graph.constants[f"{name}.scale"] = scale.astype(np.float32)
+        node.input[0], node.output[0] = f"{name}.int8", f"{rows}.int8"
+        place = graph.nodes.index(node) + 1
+        graph.nodes[place:place] = [
+            helper.make_node(
+                "Cast", [f"{rows}.int8"], [f"{rows}.cast"], f"{rows}.cast",
+                to=onnx.TensorProto.FLOAT,
+            ),
+            helper.make_node(
+                "Gather", [f"{name}.scale", node.input[1]], [f"{rows}.scale"], f"{rows}.scale"
+            ),
+            helper.make_node("Mul", [f"{rows}.cast", f"{rows}.scale"], [rows], f"{rows}.float"),
+        ]  # fmt: skip
+
+
+def add_program(directory: Path, derived: Derived) -> None:
+    """Publish `derived` in a version; it replaces a program of the same name.
+
+    The program and the manifest are written next to the version's directory and renamed into it,
+    the manifest last. A server that reads the version between the two renames finds an unlisted
+    file, and reads the version again later. After a power failure between the two renames,
+    remove_unlisted() repairs the version.
+    """
+    manifest = read_manifest(directory)
+    text = json.loads((directory / MANIFEST).read_text("utf-8"))
+    entry = derived.entry
+    others = [each for each in manifest.programs if each.name != entry.name]
+    text["format"] = 2
+    text["programs"] = [asdict(each) for each in (*others, entry)]
+    with staging_name(directory.parent) as program:
+        write_synced(program, [derived.content])
+        digest = publish.sha256_of(program)
+        text["files"][entry.program] = {"bytes": len(derived.content), "sha256": digest}
+        program.rename(directory / entry.program)
+    publish.replace_manifest(directory, text)
+
+
+def publish_with(directory: Path, derived: Derived) -> Path:
+    """Publish a new version: a copy of this one with `derived` added. Raises ExportError."""
+    model = directory.parent
+    number = publish.next_version(model)
+    with publish.staged_version(model, number) as staged:
+        for name in (*read_manifest(directory).files, MANIFEST):
+            shutil.copy(directory / name, staged / name)
+        add_program(staged, derived)
+    return model / str(number)
+
+
+def remove_unlisted(directory: Path, name: str) -> None:
+    """Remove a program that an interrupted add_program() did not list."""
+    if name not in read_manifest(directory).files:
+        (directory / name).unlink(missing_ok=True)
+
+
+RUN_SECONDS = 120.0
+LARGEST_DRIFT = 0.02
+"""Limit of drift(), on average over the samples."""
+
+
+def checked(
+    derived: Derived,
+    files: ModelFiles,
+    samples: Sequence[Tensors],
+    *,
+    agreement: Agreement | None,
+    least_agreement: float = 0.0,
+    open_predictor: PredictorFactory,
+) -> Derived:
+    """Measure the loss of `derived` on `samples`; return a copy with the loss in its quality.
+
+    `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
+    if the loss is too large: shipped ranges were measured on another machine, and this one may
+    compute int8 differently.
+    """
+    reference = files.spec(next(g for g in files.config.instance_group if g.program is None))
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / derived.entry.program).write_bytes(derived.content)
+        small = replace(
+            files.spec(InstanceGroup(name="checked", backend=derived.backend)),
+            directory=Path(scratch),
+            program=derived.entry.program,
+            params=None,
+            program_name=derived.entry.name,
+            format=derived.entry.format,
+        )
+        outputs = []
+        for spec in (reference, small):
+            with closing(open_predictor(spec)) as predictor:
+                outputs.append([predictor.run(each, timeout=RUN_SECONDS) for each in samples])
+    expected, found = outputs
+    pairs = list(zip(found, expected, strict=True))
+    drifts = [max(drift(ours[name], theirs[name]) for name in theirs) for ours, theirs in pairs]
+    figures = {"mean difference": round(float(np.mean(drifts)), 5)}
+    fit = figures["mean difference"] <= LARGEST_DRIFT
+    if agreement is not None:
+        both = [agreement(ours, theirs) for ours, theirs in pairs]
+        figures["agreement"] = round(float(np.mean(both)), 5)
+        fit = fit and figures["agreement"] >= least_agreement
+    if not fit:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        raise ExportError(
+            f"{files.name}: the program {derived.entry.name} is not accurate enough: {said} on "
+            f"{len(samples)} samples (limits {LARGEST_DRIFT}, {least_agreement})"
+        )
+    loss = MeasuredLoss(data="samples on this machine", count=len(samples), figures=figures)
+    return replace(derived, entry=replace(derived.entry, quality=(*derived.entry.quality, loss)))
+
+
+def differences(
+    reference: onnx.ModelProto, samples: Sequence[Tensors]
+) -> Callable[[onnx.ModelProto], float]:
+    """A function that measures a program: the mean drift() over the samples and outputs."""
+    expected = _outputs_of(reference, samples)
+
+    def measure(model: onnx.ModelProto) -> float:
+        pairs = zip(_outputs_of(model, samples), expected, strict=True)
+        return float(np.mean([drift(ours, theirs) for ours, theirs in pairs]))
+
+    return measure
+
+
+def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Array]:
+    """Run a model with OpenVINO, which computes int8 here exactly as it does when serving."""
+    try:
+        openvino = imported_openvino()
+    except ImportError as error:
+        raise ConfigError("quantising needs the package openvino (extra engines)") from error
+    core = openvino.Core()
+    compiled = core.compile_model(
+        core.read_model(model.SerializeToString()),
+        "CPU",
+        {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False},
+    )
+    request = compiled.create_infer_request()
+    return [np.array(value) for sample in samples for value in request.infer(dict(sample)).values()]
+
+
+def drift(found: Array, expected: Array) -> float:
+    """The mean absolute difference as a share of the largest expected value.
+
+    If the largest expected value is below 1, the share is of 1.
+    """
+    if not expected.size:
+        return 0.0
+    largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))
+    return float(absolute_differences(found, expected).mean()) / largest

@@ -1,0 +1,407 @@
+"""int8 by QuantizeLinear and DequantizeLinear nodes: measure ranges once, apply them anywhere.
+
+An engine computes a layer in int8 if its input and its weights both come from a DequantizeLinear.
+Weights are quantised here, for each output channel; activations need ranges, which NNCF (extra
+`quantize`) measures on data. Some layers must stay float.
+"""
+
+import hashlib
+import logging
+import random
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+from pydantic import TypeAdapter
+
+from paddlepool.contracts.errors import ConfigError, ExportError
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.backends.onnx import imported_openvino
+from paddlepool.making.programs.onnx_graph import Graph
+from paddlepool.models.repository.manifest import Calibration, Derivation, MeasuredLoss, Strict
+
+PRESET = "mixed"
+SEED = 20
+TOOLS = ("nncf", "onnx", "openvino")
+"""Packages whose versions a manifest records."""
+LEVELS = 127
+FIRST_LEVELS = 64
+"""Levels of the first layer's weights. A processor without VNNI adds pairs of products in 16 bits;
+with more levels, the sum would overflow if an input uses its whole range."""
+
+PAIR_LEVELS = 127.99
+"""The largest sum of two neighbouring weights of a matrix product, before they are rounded; 128
+after. The sum of their products with any two inputs then fits into 16 bits."""
+
+SMALLEST = 1e-3
+"""If a channel's largest weight is below this share of the layer's largest weight, the channel's
+scale is computed from that share instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """The quantisation of a value: scale and zero point, int8 if `signed`, else uint8.
+
+    `readers` are the names of the nodes that read the quantised value.
+    """
+
+    value: str
+    scale: float
+    zero_point: int
+    signed: bool
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """The ranges of activations that were measured on data, and the layers that stay float."""
+
+    activations: tuple[Activation, ...]
+    float_layers: tuple[str, ...]
+
+
+def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
+    """A copy of the simplified graph with `ranges` applied. Raises ExportError."""
+    graph = Graph(deepcopy(model))
+    _check_names(graph, ranges)
+    first = True
+    for layer, weight in graph.layers():
+        if layer.name not in ranges.float_layers:
+            _quantise_weight(graph, layer, weight, levels=FIRST_LEVELS if first else LEVELS)
+            first = False
+    added = [(each.value, _quantise_value(graph, each)) for each in ranges.activations]
+    for value, nodes in reversed(added):
+        # The nodes that quantise a value follow its producer; those of inputs come first.
+        maker = graph.maker(value)
+        place = 0 if maker is None else graph.nodes.index(maker) + 1
+        graph.nodes[place:place] = nodes
+    done = graph.model()
+    onnx.checker.check_model(done)
+    return done
+
+
+ROW_LEVELS = 127
+LEAST_ROW = 1e-12
+"""A row whose largest value is smaller than this is quantised to zeros."""
+
+
+def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
+    """Quantise matrix products; each row of their inputs gets its own scale at every run.
+
+    A row is divided by its largest value, and its results are multiplied by it.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in products:
+        readers.setdefault(node.input[0], []).append(node)
+    graph.constants["least_row"] = np.array(LEAST_ROW, np.float32)
+    # From opset 18 on, the axes of a reduction are an input.
+    axes_are_input = any(not each.domain and each.version >= 18 for each in graph.opsets)
+    if axes_are_input:
+        graph.constants["row_axes"] = np.array([-1])
+    for value, nodes in readers.items():
+        largest, relative = f"{value}.largest", f"{value}.relative"
+        before = [
+            helper.make_node("Abs", [value], [f"{value}.size"], f"{value}.Abs"),
+            helper.make_node(
+                "ReduceMax", [f"{value}.size", *(["row_axes"] if axes_are_input else [])],
+                [f"{value}.most"], f"{value}.ReduceMax", keepdims=1,
+                **({} if axes_are_input else {"axes": [-1]}),
+            ),
+            helper.make_node("Max", [f"{value}.most", "least_row"], [largest], f"{value}.Max"),
+            # A product with the reciprocal takes less time than a division.
+            helper.make_node("Reciprocal", [largest], [f"{value}.by"], f"{value}.Reciprocal"),
+            helper.make_node("Mul", [value, f"{value}.by"], [relative], f"{value}.Mul"),
+        ]  # fmt: skip
+        for node in nodes:
+            _quantise_weight(graph, node, node.input[1], levels=LEVELS, pairs=True)
+            node.input[0], found = relative, node.output[0]
+            node.output[0] = f"{found}.relative"
+            scaled = helper.make_node("Mul", [node.output[0], largest], [found], f"{found}.Mul")
+            graph.nodes.insert(graph.nodes.index(node) + 1, scaled)
+        activation = Activation(
+            value=relative,
+            scale=1 / ROW_LEVELS,
+            zero_point=ROW_LEVELS + 1,
+            signed=False,
+            readers=tuple(node.name for node in nodes),
+        )
+        maker = graph.maker(value)
+        place = 0 if maker is None else graph.nodes.index(maker) + 1
+        graph.nodes[place:place] = [*before, *_quantise_value(graph, activation)]
+
+
+def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
+    """The ranges that a quantiser put into `model`, a simplified graph; the inverse of quantised().
+
+    Raises ExportError if the quantiser removed a layer.
+    """
+    plain, found = Graph(model), Graph(quantised_model)
+    makers = {name: node for node in found.nodes for name in node.output}
+    theirs = {node.name: node for node in found.nodes}
+    activations: dict[str, tuple[onnx.NodeProto, list[str]]] = {}
+    floats = []
+    for node in plain.nodes:
+        weight, other = plain.weight_of(node), theirs.get(node.name)
+        if other is None:
+            if weight:
+                raise ExportError(
+                    f"the layer {node.name!r} has no counterpart in the quantised graph: no two "
+                    "layers of one name, or without one, as in branches, can be quantised"
+                )
+            continue
+        for ours, name in zip(node.input, other.input, strict=True):
+            quantise = _quantising(makers, name)
+            if quantise is not None and quantise.input[0] == ours:
+                activations.setdefault(ours, (quantise, []))[1].append(node.name)
+        if weight and weight in other.input:
+            floats.append(node.name)
+    return Ranges(
+        activations=tuple(
+            Activation(
+                value=value,
+                scale=float(f"{float(found.constants[quantise.input[1]]):.6g}"),
+                zero_point=int(found.constants[quantise.input[2]]),
+                signed=found.constants[quantise.input[2]].dtype == np.int8,
+                readers=tuple(readers),
+            )
+            for value, (quantise, readers) in activations.items()
+        ),
+        float_layers=tuple(floats),
+    )
+
+
+def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
+    """The QuantizeLinear from which a dequantised activation comes; None for any other value."""
+    maker = makers.get(value)
+    if maker is None or maker.op_type != "DequantizeLinear":
+        return None
+    before = makers.get(maker.input[0])
+    return before if before is not None and before.op_type == "QuantizeLinear" else None
+
+
+def _check_names(graph: Graph, ranges: Ranges) -> None:
+    nodes = {node.name for node in graph.nodes}
+    values = {name for node in graph.nodes for name in (*node.input, *node.output)}
+    wanted = set(ranges.float_layers)
+    wanted |= {reader for each in ranges.activations for reader in each.readers}
+    unknown = sorted((wanted - nodes) | ({each.value for each in ranges.activations} - values))
+    if unknown:
+        raise ExportError(
+            f"the measured ranges are of another graph: {len(unknown)} names of theirs, such as "
+            f"{unknown[0]}, are not in this one"
+        )
+
+
+def _quantise_weight(
+    graph: Graph, layer: onnx.NodeProto, name: str, *, levels: int, pairs: bool = False
+) -> None:
+    weight: NDArray[np.float32] = graph.constants[name].astype(np.float32)
+    axis = _output_axis(layer, weight.ndim)
+    others = tuple(each for each in range(weight.ndim) if each != axis)
+    largest = np.abs(weight).max(axis=others)
+    scale = np.maximum(largest, max(float(largest.max()) * SMALLEST, 1e-12)) / levels
+    if pairs:
+        sizes = np.abs(np.pad(weight, ((0, len(weight) % 2), (0, 0))))
+        scale = np.maximum(scale, (sizes[::2] + sizes[1::2]).max(axis=0) / PAIR_LEVELS)
+    shape = [1] * weight.ndim
+    shape[axis] = -1
+    rounded = np.clip(np.rint(weight / scale.reshape(shape)), -levels, levels).astype(np.int8)
+    place = list(layer.input).index(name)
+    own = f"{name}.{layer.name}" if len(graph.users(name)) > 1 else name
+    graph.constants[f"{own}.int8"] = rounded
+    graph.constants[f"{own}.scale"] = scale.astype(np.float32)
+    graph.constants[f"{own}.zero"] = np.zeros(scale.shape, np.int8)
+    layer.input[place] = f"{own}.float"
+    graph.nodes.insert(
+        graph.nodes.index(layer),
+        helper.make_node(
+            "DequantizeLinear",
+            [f"{own}.int8", f"{own}.scale", f"{own}.zero"],
+            [f"{own}.float"],
+            name=f"{own}.dequantise",
+            axis=axis,
+        ),
+    )
+
+
+def _output_axis(layer: onnx.NodeProto, axes: int) -> int:
+    if layer.op_type == "MatMul":
+        return axes - 1
+    if layer.op_type == "Gemm":
+        transposed = any(each.name == "transB" and each.i for each in layer.attribute)
+        return 0 if transposed else 1
+    return 1 if layer.op_type == "ConvTranspose" else 0
+
+
+def _quantise_value(graph: Graph, each: Activation) -> list[onnx.NodeProto]:
+    value, kind = each.value, np.int8 if each.signed else np.uint8
+    graph.constants[f"{value}.scale"] = np.array(each.scale, np.float32)
+    graph.constants[f"{value}.zero"] = np.array(each.zero_point, kind)
+    for node in graph.nodes:
+        if node.name in each.readers:
+            for place, name in enumerate(node.input):
+                if name == value:
+                    node.input[place] = f"{value}.dequantised"
+    scale = [f"{value}.scale", f"{value}.zero"]
+    return [
+        helper.make_node(operator, [source, *scale], [target], name=f"{value}.{operator}")
+        for operator, source, target in (
+            ("QuantizeLinear", value, f"{value}.quantised"),
+            ("DequantizeLinear", f"{value}.quantised", f"{value}.dequantised"),
+        )
+    ]
+
+
+DIRECTORY = Path(__file__).parent / "ranges"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedRanges(Strict):
+    """Measurements for the weights with one digest, shipped with the package, and their origin.
+
+    `python -m training.u2netp.int8_ranges` measures them.
+    """
+
+    weights_sha256: str
+    derivation: Derivation
+    calibration: Calibration
+    quality: tuple[MeasuredLoss, ...]
+    ranges: Ranges
+
+
+PARSER = TypeAdapter(ShippedRanges)
+
+
+def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
+    """The shipped measurements for the weights with this digest, or None."""
+    for path in sorted(DIRECTORY.glob("*.json")):
+        found = PARSER.validate_json(path.read_bytes(), strict=True)
+        if found.weights_sha256 == weights_sha256:
+            return found
+    return None
+
+
+def chosen(files: Sequence[Path], count: int) -> list[Path]:
+    """`count` of the files, or all if there are fewer; the choice is deterministic."""
+    ordered = sorted(files)
+    return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """One sha256 for a set of files."""
+    digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def measure_ranges(
+    model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
+) -> Ranges:
+    """The ranges of all that can be quantised except `float_layers`; `model` is unchanged.
+
+    Bias correction is off: on U²-Netp it changes the masks more than quantising does.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NNCF's dependencies warn about each other
+            imported_openvino()
+            import nncf
+    except ImportError as error:
+        raise ConfigError(
+            "quantising with calibration data needs the package nncf (extra quantize)"
+        ) from error
+    logging.getLogger("nncf").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = nncf.quantize(
+            model,
+            nncf.Dataset(list(feeds)),
+            preset=nncf.QuantizationPreset(PRESET),
+            ignored_scope=nncf.IgnoredScope(names=list(float_layers)) if float_layers else None,
+            subset_size=len(feeds),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
+        )
+    return read_ranges(model, found)
+
+
+def layers_of(model: onnx.ModelProto) -> list[str]:
+    return [layer.name for layer, _ in Graph(model).layers()]
+
+
+SHARE = 0.1
+"""The layers of a stage are measured only if the stage, alone in int8, loses more than this share
+of the budget or of the worst stage's loss, whichever is larger. The same limit selects the layers
+that may become float."""
+
+
+def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
+    """The ranges with the layers `floats` in float as well; these read their inputs unquantised."""
+    activations = []
+    for each in ranges.activations:
+        readers = tuple(name for name in each.readers if name not in floats)
+        if readers:
+            activations.append(replace(each, readers=readers))
+    merged = dict.fromkeys((*ranges.float_layers, *floats))
+    return Ranges(activations=tuple(activations), float_layers=tuple(merged))
+
+
+@dataclass(slots=True, kw_only=True)
+class FloatLayers:
+    """Finds the layers that must stay float. `loss` measures a program, `show` reports its loss.
+
+    `tried` counts the programs that were measured.
+    """
+
+    model: onnx.ModelProto
+    ranges: Ranges
+    loss: Callable[[onnx.ModelProto], float]
+    show: Callable[[str, float], None]
+    tried: int = 0
+
+    def find(self, budget: float) -> Ranges:
+        """Find a small set of float layers that brings the loss within the budget, if there is one.
+
+        If the program with every layer in int8 loses too much, measure the loss with only one stage
+        in int8, for each stage (layers whose names have the same first part). Then measure the loss
+        with only one layer in int8, for each layer of the stages that lose most. Then make the
+        layers float one after another, the worst first, until the loss is within the budget.
+        """
+        floats: list[str] = []
+        loss = self._measured("everything", floats)
+        worst = self._worst(budget) if loss > budget else []
+        while worst and loss > budget:
+            floats.append(worst.pop(0))
+            loss = self._measured(f"float: {', '.join(floats)}", floats)
+        return restricted(self.ranges, floats)
+
+    def _worst(self, budget: float) -> list[str]:
+        """The layers that lose most when only that layer is in int8, the worst first; see SHARE."""
+        every = [name for name in layers_of(self.model) if name not in self.ranges.float_layers]
+
+        def loss_of(what: str, layers: Sequence[str]) -> float:
+            return self._measured(f"only {what}", [each for each in every if each not in layers])
+
+        stages: dict[str, list[str]] = {}
+        for layer in every:
+            stages.setdefault(layer.partition(".")[0], []).append(layer)
+        by_stage = {stage: loss_of(stage, layers) for stage, layers in stages.items()}
+        least = SHARE * max(budget, *by_stage.values())
+        own: dict[str, float] = {}
+        for stage, layers in stages.items():
+            if len(layers) == 1:
+                own[layers[0]] = by_stage[stage]
+            elif by_stage[stage] > least:
+                own |= {layer: loss_of(layer, [layer]) for layer in layers}
+        found = [layer for layer, loss in own.items() if loss > least]
+        return sorted(found, key=own.__getitem__, reverse=True)
+
+    def _measured(self, what: str, floats: Sequence[str]) -> float:
+        loss = self.loss(quantised(self.model, restricted(self.ranges, floats)))
+        self.tried += 1
+        self.show(what, loss)
+        return loss

@@ -1,0 +1,347 @@
+"""config.toml of one model: its pipeline, batching and instance groups."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import ServedModelInfo
+from paddlepool.contracts.resources import available_cores, memory_limit
+from paddlepool.models.repository.files import open_plain_file
+
+Table = TypeVar("Table", bound=BaseModel)
+MAX_CONFIG_BYTES = 1 << 20
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+AUTO = "auto"
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}$")]
+CORES = "cores"
+MAX_COUNT = 64
+BYTES_OF_A_PROCESS = 1 << 30
+"""Memory assumed for a process, to limit processes on a machine with many cores and little memory.
+Predictors of the shipped models take a tenth to a half of this."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DynamicBatching(_Table):
+    """How jobs of equal shape share a run.
+
+    `max_queue_size` counts jobs per instance. A job of more than `max_batch_size` rows is divided.
+    0 means that the first axis is not the batch axis: a request may have any size along that axis,
+    and it runs alone. `express_instance` is accepted and has no effect.
+    """
+
+    max_batch_size: int = Field(default=1, ge=0, le=1024)
+    max_queue_delay_ms: float = Field(default=0.0, ge=0.0, le=1000.0)
+    max_queue_size: int = Field(default=16, ge=1, le=10_000)
+    express_instance: bool = False
+
+
+class Budget(_Table):
+    """Limits of the loss of a lower precision on the golden input: mean difference, agreement."""
+
+    mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
+    agreement: float | None = Field(default=None, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Budget:
+        if self.mean_difference is None and self.agreement is None:
+            raise ValueError("a budget must set mean_difference, agreement or both")
+        return self
+
+
+TOGETHER = 4
+"""Maximum processes of one group that a comparison runs at the same time."""
+
+
+class InstanceGroup(_Table):
+    """One predictor configuration: `count` processes of `threads` threads each.
+
+    In config.toml, `count` may be "cores" (processes_for()). docs/model-repository.md has all keys.
+    """
+
+    name: GroupName
+    backend: str
+    program: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")] | None = None
+    count: int = Field(default=1, ge=1, le=MAX_COUNT)
+    threads: int = Field(default=1, ge=1, le=256)
+    start: Literal["always", "on_demand"] = "always"
+    base: GroupName | None = None
+    tolerance: float | None = Field(default=None, gt=0, lt=math.inf)
+    budget: Budget | None = None
+    candidate: bool = True
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_each_core(cls, table: Any) -> Any:
+        if isinstance(table, dict) and table.get("count") == CORES:
+            threads = table.get("threads", 1)
+            if isinstance(threads, int) and threads > 0:  # else validation rejects it by name
+                memory = memory_limit()
+                count = processes_for(threads, cores=available_cores(), memory_bytes=memory)
+                return table | {"count": count}
+        return table
+
+    @model_validator(mode="after")
+    def _one_judge(self) -> InstanceGroup:
+        if self.tolerance is not None and self.budget is not None:
+            raise ValueError("budget replaces tolerance: set only one of them")
+        return self
+
+
+class Warmup(_Table):
+    """One set of shapes to run before READY, by input name, batch axis included."""
+
+    shapes: dict[str, tuple[Annotated[int, Field(ge=1)], ...]]
+
+
+class VersionPolicy(_Table):
+    """Which published versions are served: the `count` latest, all, or the `versions` listed."""
+
+    kind: Literal["latest", "all", "specific"] = "latest"
+    count: int = Field(default=1, ge=1, le=64)
+    versions: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _fields_fit_the_kind(self) -> VersionPolicy:
+        if (self.kind == "specific") != bool(self.versions):
+            raise ValueError("versions must be listed with kind = 'specific', and only with it")
+        if self.kind != "latest" and "count" in self.model_fields_set:
+            raise ValueError("count belongs to kind = 'latest'")
+        return self
+
+    def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """The versions to try, newest first, and how many of them to serve.
+
+        An older version replaces a newer one that is unusable. `published` is newest first.
+        """
+        if self.kind == "specific":
+            listed = tuple(sorted(set(self.versions), reverse=True))
+            return listed, len(listed)
+        return tuple(published), self.count if self.kind == "latest" else len(published)
+
+
+class ModelConfig(_Table):
+    """The whole of config.toml. Only the pipeline reads `parameters`.
+
+    `outputs` gives outputs of the program other names. In the result of load_config(),
+    `default_group` is always the name of a group: "auto" is
+    replaced by the first group with start = "always".
+    """
+
+    pipeline: str | None = None
+    default: bool = False
+    default_group: GroupName = "onednn"
+    version_policy: VersionPolicy = VersionPolicy()
+    dynamic_batching: DynamicBatching = DynamicBatching()
+    instance_group: tuple[InstanceGroup, ...] = (
+        InstanceGroup(name="onednn", backend="paddle_inference", options={"onednn": True}),
+    )
+    warmup: tuple[Warmup, ...] = ()
+    equal_axes: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = ()
+    outputs: dict[str, OutputName] = Field(default_factory=dict)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    _first_group: str | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _groups_agree(self) -> ModelConfig:
+        names = [group.name for group in self.instance_group]
+        if len(set(names)) != len(names):
+            raise ValueError(f"instance group names repeat: {names}")
+        if self.default and self.pipeline is None:
+            raise ValueError("default = true needs a pipeline: it is a task's default model")
+        if self.default_group == AUTO and AUTO not in names:
+            if all(group.start != "always" for group in self.instance_group):
+                raise ValueError('default_group "auto" needs a group with start = "always"')
+        elif self.default_group not in names:
+            raise ValueError(f"default_group {self.default_group!r} is not one of {names}")
+        elif self.group(self.default_group).start != "always":
+            raise ValueError(f"default_group {self.default_group!r} must have start = 'always'")
+        if len(set(self.outputs.values())) != len(self.outputs):
+            raise ValueError(f"outputs have the same name: {list(self.outputs.values())}")
+        for group in self.instance_group:
+            if group.base is not None and group.base not in names:
+                raise ValueError(f"base {group.base!r} of {group.name!r} is not one of {names}")
+            if group.base == group.name:
+                raise ValueError(f"group {group.name!r} cannot be its own base")
+        return self
+
+    def group(self, name: str) -> InstanceGroup:
+        return next(group for group in self.instance_group if group.name == name)
+
+    def lower_precision(self) -> frozenset[str]:
+        """The groups that compute in a lower precision, within a budget."""
+        return frozenset(each.name for each in self.instance_group if each.budget is not None)
+
+    @property
+    def first_group(self) -> str | None:
+        """The group that serves first under "auto"; None if config.toml names the default group."""
+        return self._first_group
+
+    def with_first_group(self) -> ModelConfig:
+        """A copy with the name of a group in place of "auto"."""
+        if self.default_group != AUTO or any(each.name == AUTO for each in self.instance_group):
+            return self
+        first = next(each.name for each in self.instance_group if each.start == "always")
+        resolved = self.model_copy(update={"default_group": first})
+        resolved._first_group = first
+        return resolved
+
+    def count_in_place(self, name: str) -> int:
+        """Number of processes with which a group takes the place of the default group.
+
+        As many processes as fit into the threads of the default group; 0 if none fits. There is one
+        exception: if the default group has at most TOGETHER processes and at least one process
+        fits, the group has as many processes as the default group, although each has more threads.
+        A single request then uses several cores, and many requests are answered as fast as before
+        (decision 55).
+        """
+        default, count = self.group(self.default_group), self.count_of_threads(name)
+        if 0 < count < default.count <= TOGETHER:
+            return default.count
+        return count
+
+    def count_of_threads(self, name: str) -> int:
+        """Number of processes of a group that fit into the total threads of the default group."""
+        default = self.group(self.default_group)
+        return default.count * default.threads // self.group(name).threads
+
+    def threads(self) -> int:
+        """Total threads of the groups that always run.
+
+        If the default group was chosen by measuring, the first group is counted in its place.
+        """
+        first = self.first_group or self.default_group
+        return sum(
+            group.count * group.threads
+            for group in self.instance_group
+            if group.name == first or (group.start == "always" and group.name != self.default_group)
+        )
+
+    def served_by(self, name: str, count: int | None = None) -> ModelConfig:
+        """A copy in which `name` replaces the default group.
+
+        The new default group has at least `count` processes, by default count_in_place(). Its base
+        is the replaced group, unless config.toml names another. The replaced group starts on demand
+        from then on.
+        """
+        if count is None:
+            count = self.count_in_place(name)
+        default = self.default_group
+        if name == default:
+            return self
+        changes: dict[str, dict[str, Any]] = {
+            default: {"start": "on_demand"},
+            name: {
+                "start": "always",
+                "count": max(1, count, self.group(name).count),
+                "base": self.group(name).base or default,
+            },
+        }
+        groups = tuple(
+            group.model_copy(update=changes.get(group.name, {})) for group in self.instance_group
+        )
+        return self.model_copy(update={"default_group": name, "instance_group": groups})
+
+    def after_first_group(self) -> ModelConfig | None:
+        """A copy with another first group, for a machine that cannot run the present one.
+
+        The next candidate of full precision, in the order of the file, takes over the threads of
+        the first group. None if config.toml names the default group or no candidate is left.
+        """
+        if self._first_group is None:
+            return None
+        names = [group.name for group in self.instance_group]
+        for group in self.instance_group[names.index(self._first_group) + 1 :]:
+            if group.candidate and group.budget is None:
+                following = self.served_by(group.name, self.count_of_threads(group.name))
+                groups = {each.name: each for each in following.instance_group}
+                first = groups[self._first_group]
+                groups[first.name] = first.model_copy(update={"candidate": False})
+                following = following.model_copy(update={"instance_group": tuple(groups.values())})
+                following._first_group = group.name
+                return following
+        return None
+
+    def base_of(self, name: str) -> str | None:
+        """The group that `name` is proven against; None for a default group without a base."""
+        base = self.group(name).base or self.default_group
+        return None if base == name else base
+
+
+def load_config(path: Path) -> ModelConfig:
+    """Read MODEL/config.toml; a missing file means the defaults.
+
+    The file may be a link within the repository: clusters mount configuration as links. Raises
+    ConfigError that names each fault, and OSError if the system does not let the server read it.
+    """
+    label = f"{path.parent.name}/{path.name}"
+    found = Path(os.path.realpath(path))
+    if not found.is_relative_to(os.path.realpath(path.parent.parent)):
+        raise ConfigError(f"{label} is a link out of the model repository")
+    try:
+        with open_plain_file(found) as file:
+            text = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError as error:
+        if path.is_symlink():  # a broken link does not mean the defaults
+            raise ConfigError(f"{label} is a link to a missing file") from error
+        return ModelConfig()
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP):
+            raise
+        raise ConfigError(f"{label} is {error.strerror}") from error
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{label} is larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        return parse_config(text)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error.message}") from error
+
+
+def parse_config(text: bytes) -> ModelConfig:
+    """Read a config.toml for this machine. Raises ConfigError that names each fault."""
+    try:
+        return ModelConfig.model_validate(tomllib.loads(text.decode())).with_first_group()
+    except ValidationError as error:
+        raise ConfigError(faults_of(error)) from error
+    except RecursionError as error:
+        raise ConfigError("it is not TOML: nested too deep") from error
+    except ValueError as error:  # wrong encoding, wrong TOML, or a number with too many digits
+        raise ConfigError(f"it is not TOML: {error}") from error
+
+
+def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
+    """Describe all wrong keys in one line; `within` is the path of the table in the `whole`."""
+    return "; ".join(
+        f"{'.'.join(map(str, (*within, *fault['loc']))) or whole}: {fault['msg']}"
+        for fault in error.errors()
+    )
+
+
+def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
+    """Number of processes that fill the cores.
+
+    At least 1, and at most MAX_COUNT and one for each GiB of memory.
+    """
+    return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
+
+
+def parse_parameters(info: ServedModelInfo, kind: type[Table]) -> Table:
+    """Validate `[parameters]`. Raises ConfigError that names the model and each wrong key."""
+    try:
+        return kind.model_validate(dict(info.parameters))
+    except ValidationError as error:
+        raise ConfigError(f"{info.name}: {faults_of(error, 'parameters')}") from error

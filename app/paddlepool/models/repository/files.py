@@ -1,0 +1,158 @@
+"""Files of the model repository, opened and written safely; its path; and the shipped models."""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+IRREGULAR = (errno.EINVAL, "not a regular file")
+
+FAULTS = frozenset(
+    (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
+)
+"""Reasons that lie in the files themselves. The others lie in the system, and may pass."""
+
+
+def open_plain_file(path: Path) -> BufferedReader:
+    """Open a regular file, without waiting on a pipe and without following a link.
+
+    Raises OSError if the file cannot be opened or is not a regular file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is not there
+            raise OSError(*IRREGULAR) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(*IRREGULAR)
+    return os.fdopen(descriptor, "rb")
+
+
+STAGING = ".staging-"
+"""Prefix of the names of files and directories that are not complete yet. Servers ignore them."""
+LEFTOVER_SECONDS = 86_400.0
+"""Age at which a staged file or directory is removed: no machine can still be writing it."""
+
+
+@contextmanager
+def staging_name(directory: Path) -> Iterator[Path]:
+    """Provide an unused name in `directory`; remove whatever has that name at the end of the block.
+
+    Also removes leftovers of a power failure that are older than a day.
+    """
+    for leftover in directory.glob(f"{STAGING}*"):
+        with contextlib.suppress(OSError):  # its writer may have removed it
+            if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                _remove(leftover)
+    path = directory / f"{STAGING}{secrets.token_hex(6)}"
+    try:
+        yield path
+    finally:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or directory. Failures are ignored, so that they do not hide another error."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def write_synced(path: Path, blocks: Iterable[bytes]) -> None:
+    """Write a new file; it is on disk when this returns."""
+    with path.open("xb") as file:
+        file.writelines(blocks)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write or replace a file; a reader finds the old content or the new one. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with staging_name(path.parent) as staged:
+        write_synced(staged, [content])
+        staged.replace(path)
+
+
+def user_path(variable: str, usual: str, name: str) -> Path | None:
+    """Return this user's path for `name` by the XDG base directory specification.
+
+    It is below the folder that the environment variable names, or else below `usual` in the user's
+    home. Returns None for a user without a home.
+    """
+    base = Path(os.environ.get(variable, ""))
+    try:
+        # The specification tells programs to ignore a relative path.
+        folder = base if base.is_absolute() else Path.home() / usual
+    except RuntimeError:
+        return None
+    return folder / "paddlepool" / name
+
+
+PACKED = Path(__file__).parents[1] / "shipped"
+"""Where setup.py puts the models of `model_repo/` in a wheel."""
+CHECKOUT = Path(__file__).parents[4] / "model_repo"
+
+
+def shipped_models() -> Path | None:
+    """Return the repository that was installed with the program or lies in its checkout, if any."""
+    return next((root for root in (PACKED, CHECKOUT) if root.is_dir()), None)
+
+
+def user_repository() -> Path | None:
+    """Return the path of this user's repository, whether or not it exists; see user_path()."""
+    return user_path("XDG_DATA_HOME", ".local/share", "model_repo")
+
+
+def located(configured: Path, *, chosen: bool) -> Path:
+    """Return `configured`, or the user's own repository if only that exists.
+
+    `chosen` is True if an operator chose `configured`, which is then returned even if it does not
+    exist. It is False if `configured` is the default.
+    """
+    if chosen or configured.exists():
+        return configured
+    own = user_repository()
+    return own if own is not None and exists(own) else configured
+
+
+def exists(path: Path) -> bool:
+    """Return whether a path exists; False, unlike Path.exists(), where the user may not look."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def fill(root: Path, models: Path) -> None:
+    """Copy the shipped `models` to `root`, which must not exist. Raises OSError.
+
+    The repository appears complete or not at all. The next start repeats an interrupted copy.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=STAGING, dir=root.parent) as staging:
+        copy = Path(staging) / root.name
+        shutil.copytree(
+            models,
+            copy,
+            copy_function=shutil.copyfile,  # copies no modes: the user owns the files
+            ignore=shutil.ignore_patterns(".*", "__pycache__"),
+        )
+        copy.rename(root)
+
+
+def untouched(model: Path, models: Path) -> bool:
+    """Return True if a model's directory has exactly the entries that were shipped, by name."""
+    shipped = models / model.name
+    if not model.is_dir() or not shipped.is_dir():
+        return False
+    return {each.name for each in model.iterdir()} == {each.name for each in shipped.iterdir()}

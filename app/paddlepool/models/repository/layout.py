@@ -1,0 +1,280 @@
+"""The model repository on disk: models, versions and default models. Its files are not trusted."""
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paddlepool.contracts.errors import ConfigError, ManifestError, ModelNotFound, PaddlepoolError
+from paddlepool.contracts.ports import Agreement, PredictorSpec, ServedModelInfo
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.models.repository.config import MODEL_NAME, InstanceGroup, ModelConfig, load_config
+from paddlepool.models.repository.files import FAULTS
+from paddlepool.models.repository.manifest import (
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    verify_files,
+    verify_listed,
+)
+from paddlepool.models.repository.selftest import SELFTEST, SelfTest, read_selftest
+
+VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """One version, read and verified against its manifest."""
+
+    name: str
+    version: int
+    directory: Path
+    config: ModelConfig
+    manifest: Manifest
+
+    def group(self, name: str | None) -> InstanceGroup:
+        """An instance group; None means the default. Raises ConfigError with the known names."""
+        names = [each.name for each in self.config.instance_group]
+        if name not in (None, *names):
+            raise ConfigError(
+                f"{self.name} has no instance group {name!r}, it has {', '.join(names)}"
+            )
+        return self.config.group(name or self.config.default_group)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs as they are served. Raises ConfigError; see named_outputs()."""
+        return named_outputs(self.manifest.outputs, self.config)
+
+    @property
+    def batched(self) -> bool:
+        """True if the first axis of every tensor is the batch axis: jobs can then share a run."""
+        tensors = (*self.manifest.inputs, *self.manifest.outputs)
+        free = all(spec.shape[:1] == (-1,) for spec in tensors)
+        return self.config.dynamic_batching.max_batch_size > 0 and free
+
+    @property
+    def max_rows(self) -> int:
+        """Maximum rows of a job and of a batch; 1 if the version is not batched."""
+        return self.config.dynamic_batching.max_batch_size if self.batched else 1
+
+    def selftest(self, agreement: Agreement | None = None) -> SelfTest:
+        """The version's self-test with its task's measure of `agreement`. Raises ManifestError."""
+        test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
+        return replace(test.with_outputs(self.config.outputs), agreement=agreement)
+
+    def verify_again(self, *, gently: bool = False) -> None:
+        """Raise ManifestError if a file of this version has changed since it was read.
+
+        Raises OSError if the system does not let the server read it.
+        """
+        label = f"{self.name}/{self.version}"
+        with _faults_of_system():
+            verify_listed(self.directory, self.manifest, label=label, gently=gently)
+
+    def spec(self, group: InstanceGroup) -> PredictorSpec:
+        """The specification with which a backend opens `group`.
+
+        Its `format` is None if the manifest does not list the group's program.
+        """
+        found = self.manifest.program_for(group.backend, group.program)
+        return PredictorSpec(
+            directory=self.directory,
+            program=(found or self.manifest).program,
+            params=(found or self.manifest).params,
+            program_name=group.program,
+            format=found.format if found else None,
+            inputs=self.manifest.inputs,
+            outputs=self.outputs,
+            backend=group.backend,
+            threads=group.threads,
+            options=group.options,
+            network=self.manifest.network,
+            batched=self.batched,
+        )
+
+    def info(self) -> ServedModelInfo:
+        """The part of this version that its pipeline may use."""
+        return ServedModelInfo(
+            name=self.name,
+            version=self.version,
+            directory=self.directory,
+            inputs=self.manifest.inputs,
+            outputs=self.outputs,
+            max_rows=self.max_rows,
+            parameters=self.config.parameters,
+            pipeline=self.config.pipeline,
+        )
+
+
+def named_outputs(outputs: Sequence[TensorSpec], config: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Apply the names of config.toml to a program's outputs.
+
+    Raises ConfigError if one is unknown or two get the same name.
+    """
+    names = [spec.name for spec in outputs]
+    if unknown := sorted(set(config.outputs) - set(names)):
+        raise ConfigError(
+            f"config.toml names the output {unknown[0]!r}, the program has {', '.join(names)}"
+        )
+    served = [config.outputs.get(name, name) for name in names]
+    if len(set(served)) != len(served):
+        raise ConfigError(f"config.toml gives two outputs the same name: {', '.join(served)}")
+    return tuple(replace(spec, name=name) for spec, name in zip(outputs, served, strict=True))
+
+
+class ModelRepository:
+    """Directories `<root>/<name>/<version>/`. **Invariant**: nothing outside `root` is opened.
+
+    Only plain directories count: links, versions with leading zeros, staging directories and all
+    other entries are ignored. A version exists once its manifest is written, which comes last.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> tuple[str, ...]:
+        """All models, sorted. Raises ConfigError when the repository itself cannot be read."""
+        try:
+            # Take the type of an entry from its parent directory: a model must be listed even if
+            # its own directory cannot be read at the moment.
+            with os.scandir(self.root) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            raise ConfigError(
+                f"the model repository cannot be read: {self.root}: {error.strerror or error}"
+            ) from error
+        return tuple(sorted(filter(MODEL_NAME.fullmatch, names)))
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Published versions, newest first. Raises ModelNotFound, and OSError if unreadable."""
+        return self._numbered(name, sealed=True)
+
+    def unsealed(self, name: str) -> tuple[int, ...]:
+        """Version directories without a manifest: still being copied, or never sealed."""
+        return self._numbered(name, sealed=False)
+
+    def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
+        directory = self._model_directory(name)
+        return tuple(
+            version
+            for version in version_numbers(directory)
+            if _is_directory(directory / str(version))
+            and _exists(directory / str(version) / MANIFEST) == sealed
+        )
+
+    def config(self, name: str) -> ModelConfig:
+        """Read the model's config.toml. Raises ModelNotFound, ConfigError and OSError."""
+        return load_config(self._model_directory(name) / "config.toml")
+
+    def read(self, name: str, version: int, *, gently: bool = False) -> ModelFiles:
+        """Read and verify one version; pass `gently` while requests are being served.
+
+        Raises ModelNotFound, ConfigError and ManifestError, and OSError as versions() does.
+        """
+        model = self._model_directory(name)
+        directory = model / str(version)
+        if not VERSION.fullmatch(str(version)) or not _is_directory(directory):
+            raise ModelNotFound(f"model {name!r} has no version {version}", received=version)
+        config = load_config(model / "config.toml")
+        with _faults_of_system():
+            manifest = read_manifest(directory)
+            verify_files(directory, manifest, gently=gently)
+        if SELFTEST not in manifest.files:
+            raise ManifestError(f"{name}/{version}: {SELFTEST} is not listed in files")
+        named_outputs(manifest.outputs, config)
+        return ModelFiles(
+            name=name, version=version, directory=directory, config=config, manifest=manifest
+        )
+
+    def _model_directory(self, name: str) -> Path:
+        directory = self.root / name if MODEL_NAME.fullmatch(name) else None
+        if directory is None or not _is_directory(directory):
+            raise ModelNotFound("no model of this name is in the repository")
+        return directory
+
+
+@contextlib.contextmanager
+def _faults_of_system() -> Iterator[None]:
+    """Raise the OSError behind a ManifestError if the model is not at fault: it may pass."""
+    try:
+        yield
+    except ManifestError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno not in FAULTS:
+            raise cause from None
+        raise
+
+
+def version_numbers(model: Path) -> list[int]:
+    """The numbers of a model's version directories, published or not, highest first."""
+    names = [path.name for path in model.iterdir()] if model.is_dir() else []
+    return sorted((int(name) for name in names if VERSION.fullmatch(name)), reverse=True)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _exists(path: Path) -> bool:
+    """Like os.path.lexists(), but raises OSError if the answer cannot be determined."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+VARIABLE = "PADDLEPOOL_DEFAULT_MODELS"
+
+log = logging.getLogger("paddlepool.server")
+
+
+def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
+    """The configuration of every model that has a valid one; the registry reports the others."""
+    configs = {}
+    for name in repository.names():
+        with contextlib.suppress(PaddlepoolError):
+            configs[name] = repository.config(name)
+    return configs
+
+
+def find_default_models(
+    configs: Mapping[str, ModelConfig], tasks: Iterable[str], *, chosen: Mapping[str, str]
+) -> dict[str, str]:
+    """The default model of each task.
+
+    That is the model in `chosen`, else one with `default = true`, else the first by name.
+
+    If a default model is damaged, its task is not given to another model. Raises ConfigError if
+    `chosen` names an unknown task; an unknown model is accepted, as it may be published later.
+    """
+    known = sorted(tasks)
+    for task, model in chosen.items():
+        if task not in known:
+            raise ConfigError(
+                f"{VARIABLE}: there is no task {task!r}, there are {', '.join(known)}"
+            )
+        if model not in configs or configs[model].pipeline != task:
+            log.warning(
+                "%s: the repository has no model %r for the task %s yet", VARIABLE, model, task
+            )
+    found = {}
+    for task in (task for task in known if task not in chosen):
+        names = [name for name in sorted(configs) if configs[name].pipeline == task]
+        marked = [name for name in names if configs[name].default]
+        candidates = marked or names
+        if len(candidates) > 1:
+            log.warning(
+                "%s models of the task %s %s; %r answers requests that name none",
+                len(candidates),
+                task,
+                "have default = true" if marked else "and none has default = true",
+                candidates[0],
+            )
+        if candidates:
+            found[task] = candidates[0]
+    return found | dict(chosen)

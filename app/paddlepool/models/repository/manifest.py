@@ -1,0 +1,259 @@
+"""manifest.json of a model version: parsed strictly, and every file it lists compared by sha256."""
+
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from paddlepool.contracts.errors import ManifestError
+from paddlepool.contracts.tensors import DTYPES, TensorSpec
+from paddlepool.models.repository.config import faults_of
+from paddlepool.models.repository.files import open_plain_file
+
+MANIFEST = "manifest.json"
+BLOCK_BYTES = 1 << 20
+MAX_MANIFEST_BYTES = 1 << 20
+ONNX_SUFFIX = ".onnx"
+PICKLED = ".info"
+"""Suffix of a pickle that Paddle 2 wrote next to a program."""
+DOCUMENT = re.compile(r"(README|LICEN[CS]E|NOTICE|COPYING)(\.[a-z]+)?|.+\.md", re.IGNORECASE)
+OWN_ONNX = "onnx"
+"""Name of an ONNX program that a version brings beside its Paddle program."""
+ONNX_BACKENDS = ("onnxruntime", "openvino")
+"""Backends that run ONNX programs and convert a Paddle program while they open it."""
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ProgramName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
+Format = Literal["paddle", "onnx"]
+Figure = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Strict:
+    """Base of all tables: unknown keys are errors."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry(Strict):
+    """Exact size and digest of one file."""
+
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation(Strict):
+    """How a program was made from the reference, and which layers were left unchanged."""
+
+    tool: str
+    versions: dict[str, str]
+    settings: dict[str, str | int | float | bool] = field(default_factory=dict)
+    float_layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(Strict):
+    """The data for measuring activations.
+
+    `sha256` is computed from the digests of the files or, for texts, from the texts themselves.
+    """
+
+    data: str
+    count: Annotated[int, Field(ge=1)]
+    sha256: Sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoss(Strict):
+    """Loss of a program against the reference, as figures by name, on `count` items of `data`."""
+
+    data: str
+    count: Annotated[int, Field(ge=1)]
+    figures: dict[str, Figure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The files of one program and their format; `name` is None for the reference program."""
+
+    name: str | None
+    format: Format
+    program: FileName
+    params: FileName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedProgram(Program, Strict):
+    """Another program for the same function as the reference, with the same inputs and outputs."""
+
+    name: ProgramName
+    derivation: Derivation
+    calibration: Calibration | None = None
+    quality: tuple[MeasuredLoss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Strict):
+    """Contents and origin of a version; inputs and outputs are in predictor order.
+
+    Format 2 adds `programs`, and a reference program in ONNX. `params` is null if there are none.
+    """
+
+    format: Literal[1, 2]
+    program: FileName
+    params: FileName | None
+    files: dict[FileName, FileEntry]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    network: dict[str, Any] | None
+    weights: dict[str, str | bool]
+    built_with: dict[str, str]
+    programs: tuple[DerivedProgram, ...] = ()
+
+    @property
+    def reference(self) -> Program:
+        """The program that the others are derived from and compared with."""
+        form: Format = "onnx" if self.program.endswith(ONNX_SUFFIX) else "paddle"
+        return Program(name=None, format=form, program=self.program, params=self.params)
+
+    def find(self, name: str | None) -> Program | None:
+        """The program of this name, or the reference for None; None if it does not exist."""
+        if name is None:
+            return self.reference
+        return next((each for each in self.programs if each.name == name), None)
+
+    def program_for(self, backend: str, name: str | None) -> Program | None:
+        """The program that a group with this backend runs: OWN_ONNX may replace the reference."""
+        own = self.find(OWN_ONNX) if name is None and backend in ONNX_BACKENDS else None
+        return own or self.find(name)
+
+    def sha256(self) -> str:
+        """Fingerprint of the whole version, made from the names and hashes of its files."""
+        lines = (f"{entry.sha256}  {name}\n" for name, entry in sorted(self.files.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+_PARSER = TypeAdapter(Manifest)
+
+
+def read_manifest(directory: Path, *, label: str = "") -> Manifest:
+    """Parse a version's manifest. Raises ManifestError with every fault.
+
+    `label` is the version's name in errors; by default, it is made from the directory.
+    """
+    label = label or f"{directory.parent.name}/{directory.name}"
+    path = directory / MANIFEST
+    try:
+        with open_plain_file(path) as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"{label}: {MANIFEST} {_reason(error)}") from error
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"{label}: {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        manifest = _PARSER.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ManifestError(f"{label}: {faults_of(error, whole=MANIFEST)}") from error
+    if faults := "; ".join(_contradictions(manifest)):
+        raise ManifestError(f"{label}: {faults}")
+    return manifest
+
+
+def _contradictions(manifest: Manifest) -> list[str]:
+    files = [("program", manifest.program), ("params", manifest.params)]
+    for each in manifest.programs:
+        files += [(f"{each.name}'s program", each.program), (f"{each.name}'s params", each.params)]
+    faults = [
+        f"{role} file {name!r} is not listed in files"
+        for role, name in files
+        if name is not None and name not in manifest.files
+    ]
+    faults += [f"{name} is a pickle" for name in manifest.files if name.endswith(PICKLED)]
+    if manifest.format == 1 and (manifest.programs or manifest.program.endswith(ONNX_SUFFIX)):
+        faults.append("programs and an ONNX reference need format 2")
+    programs = [each.name for each in manifest.programs]
+    if len(set(programs)) != len(programs):
+        faults.append(f"names of programs repeat: {programs}")
+    for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
+        names = [spec.name for spec in specs]
+        if not names or len(set(names)) != len(names):
+            faults.append(f"{kind} names must be distinct and at least one, received {names}")
+        for spec in specs:
+            if spec.dtype not in DTYPES:
+                faults.append(f"{kind} {spec.name!r} has the unknown dtype {spec.dtype!r}")
+            if any(size == 0 or size < -1 for size in spec.shape):
+                faults.append(f"{kind} {spec.name!r} has the impossible shape {list(spec.shape)}")
+    return faults
+
+
+def is_unused(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a version directory is one that nothing opens, so it needs no digest.
+
+    These are subdirectories, documents, pickles, and names that no manifest can list, such as
+    hidden ones.
+    """
+    name = entry.name
+    unlistable = not FILE_NAME.fullmatch(name) or name.endswith(PICKLED)
+    return unlistable or bool(DOCUMENT.fullmatch(name)) or entry.is_dir(follow_symlinks=False)
+
+
+def verify_files(
+    directory: Path, manifest: Manifest, *, label: str = "", gently: bool = False
+) -> None:
+    """Compare every file of a version with its manifest; raises ManifestError at the first fault.
+
+    A file that is missing, not listed, a link, or different in a single byte makes the version
+    unusable: the framework itself would load it and return garbage. Entries that nothing opens
+    (is_unused()) are ignored. With `gently`, this takes four times as long and uses a quarter of a
+    core.
+    """
+    label = label or f"{directory.parent.name}/{directory.name}"
+    with os.scandir(directory) as entries:
+        present = {entry.name for entry in entries if not is_unused(entry)} - {MANIFEST}
+    if unlisted := sorted(present - set(manifest.files)):
+        raise ManifestError(f"{label}: not listed in {MANIFEST}: {', '.join(unlisted)}")
+    verify_listed(directory, manifest, label=label, gently=gently)
+
+
+def verify_listed(directory: Path, manifest: Manifest, *, label: str, gently: bool = False) -> None:
+    """Like verify_files(), but accept further files, such as those of a program added later."""
+    for name, expected in manifest.files.items():
+        try:
+            with open_plain_file(directory / name) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != expected.bytes:
+                    raise ManifestError(
+                        f"{label}: {name} has {size} bytes, its manifest says {expected.bytes}"
+                    )
+                found = _sha256(file, gently=gently)
+        except OSError as error:
+            raise ManifestError(f"{label}: {name} {_reason(error)}") from error
+        if found != expected.sha256:
+            raise ManifestError(
+                f"{label}: {name} has sha256 {found[:12]}…, its manifest says "
+                f"{expected.sha256[:12]}…"
+            )
+
+
+def _sha256(file: BufferedReader, *, gently: bool) -> str:
+    digest = hashlib.sha256()
+    began = time.perf_counter()
+    while block := file.read(BLOCK_BYTES):
+        digest.update(block)
+        if gently:
+            time.sleep(3 * (time.perf_counter() - began))
+            began = time.perf_counter()
+    return digest.hexdigest()
+
+
+def _reason(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"

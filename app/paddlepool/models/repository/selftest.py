@@ -1,0 +1,330 @@
+"""selftest.npz: the golden inputs and outputs by which a predictor is tested before it serves."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paddlepool.contracts.errors import BackendError, ConfigError, ManifestError
+from paddlepool.contracts.ports import Agreement, Predictor, PredictorFactory, PredictorSpec
+from paddlepool.contracts.resources import processor
+from paddlepool.contracts.tensors import (
+    Array,
+    Tensors,
+    TensorSpec,
+    absolute_differences,
+    largest_difference,
+    mean_difference,
+)
+from paddlepool.models.repository.config import Budget, InstanceGroup
+from paddlepool.models.repository.files import open_plain_file
+
+SELFTEST = "selftest.npz"
+UNREADABLE = (
+    OSError, TypeError, ValueError, EOFError, MemoryError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Differences of the worst output from its golden output, and the agreement from 0 to 1."""
+
+    largest_difference: float
+    mean_difference: float
+    agreement: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One input of a program and its expected output."""
+
+    inputs: Tensors
+    outputs: Tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """Inputs, their expected outputs, and how far other outputs may be from these.
+
+    `inputs` and `outputs` are the first case: the one of a realistic size, on which groups are
+    timed. `more` are further cases, of other sizes and with several rows. The limit is `tolerance`
+    or the `budget` of a lower precision. `tolerance` is the largest absolute difference; if
+    `relative`, it is a share of the expected value and of the usual size of the output's values.
+    """
+
+    inputs: Tensors
+    outputs: Tensors
+    tolerance: float
+    more: tuple[Case, ...] = ()
+    relative: bool = False
+    budget: Budget | None = None
+    agreement: Agreement | None = None
+    program: str | None = None
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        return (Case(inputs=self.inputs, outputs=self.outputs), *self.more)
+
+    @property
+    def mean_tolerance(self) -> float:
+        """Largest mean difference of a group without a budget."""
+        if not self.relative:
+            return self.tolerance
+        return self.tolerance * max(map(usual_size, self.outputs.values()), default=1.0)
+
+    def judging(self, group: InstanceGroup) -> SelfTest:
+        """Return a copy for this group: with its program, its budget, and its tolerance if set."""
+        return replace(
+            self,
+            tolerance=group.tolerance or self.tolerance,
+            relative=self.relative and group.tolerance is None,
+            budget=group.budget,
+            program=group.program,
+        )
+
+    def with_outputs(self, names: Mapping[str, str]) -> SelfTest:
+        """Return a copy whose outputs have other names; those not in `names` keep theirs."""
+
+        def renamed(outputs: Tensors) -> Tensors:
+            return {names.get(name, name): array for name, array in outputs.items()}
+
+        more = [replace(case, outputs=renamed(case.outputs)) for case in self.more]
+        return replace(self, outputs=renamed(self.outputs), more=tuple(more))
+
+    def opened(
+        self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float = 120.0
+    ) -> Predictor:
+        """Open a predictor and check() it. Raises what opening and check() raise."""
+        predictor = open_predictor(spec)
+        try:
+            self.check(predictor, timeout=timeout)
+        except BaseException:
+            predictor.close()
+            raise
+        return predictor
+
+    def check(self, predictor: Predictor, *, timeout: float) -> None:
+        """Run the predictor on every case and check its outputs.
+
+        Raises BackendError if an output is missing, wrong, or of the wrong shape or dtype, and
+        ConfigError if the budget has an agreement but the model's task has no measure of it.
+        """
+        for case in self.cases:
+            found = predictor.run(case.inputs, timeout=timeout)
+            try:
+                self.compare(case, found)
+            except BackendError as error:
+                if not self.more:
+                    raise
+                raise BackendError(f"{error.message}; {shapes_of(case.inputs)}") from None
+
+    def compare(self, case: Case, found: Tensors) -> None:
+        """Check outputs for a case's inputs. Raises as check() does."""
+        for name, expected in case.outputs.items():
+            array = found.get(name)
+            if array is None or (array.dtype, array.shape) != (expected.dtype, expected.shape):
+                raise BackendError(
+                    f"self-test: output {name!r} should be {_described(expected)}, "
+                    f"received {_described(array)}"
+                )
+        if self.budget is not None:
+            self._check_budget(self.budget, self._quality(found, case))
+            return
+        for name, expected in case.outputs.items():
+            if self.relative:
+                self._check_relative(name, found[name], expected)
+                continue
+            worst = float(absolute_differences(found[name], expected).max(initial=0.0))
+            # `not <=` rather than `>`: a NaN must fail.
+            if not worst <= self.tolerance:
+                raise BackendError(
+                    f"self-test: output {name!r} differs by {worst:.3g} from the expected values, "
+                    f"limit {self.tolerance:.3g}"
+                )
+
+    def _check_relative(self, name: str, found: Array, expected: Array) -> None:
+        if expected.dtype.kind != "f":
+            share = float((found != expected).mean()) if expected.size else 0.0
+            if share > UNEQUAL_SHARE:
+                raise BackendError(
+                    f"self-test: {share:.1%} of output {name!r} differ from the expected values, "
+                    f"limit {UNEQUAL_SHARE:.0%}"
+                )
+            return
+        gaps = absolute_differences(found, expected)
+        limits = self.tolerance * (np.abs(expected.astype(np.float64)) + usual_size(expected))
+        wrong = ~(gaps <= limits)  # a NaN must fail
+        if wrong.any():
+            at = np.unravel_index(int(np.argmax(np.where(wrong, gaps, -1.0))), gaps.shape)
+            raise BackendError(
+                f"self-test: output {name!r} has {found[at]:.4g} in place of {expected[at]:.4g}, "
+                f"allowed difference {limits[at]:.2g}; {wrong.mean():.1%} of its values are wrong"
+            )
+
+    def quality(self, found: Tensors) -> Quality:
+        """Compare outputs with those of the first case, which must have the same shapes."""
+        return self._quality(found, self.cases[0])
+
+    def _quality(self, found: Tensors, case: Case) -> Quality:
+        return Quality(
+            largest_difference=largest_difference(found, case.outputs),
+            mean_difference=mean_difference(found, case.outputs),
+            agreement=None if self.agreement is None else self.agreement(found, case.outputs),
+        )
+
+    def _check_budget(self, budget: Budget, quality: Quality) -> None:
+        mean, least = budget.mean_difference, budget.agreement
+        if mean is not None and not quality.mean_difference <= mean:
+            raise BackendError(
+                f"self-test: the outputs differ by {quality.mean_difference:.3g} on average from "
+                f"the expected values, the budget is {mean:.3g}{self._cause()}"
+            )
+        if least is None:
+            if not math.isfinite(quality.mean_difference):
+                raise BackendError("self-test: the outputs contain NaN or infinity")
+            return
+        if quality.agreement is None:
+            raise ConfigError(
+                "budget.agreement needs a model whose task compares outputs; name a "
+                "mean_difference instead"
+            )
+        if not (quality.agreement >= least and math.isfinite(quality.mean_difference)):
+            raise BackendError(
+                f"self-test: the agreement with the expected outputs is {quality.agreement:.3f}, "
+                f"the budget is {least:.3f}{self._cause()}"
+            )
+
+    def _cause(self) -> str:
+        """The likely cause of a derived program's failure, if this processor has a known one."""
+        remark = processor().remark if self.program else None
+        return f": {remark}" if remark else ""
+
+
+UNEQUAL_SHARE = 0.01
+"""Share of an output's whole numbers that may differ: rounding can decide between two classes."""
+
+
+def usual_size(expected: Array) -> float:
+    """The size of an output's values, for a relative tolerance.
+
+    The 90th percentile, so that a few huge values do not hide wrong small ones; but at least a
+    hundredth of the largest, so that rounding does not fail where most values are 0, and at least
+    SMALLEST_SIZE: an output of probabilities may be almost 0 everywhere.
+    """
+    sizes: NDArray[np.float64] = np.abs(expected.astype(np.float64))
+    if not sizes.size:
+        return SMALLEST_SIZE
+    return max(float(np.quantile(sizes, 0.9)), float(sizes.max()) / 100, SMALLEST_SIZE)
+
+
+SMALLEST_SIZE = 1e-3
+
+
+def shapes_of(tensors: Tensors) -> str:
+    """Names and shapes, for messages: `x 1×3×320×480, length 1`."""
+    return ", ".join(
+        f"{name} {'×'.join(map(str, array.shape)) or 'scalar'}" for name, array in tensors.items()
+    )
+
+
+def too_small(test: SelfTest, inputs: Sequence[TensorSpec]) -> str:
+    """Why times of the self-test's input tell nothing; an empty string if they tell something.
+
+    Sealing once ran a program only on size 1 of each free axis: on one pixel, for example.
+    """
+    small = [
+        f"{spec.name} {list(test.inputs[spec.name].shape)}"
+        for spec in inputs
+        if any(
+            axis > 0 and size == -1 and test.inputs[spec.name].shape[axis] == 1
+            for axis, size in enumerate(spec.shape)
+        )
+    ]
+    if test.relative or not small:
+        return ""
+    return (
+        f"the self-test's input is too small to tell: {', '.join(small)}; "
+        "seal the version again, or add a [[warmup]] of a realistic size"
+    )
+
+
+def write_selftest(directory: Path, test: SelfTest) -> None:
+    """Write selftest.npz as read_selftest() reads it; a group's budget is not part of it."""
+    golden: dict[str, Array] = {}
+    for number, case in enumerate(test.cases):
+        for kind, tensors in (("input", case.inputs), ("output", case.outputs)):
+            golden |= {_key(number, kind, name): array for name, array in tensors.items()}
+    if test.relative:
+        golden["relative"] = np.bool_(True)  # type: ignore[assignment]
+    np.savez_compressed(
+        directory / SELFTEST, allow_pickle=False, tolerance=np.float64(test.tolerance), **golden
+    )
+
+
+def _key(case: int, kind: str, name: str) -> str:
+    return f"{case}.{kind}.{name}" if case else f"{kind}.{name}"
+
+
+def read_selftest(
+    directory: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+) -> SelfTest:
+    """Read a version's self-test. Raises ManifestError if it does not fit the specs.
+
+    An output may be empty along a free axis, for example if a detector detects no object. Then only
+    its dtype and shape are tested.
+    """
+    label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
+    try:
+        with (
+            open_plain_file(directory / SELFTEST) as file,
+            np.load(file, allow_pickle=False) as archive,
+        ):
+            cases = []
+            for number in count():
+                if number and _key(number, "input", inputs[0].name) not in archive:
+                    break
+                given, expected = (
+                    {
+                        spec.name: _array(archive, _key(number, kind, spec.name), spec, label)
+                        for spec in specs
+                    }
+                    for kind, specs in (("input", inputs), ("output", outputs))
+                )
+                cases.append(Case(inputs=given, outputs=expected))
+            tolerance, relative = archive.get("tolerance"), "relative" in archive
+    except UNREADABLE as error:
+        raise ManifestError(f"{label} cannot be read as arrays") from error
+    is_number = tolerance is not None and not tolerance.shape and tolerance.dtype.kind in "fiu"
+    if not (is_number and 0 < tolerance < np.inf):
+        raise ManifestError(f"{label}: tolerance must be one positive number")
+    first, *more = cases
+    return SelfTest(
+        inputs=first.inputs,
+        outputs=first.outputs,
+        tolerance=float(tolerance),
+        more=tuple(more),
+        relative=relative,
+    )
+
+
+def _array(archive: Mapping[str, Array], name: str, spec: TensorSpec, label: str) -> Array:
+    found = archive.get(name)
+    if found is None or not spec.admits(found) or ("input." in name and found.size == 0):
+        raise ManifestError(
+            f"{label}: {name} should be {spec.dtype} {list(spec.shape)}, "
+            f"received {_described(found)}"
+        )
+    return found
+
+
+def _described(array: Array | None) -> str:
+    return "nothing" if array is None else f"{array.dtype} {list(array.shape)}"

@@ -1,0 +1,198 @@
+"""The log: one JSON object per line, or readable lines for a terminal."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import queue
+import select
+import sys
+import threading
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from paddlepool.contracts.sentences import printable
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def extras(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the values that the caller gave as `extra`."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+class JsonLines(logging.Formatter):
+    """Formats time, level, event and the caller's `extra` as one line of JSON, ASCII only."""
+
+    def __init__(self, *, replica: str = "") -> None:
+        """Add the name of the `replica` to every line, unless it is empty."""
+        super().__init__()
+        self._always = {"replica": replica} if replica else {}
+        self._encode = json.JSONEncoder(ensure_ascii=True, default=str).encode
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **self._always,
+        }
+        line |= extras(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return self._encode(line)
+
+
+WAITING_LINES = 10_000
+INTERVAL_SECONDS = 0.05
+FLUSH_SECONDS = 5.0
+
+
+class BackgroundHandler(logging.Handler):
+    """Hands lines to a thread that formats and writes them: a slow reader delays no request.
+
+    While `WAITING_LINES` lines wait, further ones are dropped, and a later line reports how many.
+
+    The thread checks for lines every `INTERVAL_SECONDS`; a line does not wake it. Otherwise the
+    thread would write each line right after its request, and hold the interpreter lock when the
+    client's next request arrives. It writes lines together, because the event loop must give up
+    that lock after each write.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._stream = stream
+        self._dropped = 0
+        self._closing, self._written = threading.Event(), threading.Event()
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.lines.qsize() >= WAITING_LINES:
+            self._dropped += 1
+            return
+        if self._dropped:
+            words, count = "%d log lines were dropped", (self._dropped,)
+            line = logging.LogRecord("paddlepool.log", logging.WARNING, "", 0, words, count, None)
+            self.lines.put_nowait(line)
+            self._dropped = 0
+        self.lines.put_nowait(record)
+
+    def _write(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(INTERVAL_SECONDS)  # once set, no line follows
+            text = ""
+            while not self.lines.empty():
+                line = self._line(self.lines.get())
+                if len((text + line).encode(errors="replace")) > select.PIPE_BUF:  # else torn
+                    self._put(text)
+                    text = ""
+                text += line
+            self._put(text)
+        self._written.set()
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record) + "\n"
+        except Exception:
+            with contextlib.suppress(Exception):
+                self.handleError(record)
+            return ""
+
+    def _put(self, text: str) -> None:
+        with contextlib.suppress(Exception):  # later writes may succeed
+            self._stream.write(text)
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Write the waiting lines. logging.shutdown() calls this even on a closed handler.
+
+        A reader that has stopped reading delays the process's end by at most `FLUSH_SECONDS`.
+        """
+        self._closing.set()
+        self._written.wait(FLUSH_SECONDS)
+        super().close()
+
+
+def configure(level: str, *, form: logging.Formatter | None = None) -> None:
+    """Send all logs of the process to standard error in `form`, by default as JSON."""
+    handler = BackgroundHandler(sys.stderr)
+    handler.setFormatter(form or JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Do not collect what no line shows: see "Optimization" in the logging manual.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    # Our access lines replace uvicorn's, and our 400s its warnings about malformed requests.
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_wanted)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Return whether to keep uvicorn's line.
+
+    Our own line `connection refused` says more about a malformed request. When the end of a drain
+    cancels requests, uvicorn logs their number first, so their tracebacks add nothing.
+    """
+    cancelled = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
+    return not cancelled and record.msg != "Invalid HTTP request received."
+
+
+COLOURS = {"good": "32", "warning": "33", "bad": "31", "dim": "2", "bold": "1"}
+
+
+def coloured(stream: TextIO) -> bool:
+    """Return whether `stream` is a terminal with colours and NO_COLOR (no-color.org) is not set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class TerminalLines(logging.Formatter):
+    """Formats the time of day, the event and the caller's `extra`."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+        self._url = ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = self._in("dim", datetime.fromtimestamp(record.created).strftime("%H:%M:%S"))
+        line = f"{time}  {self._event(record, extras(record))}"
+        if record.exc_info:
+            line += "\n" + printable(self.formatException(record.exc_info), kept="\n")
+        return line
+
+    def _event(self, record: logging.LogRecord, extra: dict[str, object]) -> str:
+        event = record.getMessage()
+        if record.name == "paddlepool.access":
+            return self._request(extra)
+        if event == "listening":
+            self._url = str(extra["url"]).replace("//0.0.0.0:", "//127.0.0.1:")
+            return f"listening on {printable(str(extra['url']))}; the models are being loaded"
+        if event == "loaded" and not extra["ready"]:
+            return self._in("bad", f"not every model could be loaded; {self._url}/info says why")
+        if event == "loaded":
+            return f"ready after {extra['seconds']} s.  {self._in('bold', f'Open {self._url}')}"
+        words = printable("  ".join((event, *(f"{name}={value}" for name, value in extra.items()))))
+        if record.levelno >= logging.ERROR:
+            return self._in("bad", f"error: {words}")
+        if record.levelno >= logging.WARNING:
+            return self._in("warning", f"warning: {words}")
+        return words
+
+    def _request(self, extra: dict[str, object]) -> str:
+        status = int(str(extra.pop("status")))
+        kind = "good" if status < 400 else "warning" if status < 500 else "bad"
+        who = " ".join(str(extra.get(name, "")) for name in ("x_model", "x_predictor"))
+        words = f"{extra['method']} {extra['route']}  {extra['milliseconds']} ms  {who}"
+        named = self._in("dim", printable(str(extra["request_id"])))
+        return f"{self._in(kind, str(status))}  {printable(words).rstrip()}  {named}"
+
+    def _in(self, kind: str, text: str) -> str:
+        return f"\x1b[{COLOURS[kind]}m{text}\x1b[0m" if self._colour else text

@@ -1,0 +1,183 @@
+"""The path of one request and its reply between the HTTP server and a route; the request log."""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import Message, Receive, Scope, Send
+
+from paddlepool.observability.metrics import METHODS, OTHER, UNMATCHED, Metrics
+from paddlepool.service.api.middleware.compression import packed
+from paddlepool.service.api.middleware.limits import Budget, TokenBucket, too_large
+from paddlepool.service.api.services import Lifecycle
+
+LOGGED = {b"x-model": "x_model", b"x-predictor": "x_predictor", b"server-timing": "server_timing"}
+"""Reply headers that the log line repeats, mapped to their names in the log."""
+
+WATCH_DELAY_SECONDS = 0.05
+"""Time from the end of the body until a task starts to watch for the client's disconnect. Most
+requests end before that and need no task."""
+
+
+class Exchange:
+    """Counts the body, adds headers to the reply, and cancels the work if the client disconnects.
+
+    The body is charged to the budget from its arrival until the request is answered. `status` is 0
+    until the reply begins. If `http.disconnect` arrives after the body and before the end of the
+    reply, the task that handles the request is cancelled: uvicorn alone would let it continue.
+
+    **Invariant**: only this object calls the server's `receive` after the body is complete. A layer
+    around it that reads ahead, such as BaseHTTPMiddleware, would disable that cancellation.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        body_cap: int,
+        bodies: Budget,
+        lifecycle: Lifecycle,
+        marks: Iterable[tuple[bytes, bytes]],
+    ) -> None:
+        """`body_cap` is in bytes; `marks` are headers for every reply."""
+        self.headers = Headers(scope=scope)
+        self.request_id = request_id_of(self.headers.get("x-request-id"))
+        self.body_cap = body_cap
+        self.status = 0
+        self.sent: dict[str, str] = {}
+        self.bucket: TokenBucket | None = None
+        self.client_gone = False
+        self._receive = receive
+        self._send = send
+        self._bodies = bodies
+        self._lifecycle = lifecycle
+        self._marks = marks
+        self._received = 0
+        self._handler = asyncio.current_task()
+        self._watcher: asyncio.Task[None] | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
+
+    async def receive(self) -> Message:
+        """The server's next message. Raises FileTooLarge and Overloaded."""
+        if self._watching is not None:
+            self._start_watching()
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.client_gone = True
+            return message
+        if size := len(message.get("body", b"")):
+            if self._received + size > self.body_cap:
+                raise too_large(self.body_cap, f"more than {self.body_cap}")
+            self._bodies.take(size)
+            self._received += size
+        if not message.get("more_body", False):
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(WATCH_DELAY_SECONDS, self._start_watching)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._mark(message)
+            self._send = packed(message, self.headers, self._send)
+        elif not message.get("more_body", False) and not self._gone.is_set():
+            self._stop_watching()  # the server also reports a disconnect after every reply
+        await self._send(message)
+
+    def _mark(self, message: Message) -> None:
+        self.status = message["status"]
+        for name, value in message["headers"]:
+            if name in LOGGED:
+                self.sent[LOGGED[name]] = value.decode("latin-1")
+        message["headers"] = [
+            *message["headers"],
+            (b"x-request-id", self.request_id.encode()),
+            *self._marks,
+        ]
+        if self._lifecycle.draining:
+            MutableHeaders(scope=message)["Connection"] = "close"
+        if self.bucket is not None:
+            MutableHeaders(scope=message).update(self.bucket.headers())
+
+    def _start_watching(self) -> None:
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.client_gone = True
+        self._gone.set()
+        assert self._handler is not None, "this is a bug: an ASGI application runs in a task"
+        self._handler.cancel()
+
+    def was_cancelled(self) -> bool:
+        """Return True, and clear the cancellation, if a disconnect cancelled the handler."""
+        if self._gone.is_set() and self._handler is not None:
+            self._handler.uncancel()
+        return self._gone.is_set()
+
+    def close(self) -> None:
+        """Return the body's bytes to the budget, and stop watching."""
+        self._bodies.give_back(self._received)
+        self._stop_watching()
+        # Break reference cycles: with the scope, and with the frame of a cancelled task.
+        del self._receive, self._send, self._watcher
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+CLIENT_GONE = 499
+log = logging.getLogger("paddlepool.access")
+
+
+def record(
+    metrics: Metrics,
+    *,
+    request_id: str,
+    method: str,
+    route: str | None,
+    status: int,
+    seconds: float,
+    routine: bool,
+    sent: Mapping[str, str],
+) -> None:
+    """Measure and log one finished request. `sent` holds model, group and timings of the answer.
+
+    A `routine` request, from a probe or a scraper, is logged only if it failed.
+
+    The log line has only the route's template: no path, query, text or file name of the client.
+    """
+    metrics.request_done(route=route, method=method, status=status, seconds=seconds)
+    if routine and status < 400:
+        return
+    log.info(
+        "request",
+        extra={
+            "request_id": request_id,
+            "method": method if method in METHODS else OTHER,
+            "route": route or UNMATCHED,
+            "status": status,
+            "milliseconds": round(seconds * 1000, 2),
+            **sent,
+        },
+    )
+
+
+def request_id_of(offered: str | None) -> str:
+    """Return the client's own id if it is well formed, else a new one."""
+    if offered is not None and REQUEST_ID.fullmatch(offered):
+        return offered
+    return secrets.token_hex(8)

@@ -1,0 +1,210 @@
+"""ASGI layers around the routes: request steps, path rewriting by User-Agent, and tracing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from paddlepool.contracts.caller import CALLER
+from paddlepool.observability.metrics import METHODS
+from paddlepool.service.api.errors import Fault, fault_from, http_fault, log_failure, reply
+from paddlepool.service.api.middleware.compression import unpacked
+from paddlepool.service.api.middleware.exchange import CLIENT_GONE, Exchange, record
+from paddlepool.service.api.middleware.keys import Sites, is_routine
+from paddlepool.service.api.middleware.limits import Gates, check_body, is_free
+from paddlepool.service.api.routes import RouteTable
+from paddlepool.service.api.services import Services
+
+if TYPE_CHECKING:  # an optional extra
+    from paddlepool.observability.tracing import Tracing
+
+REPLICA, TRACE_ID = "X-Replica", "X-Trace-ID"
+
+
+class RequestLayer:
+    """Answers each request through the route of its path and method.
+
+    FastAPI runs the lifespan and builds the OpenAPI document from the same routes. Its own
+    middleware and routing are not used: they take more time than all steps here.
+    """
+
+    def __init__(
+        self,
+        lifespan: ASGIApp,
+        services: Services,
+        routes: RouteTable,
+        gates: Gates,
+        *,
+        wrap: Callable[[ASGIApp], ASGIApp],
+    ) -> None:
+        """`wrap` adds layers between the request log and the first step that may reject."""
+        settings = services.settings
+        self._lifespan = lifespan
+        self._services = services
+        self._routes = routes
+        self._gates = gates
+        self._sites = Sites(hosts=settings.hosts(), origins=settings.cors_origins)
+        self._marks = [(b"x-content-type-options", b"nosniff")]
+        if replica := settings.replica:
+            self._marks.append((REPLICA.lower().encode(), replica.encode()))
+        self._admit = wrap(self._admitted)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Assign a request its id and route; log and measure it when it ends."""
+        if scope["type"] != "http":
+            await self._lifespan(scope, receive, send)
+            return
+        began, method = time.perf_counter(), scope["method"]
+        if method == "HEAD":  # handled like GET; the HTTP server omits the body
+            scope = {**scope, "method": "GET"}
+        scope, receive = unpacked(scope, receive)
+        route = self._routes.find(scope["path"], scope["method"])
+        cap = min(self._routes.body_cap(route), self._gates.bodies.limit)
+        exchange = Exchange(
+            scope,
+            receive,
+            send,
+            body_cap=cap,
+            bodies=self._gates.bodies,
+            lifecycle=self._services.lifecycle,
+            marks=self._marks,
+        )
+        state = scope.setdefault("state", {})
+        state["exchange"] = exchange
+        state["request_id"] = exchange.request_id
+        state["route"] = route
+        state["errors"] = route.errors if route else None
+        try:
+            await self._admit(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            if exchange.was_cancelled():
+                return
+            if not exchange.status:  # the drain timeout is over
+                fault = http_fault(503, "The server is shutting down.", {"Retry-After": "1"})
+                await reply(fault, scope)(scope, exchange.receive, exchange.send)
+            raise
+        finally:
+            exchange.close()
+            route = state["route"]
+            record(
+                self._services.metrics,
+                request_id=exchange.request_id,
+                method=method,
+                route=route.template if route else None,
+                status=CLIENT_GONE if exchange.client_gone else exchange.status or 500,
+                seconds=time.perf_counter() - began,
+                routine=is_routine(scope["path"]),
+                sent=exchange.sent,
+            )
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, or reply with the reason why a step rejected it."""
+        state = scope["state"]
+        exchange: Exchange = state["exchange"]
+        path, client = scope["path"], scope["client"]
+        try:
+            if (refusal := self._sites.refusal(scope)) is not None:
+                state["route"] = None  # counted as unmatched: no route may answer it
+                raise refusal
+            if scope["method"] == "TRACE" and state["route"] is not None:
+                self._routes.check_method(state["route"], path, "TRACE")  # 405 even without a key
+            address = client[0] if client else ""
+            CALLER.set(self._gates.keys.caller(path, exchange.headers, address))
+            with self._quota(exchange, path):
+                if state["route"] is not None:
+                    check_body(exchange.headers, cap=exchange.body_cap)
+                await self._routes.answer(state["route"], scope, receive, send)
+        except Exception as error:
+            if exchange.client_gone:
+                return  # the error came from reading from or writing to a disconnected client
+            if exchange.status:
+                log_failure(error, exchange.request_id)
+                raise  # the reply is partly sent; only closing the connection signals the error
+            await reply(fault_from(error, exchange.request_id), scope)(scope, receive, send)
+
+    def _quota(self, exchange: Exchange, path: str) -> AbstractContextManager[None]:
+        """Count the request while it runs. Entering raises QuotaExceeded."""
+        buckets = self._gates.buckets
+        if buckets is None or is_free(path):
+            return nullcontext()
+        exchange.bucket = buckets.of_caller()
+        return buckets.running(exchange.bucket)
+
+
+def by_agent(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> ASGIApp:
+    """Change the path of a request if its User-Agent is that of a known client.
+
+    `paths` maps a path to its replacement and to parts of the User-Agents of the clients that get
+    it. GET and HEAD requests keep their path, because browsers use them to load pages.
+    """
+
+    def redirected(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        redirect = paths.get(scope["path"]) if scope["type"] == "http" else None
+        if redirect is not None and scope["method"] not in ("GET", "HEAD"):
+            path, agents = redirect
+            agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
+            if any(each in agent for each in agents):
+                scope = {**scope, "path": path}
+        return app(scope, receive, send)
+
+    return redirected
+
+
+class Traced:
+    """The outermost layer if tracing is on. It creates a span for each request that quotas count.
+
+    If the client began the trace, the reply has the trace's id. The span has only the route's
+    template: no path, query, text or file name of the client.
+    """
+
+    def __init__(self, app: ASGIApp, *, tracing: Tracing) -> None:
+        self._app = app
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or is_free(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+        span = self._tracing.begin(
+            method,
+            Headers(scope=scope).getlist,
+            {"http.request.method": method, "url.scheme": scope["scheme"]},
+        )
+        status = 0
+
+        async def send_seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if span.given:
+                    MutableHeaders(scope=message)[TRACE_ID] = span.trace_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_seen)
+        finally:
+            state = scope["state"]
+            fault: Fault | None = state.get("fault")
+            attributes: dict[str, str | int] = {}
+            if route := state.get("route"):
+                attributes["http.route"] = route.template
+            if status:
+                attributes["http.response.status_code"] = status
+            if state["exchange"].client_gone:
+                error, failed = "client_gone", False
+            else:
+                error, failed = fault.code if fault else "", not 0 < status < 500
+            span.end(
+                f"{method} {route.template}" if route else method,
+                attributes,
+                error=error,
+                failed=failed,
+                why=fault.detail if fault and failed else "",
+            )

@@ -1,0 +1,298 @@
+"""The table of routes, the route class of task endpoints, and the parameters that these share.
+
+The middleware needs a path's route for the body limit, the form of errors and the labels, so the
+table finds it before any of these steps. FastAPI builds the OpenAPI document from a task endpoint's
+signature but does not handle its requests: resolving the signature takes longer than a short text
+spends in the queue. Validation errors have the same form as FastAPI's.
+"""
+
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from paddlepool.contracts.errors import InvalidParameter, UnsupportedMediaType
+from paddlepool.engine.dataplane import Answer
+from paddlepool.service.api.errors import ErrorForm, Refused, http_fault
+from paddlepool.service.api.services import services_of
+from paddlepool.service.api.uploads import media_type
+from paddlepool.settings.server import Settings
+
+UNDECLARED_TYPES = ("", "application/x-www-form-urlencoded")
+"""Content types of JSON from clients that declare none: no type, or curl's default. A page of
+another site can send the latter without a preflight; `middleware.keys` rejects that.
+"""
+
+Model = TypeVar("Model", bound=BaseModel)
+Faults = list[Any]
+
+
+class Routing(BaseModel):
+    """The parameters `model`, `predictor` and `timeout_ms`; None for each that is missing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str | None = Field(
+        None,
+        max_length=64,
+        description="Model to use, `name` or `name@version`; the repository's default if left out.",
+    )
+    predictor: str | None = Field(
+        None, max_length=32, description="Instance group to use; the model's default if left out."
+    )
+    timeout_ms: int | None = Field(
+        None, ge=1, description="Deadline in milliseconds; `/info` names the default and the limit."
+    )
+
+    def options(self, settings: Settings, *, model: str | None = None) -> dict[str, Any]:
+        """Arguments for DataPlane.run; `model` overrides the parameter. Raises InvalidParameter."""
+        name, version = split_model(model or self.model)
+        return {
+            "model": name,
+            "version": version,
+            "group": self.predictor,
+            "timeout": timeout_seconds(self.timeout_ms, settings),
+        }
+
+
+ROUTING = tuple(Routing.model_fields)
+"""Names of the routing parameters."""
+
+RoutingDep = Annotated[Routing, Query()]
+"""For the signatures of task endpoints. TaskRoute reads the parameters without FastAPI."""
+
+
+def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
+    """The request's deadline in seconds. Raises InvalidParameter outside 1 … timeout_max_ms."""
+    if timeout_ms is None:
+        return settings.timeout_default_ms / 1000
+    if not 1 <= timeout_ms <= settings.timeout_max_ms:
+        raise InvalidParameter(
+            f"timeout_ms is {timeout_ms}, allowed are 1 to {settings.timeout_max_ms}",
+            limit=settings.timeout_max_ms,
+            received=timeout_ms,
+        )
+    return timeout_ms / 1000
+
+
+def split_model(model: str | None) -> tuple[str | None, int | None]:
+    """Split `u2netp@3` into name and version, which may be missing. Raises InvalidParameter."""
+    if model is None:
+        return None, None
+    name, at, version = model.partition("@")
+    if not at:
+        return name, None
+    if (number := whole_number(version)) is None:
+        raise InvalidParameter("model is not `name` or `name@version` with an integer version")
+    return name, number
+
+
+def whole_number(text: str, *, digits: int = 9) -> int | None:
+    """Read up to `digits` ASCII digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+
+def answer_headers(answer: Answer) -> dict[str, str]:
+    """X-Model, X-Predictor and Server-Timing (W3C, in milliseconds) of an answered request."""
+    timing = [f"{name};dur={seconds * 1000:.2f}" for name, seconds in answer.stages.items()]
+    return {
+        "X-Model": f"{answer.model}@{answer.version}",
+        "X-Predictor": answer.group,
+        "Server-Timing": ", ".join(timing),
+    }
+
+
+class TaskRoute(APIRoute):
+    """Calls an endpoint with the parameters of its signature.
+
+    The route supplies `request`, `services` and `routing`, and reads `body`, a pydantic model, from
+    JSON. Any other parameter is read from the query; it is None if absent.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        handle = self.get_route_handler()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await handle(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        self.app = answer
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        endpoint: Callable[..., Coroutine[Any, Any, Response]] = self.endpoint
+        names = frozenset(signature(endpoint).parameters)
+        model: type[BaseModel] | None = get_type_hints(endpoint).get("body")
+        texts = names - {"request", "services", "routing", "body"}
+
+        async def handle(request: Request) -> Response:
+            services = services_of(request)
+            given: dict[str, Any] = {"services": services} if "services" in names else {}
+            faults: Faults = []
+            if model is not None:
+                content = await _read_all(request.receive)
+            if "routing" in names:
+                given["routing"] = routing = _read_routing(request, faults)
+                timeout_seconds(routing.timeout_ms, services.settings)
+            if model is not None:
+                given["body"] = read_body(model, content, media_type(request), faults)
+            if faults:
+                raise RequestValidationError(faults)
+            if "request" in names:
+                given["request"] = request
+            for name in texts:
+                given[name] = request.query_params.get(name)
+            return await endpoint(**given)
+
+        return handle
+
+
+async def _read_all(receive: Receive) -> bytes:
+    """Read the whole body. Raises ClientDisconnect."""
+    parts, more = [], True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+NO_ROUTING = Routing()
+
+
+def _read_routing(request: Request, faults: Faults) -> Routing:
+    """Read the query's routing parameters. Others are ignored; the last of repeated ones counts."""
+    if not request.scope["query_string"]:
+        return NO_ROUTING
+    query = request.query_params
+    asked = {name: query[name] for name in ROUTING if name in query}
+    return _checked(Routing, asked, "query", faults) or NO_ROUTING
+
+
+def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
+    """Parse the body as `model`; on failure, add its errors to `faults` and return None.
+
+    Raises UnsupportedMediaType, RequestValidationError if the body is not valid JSON, and
+    HTTPException for any other failure, such as invalid UTF-8 or too deep nesting.
+    """
+    if not content:
+        faults.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
+        return None
+    json_type = kind.startswith("application/") and kind.endswith(("/json", "+json"))
+    if not json_type and kind not in UNDECLARED_TYPES:
+        raise UnsupportedMediaType("The body must be sent with Content-Type: application/json.")
+    try:
+        return model.model_validate_json(content)
+    except ValidationError:
+        pass  # the slower parser below reports the position and accepts UTF-16
+    try:
+        document = json.loads(content)
+    except json.JSONDecodeError as error:
+        fault = {"type": "json_invalid", "loc": ("body", error.pos), "msg": error.msg, "input": {}}
+        raise RequestValidationError([fault]) from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400) from error
+    return _checked(model, document, "body", faults)
+
+
+def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Model | None:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        faults += [
+            {**fault, "loc": (where, *fault["loc"])} for fault in error.errors(include_url=False)
+        ]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFacts:
+    """One route.
+
+    `max_body` is in bytes. `answer` is the route's ASGI application. `errors` is the route's own
+    form of errors; None means problem+json.
+    """
+
+    template: str
+    pattern: re.Pattern[str]
+    methods: frozenset[str]
+    max_body: int
+    answer: ASGIApp
+    errors: ErrorForm | None = None
+
+
+class RouteTable:
+    """All routes of the application in order of precedence. Paths are percent-decoded."""
+
+    def __init__(
+        self, routers: Iterable[tuple[APIRouter, ErrorForm | None]], *, default_max_body: int
+    ) -> None:
+        """Each router is paired with the form of its errors; `default_max_body` is in bytes."""
+        self.default_max_body = default_max_body
+        self.routes = tuple(
+            RouteFacts(
+                template=route.path,
+                pattern=route.path_regex,
+                methods=frozenset(route.methods or ()),
+                max_body=route.max_body_size or default_max_body,
+                # FastAPI's handlers use this exit stack to close uploaded files.
+                answer=AsyncExitStackMiddleware(route.app)
+                if not isinstance(route, TaskRoute)
+                else route.app,
+                errors=errors,
+            )
+            for router, errors in routers
+            for route in router.routes
+            if isinstance(route, APIRoute)
+        )
+        self._open = [route for route in self.routes if route.pattern.groups]
+        self._fixed = {
+            path: [route for route in self.routes if route.pattern.match(path)]
+            for path in {route.template for route in self.routes if not route.pattern.groups}
+        }
+
+    def find(self, path: str, method: str) -> RouteFacts | None:
+        """The path's first route with this method, else the path's first route, else None."""
+        routes = self._all(path)
+        allowed = (route for route in routes if method in route.methods)
+        return next(allowed, routes[0] if routes else None)
+
+    def _all(self, path: str) -> list[RouteFacts]:
+        fixed = self._fixed.get(path)
+        return fixed or [route for route in self._open if route.pattern.match(path)]
+
+    def body_cap(self, route: RouteFacts | None) -> int:
+        return self.default_max_body if route is None else route.max_body
+
+    def check_method(self, route: RouteFacts, path: str, method: str) -> None:
+        """Raise Refused (405) unless `route` accepts the method."""
+        if method not in route.methods:
+            allowed = {each for found in self._all(path) for each in found.methods}
+            allowed |= {"HEAD"} if "GET" in allowed else set()
+            detail = f"The method {method} is not allowed here."
+            raise Refused(http_fault(405, detail, {"Allow": ", ".join(sorted(allowed))}))
+
+    async def answer(
+        self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Call `route`. Raises HTTPException (404) if it is None, and Refused (405)."""
+        path = scope["path"]
+        if route is None:
+            raise HTTPException(404)
+        self.check_method(route, path, scope["method"])
+        found = route.pattern.match(path) if route.pattern.groups else None
+        scope["path_params"] = found.groupdict() if found else {}
+        await route.answer(scope, receive, send)

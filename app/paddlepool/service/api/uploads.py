@@ -1,0 +1,202 @@
+"""Read multipart forms, JSON objects and requests with a picture into memory.
+
+The picture is the body itself or a file of a form. A form may have a second picture.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
+
+FORM = "multipart/form-data"
+CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
+"""Charsets accepted for a form's fields. Python caches every unknown charset name forever, and some
+of its codecs fail in unusual ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The parts of a form in order: the bytes of its files and the text of its other fields.
+
+    A file with neither a name nor bytes is left out: browsers send one if the user chose no file.
+    """
+
+    files: list[tuple[str, bytes]]
+    fields: list[tuple[str, str]]
+
+
+def media_type(request: Request) -> str:
+    """The body's media type in lower case without parameters; empty if the request names none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+MAX_MARKS = 4_096
+"""Maximum opening brackets, colons and commas in a body; base64 contains none of them. The parser
+needs far more memory and time for each of them than for any other byte."""
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object. Raises InvalidParameter for anything else."""
+    marks = sum(map(body.count, (b"[", b"{", b":", b",")))
+    if marks > MAX_MARKS:
+        raise InvalidParameter(
+            f"the body has {marks} brackets, colons and commas, the limit is {MAX_MARKS}"
+        )
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
+    if not isinstance(document, dict):
+        raise InvalidParameter("the body must be a JSON object")
+    return document
+
+
+async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> Form:
+    """Read a multipart form. Raises InvalidParameter, and FileTooLarge from reading the body."""
+    # Checked before the parser looks for the charset's codec.
+    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
+    if charset.decode("latin-1").lower() not in CHARSETS:
+        accepted = ", ".join(CHARSETS)
+        raise InvalidParameter(f"the form's charset must be one of {accepted}", limit=accepted)
+    parser = _InMemoryParser(
+        request.headers,
+        request.stream(),
+        max_files=max_files,
+        max_fields=max_fields,
+        max_part_size=field_bytes,
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException:
+        count = {1: "one file", 2: "two files"}.get(max_files, f"{max_files} files")
+        raise InvalidParameter(
+            f"the multipart form cannot be read, or has more than {count}, more than {max_fields} "
+            f"other fields, or a field of more than {field_bytes} bytes",
+            limit=f"{count}, {max_fields} fields of {field_bytes} bytes",
+        ) from None
+    try:
+        items = form.multi_items()
+        return Form(
+            [
+                (name, await value.read())
+                for name, value in items
+                if isinstance(value, UploadFile) and (value.filename or value.size)
+            ],
+            [(name, value) for name, value in items if isinstance(value, str)],
+        )
+    finally:
+        await form.close()
+        parser.close_files()
+
+
+class _InMemoryParser(MultiPartParser):
+    # The body is capped while it streams, so it fits in memory; the disk may be read-only.
+    spool_max_size = 1 << 40
+
+    def close_files(self) -> None:
+        """Close all files, including those of truncated parts, which never reach the form."""
+        for file in self._files_to_close_on_error:
+            file.close()
+
+
+FILE_FIELDS = ("file", "image_file")
+RAW_TYPES = ("image/", "application/octet-stream")
+RAW_CONTENT = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+"""A raw body in OpenAPI. Client generators skip wildcard types like `image/*`."""
+
+FIELD_BYTES = 1024
+
+_UPLOAD_HINT = (
+    "send it as the file of a multipart form field named file (curl -F file=@photo.jpg), "
+    "or as the whole body with Content-Type: image/*"
+)
+
+
+async def read_upload(
+    request: Request, *, known: Sequence[str], max_fields: int, second: Sequence[str] = ()
+) -> tuple[bytes, bytes | None, Mapping[str, str]]:
+    """Read the whole upload into memory: one or two pictures, and every parameter by name.
+
+    A parameter of `known` may occur once, in query or form. `second` lists the accepted names of
+    the form's field for a second picture. Raises FileMissing, UnsupportedMediaType,
+    InvalidParameter, and FileTooLarge from reading the body.
+    """
+    query = _read_parameters(request.query_params.multi_items(), known, "query")
+    kind = media_type(request)
+    if kind == FORM:
+        form = await read_form(
+            request, max_files=2 if second else 1, max_fields=max_fields, field_bytes=FIELD_BYTES
+        )
+        # Pages send an empty field if the user chose no second picture.
+        given = [(name, value) for name, value in form.fields if value or name not in second]
+        picture, background = _pick_pictures(Form(form.files, given), second)
+        fields = _read_parameters(given, known, "form")
+        for name in fields:
+            if name in query:
+                raise InvalidParameter(f"{name} is given both in the query and in the form")
+        return picture, background, query | fields
+    if kind.startswith(RAW_TYPES):
+        return _not_empty(await request.body()), None, query
+    if not kind and not await request.body():
+        raise FileMissing(f"the request has no picture; {_UPLOAD_HINT}")
+    raise UnsupportedMediaType(
+        f"the body is neither multipart/form-data nor a picture; {_UPLOAD_HINT}",
+        limit="multipart/form-data, image/*",
+    )
+
+
+def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | None]:
+    """Pick the pictures from the form's files. Raises FileMissing and InvalidParameter."""
+    for name, _ in form.fields:
+        if name in FILE_FIELDS:
+            raise FileMissing(
+                f"the form's file field holds text without a file name; {_UPLOAD_HINT}"
+            )
+        if name in second:
+            raise FileMissing(
+                f"the form's field {name} holds text; send the second picture as a file "
+                f"(curl -F {name}=@beach.jpg)"
+            )
+    pictures = [body for name, body in form.files if name in FILE_FIELDS]
+    backgrounds = [(name, body) for name, body in form.files if name in second]
+    if len(pictures) + len(backgrounds) < len(form.files):
+        raise FileMissing(f"the form's file is in a field with another name; {_UPLOAD_HINT}")
+    if not pictures:
+        raise FileMissing(f"the form has no file; {_UPLOAD_HINT}")
+    if len(pictures) > 1 or len(backgrounds) > 1:
+        name = FILE_FIELDS[0] if len(pictures) > 1 else second[0]
+        raise InvalidParameter(f"the form has more than one file for {name}", limit="one file")
+    for name, body in backgrounds:
+        if not body:
+            raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
+    return _not_empty(pictures[0]), backgrounds[0][1] if backgrounds else None
+
+
+def _not_empty(body: bytes) -> bytes:
+    if not body:
+        raise FileMissing("the picture has 0 bytes", received=0)
+    return body
+
+
+def _read_parameters(
+    items: Iterable[tuple[str, str]], known: Sequence[str], where: str
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in items:
+        if name not in known:
+            # The name comes from the client, so the error does not repeat it.
+            raise InvalidParameter(
+                f"the {where} has an unknown parameter; known are {', '.join(known)}",
+                limit=", ".join(known),
+            )
+        if name in found:
+            raise InvalidParameter(f"{name} is given twice in the {where}")
+        found[name] = value
+    return found

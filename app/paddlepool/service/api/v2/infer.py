@@ -1,0 +1,311 @@
+"""POST /v2/models/{model}/infer: tensors in, tensors out, for a model or a whole task.
+
+The pydantic models only describe requests and replies for OpenAPI; `documents` reads requests,
+because tensors may be large. gRPC shares `check_size` and `infer_tensors`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from paddlepool.contracts.errors import FileTooLarge, InvalidTensor
+from paddlepool.contracts.tensors import TaskTensors, Tensors
+from paddlepool.engine.dataplane import Answer, TensorRequest
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.service.api.errors import PROTOCOL, documented
+from paddlepool.service.api.routes import answer_headers, split_model, whole_number
+from paddlepool.service.api.services import LARGE_BYTES, Services, run_off_loop, services_of
+from paddlepool.service.api.v2 import documents
+from paddlepool.service.api.v2.documents import Expected, ReplyForm
+from paddlepool.service.api.v2.models import VERSION, add_by_version, task_named
+from paddlepool.service.api.v2.tensors import BINARY_HEADER, DATATYPES, NO_SHARED_MEMORY
+from paddlepool.settings.server import Settings
+
+Datatype = Annotated[str, WithJsonSchema({"type": "string", "enum": list(DATATYPES)})]
+Shape = list[int]
+_TYPE = Field(None, description="`base64`: the strings are base64 of bytes. Others are ignored.")
+
+
+class InferRequestParameters(BaseModel):
+    """Parameters of a request. A task also accepts the options of its own endpoint. Unknown
+    parameters are ignored and named in the reply."""
+
+    model_config = ConfigDict(extra="allow")
+
+    predictor: str | None = Field(None, description="The instance group to run on.")
+    priority: int | None = Field(None, ge=0, le=1_000, description="0 is normal and first.")
+    timeout: int | None = Field(None, ge=0, description="Microseconds; 0 is the default.")
+    binary_data_output: bool | None = Field(None, description="Send all outputs raw.")
+    content_type: str | None = _TYPE
+
+
+class InferInputParameters(BaseModel):
+    binary_data_size: int | None = Field(
+        None, ge=0, description="Bytes of the raw tensor after the JSON, instead of `data`."
+    )
+    content_type: str | None = _TYPE
+
+
+class InferInput(BaseModel):
+    name: str
+    datatype: Datatype
+    shape: Shape
+    data: list[Any] | None = Field(
+        None, description="Row-major, flat or nested as deep as `shape`: numbers or strings."
+    )
+    parameters: InferInputParameters | None = None
+
+
+class InferOutputParameters(BaseModel):
+    binary_data: bool | None = Field(None, description="Send this output raw after the JSON.")
+    classification: int | None = Field(
+        None,
+        ge=0,
+        le=documents.MAX_CLASSES,
+        description="Return this many largest values as `value:index:label`.",
+    )
+    content_type: str | None = _TYPE
+
+
+class InferRequestedOutput(BaseModel):
+    name: str
+    parameters: InferOutputParameters | None = None
+
+
+class InferRequest(BaseModel):
+    id: str | None = Field(None, max_length=documents.MAX_ID_CHARACTERS)
+    inputs: list[InferInput]
+    outputs: list[InferRequestedOutput] | None = Field(None, description="All outputs if absent.")
+    parameters: InferRequestParameters | None = None
+
+
+class InferReplyParameters(BaseModel):
+    ignored_parameters: str = Field(description="Names of the request's unknown parameters.")
+
+
+class InferReplyTensorParameters(BaseModel):
+    binary_data_size: int = Field(0, description="Bytes of the raw tensor after the JSON.")
+    content_type: Literal["base64"] = Field("base64", description="Set for strings of binary data.")
+
+
+class InferReplyTensor(BaseModel):
+    name: str
+    datatype: Datatype
+    shape: Shape
+    data: list[Any] = Field([], description="Row-major and flat; absent if the tensor is raw.")
+    parameters: InferReplyTensorParameters = InferReplyTensorParameters()
+
+
+class InferReply(BaseModel):
+    model_name: str
+    model_version: str
+    id: str = Field("", description="The id of the request, if any.")
+    parameters: InferReplyParameters = InferReplyParameters(**{documents.IGNORED: ""})
+    outputs: list[InferReplyTensor]
+
+
+RAW = {"schema": {"type": "string", "format": "binary"}}
+"""Schema of a JSON document followed by the raw tensors that it declares."""
+
+
+EXAMPLE = {
+    "inputs": [
+        {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["今天收到了大学的录取通知书"]}
+    ]
+}
+
+
+def router(settings: Settings) -> APIRouter:
+    routes = APIRouter(tags=["v2"])
+    refusals = documented(400, 404, 500, 503, 504, form=PROTOCOL)
+    request = {"$ref": "#/components/schemas/InferRequest"}  # application.py adds the schema
+    # JSON comes first because some client generators read only the first type.
+    content = {
+        "application/json": {"schema": request, "example": EXAMPLE},
+        "application/octet-stream": RAW,
+    }
+    header = {
+        "name": BINARY_HEADER,
+        "in": "header",
+        "required": False,
+        "description": "Length in bytes of the JSON before raw tensors; absent in plain JSON.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    replies = {"application/json": {}, "application/octet-stream": RAW}
+    add_by_version(
+        routes,
+        "/infer",
+        infer,
+        one="Run one version.",
+        operation="Infer",
+        methods=["POST"],
+        max_body_size=settings.infer_max_bytes,
+        response_class=Response,
+        responses={200: {"model": InferReply, "content": replies}, **refusals},
+        openapi_extra={
+            "parameters": [header],
+            "requestBody": {"required": True, "content": content},
+        },
+    )
+    for kind in ("system", "cuda"):
+        routes.add_api_route(
+            f"/v2/{kind}sharedmemory/{{rest:path}}",
+            refuse_shared_memory,
+            methods=["GET", "POST"],
+            include_in_schema=False,  # useless to OpenAPI clients
+        )
+    return routes
+
+
+async def infer(request: Request, model: str, version: int | None) -> Response:
+    """Run the version that answers requests without a version."""
+    services = services_of(request)
+    settings = services.settings
+    length = _header_length(request.headers.get(BINARY_HEADER))
+    check_size(services, model, int(request.headers.get("content-length", "0")))
+    body = await request.body()
+    check_size(services, model, len(body))
+    cap = settings.infer_json_max_bytes
+    json_bytes = len(body) if length is None else min(length, len(body))
+    if json_bytes > cap:
+        raise FileTooLarge(
+            f"The JSON part has {json_bytes} bytes, the limit is {cap}; larger tensors can be "
+            f"sent raw, with {BINARY_HEADER}."
+        )
+
+    found = await infer_tensors(
+        services,
+        model,
+        version,
+        partial(documents.parse_request, body, header_length=length, settings=settings),
+        document_bytes=json_bytes,
+        body_bytes=len(body),
+        names_group=may_name_group(body, json_bytes),
+    )
+    outputs, form = found.outputs, found.form
+    write = partial(documents.write_reply, outputs, form, model=found.model, version=found.version)
+    size = documents.written_size(outputs, form)
+    content, json_length = await run_off_loop(services, write, size=size)
+    headers = answer_headers(found.answer)
+    if json_length is None:
+        return Response(content, media_type="application/json", headers=headers)
+    headers[BINARY_HEADER] = str(json_length)
+    return Response(content, media_type="application/octet-stream", headers=headers)
+
+
+def _header_length(value: str | None) -> int | None:
+    if value is None:
+        return None
+    if (length := whole_number(value, digits=12)) is None:
+        raise InvalidTensor(f"{BINARY_HEADER} must be a number of bytes")
+    return length
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """The outputs, the form of the reply, and the model or task named in the reply."""
+
+    outputs: Tensors
+    form: ReplyForm
+    answer: Answer
+    model: str
+    version: int
+
+
+def check_size(services: Services, model: str, size: int) -> None:
+    """Raise FileTooLarge if the request exceeds the limit of the task's own endpoint."""
+    task = task_named(services, model)
+    if task is not None and size > task.max_bytes:
+        limit = task.max_bytes
+        raise FileTooLarge(f"The body has {size} bytes, the limit for {model!r} is {limit}.")
+
+
+async def infer_tensors(
+    services: Services,
+    model: str,
+    version: int | None,
+    parse: Callable[..., TensorRequest],
+    *,
+    document_bytes: int,
+    body_bytes: int,
+    names_group: bool,
+) -> Inferred:
+    """Run a request for `model`, or for the task of that name.
+
+    `parse` takes `expected`, an Expected, and returns a request whose state is a ReplyForm. It runs
+    in a thread if it has much to read. For a model, `document_bytes` decides, because raw tensors
+    are not copied. For a task, `body_bytes` decides, because strings are read one by one.
+    `names_group` tells whether the body may name an instance group. Raises the errors of `parse`
+    and of the data plane.
+    """
+    task = task_named(services, model, version)
+    if task is not None:
+        expected = Expected(
+            inputs=task.inputs,
+            outputs=task.outputs,
+            options=task.parameters,
+            optional=task.optional,
+            opaque=task.opaque,
+        )
+        read = partial(parse, expected=expected)
+        asked = await run_off_loop(services, read, size=body_bytes)
+        return await _run_task(services, model, task, asked)
+
+    async def read_for(served: ServedModel) -> TensorRequest:
+        labels = served.config.parameters.get("labels", ())
+        expected = Expected(
+            inputs=served.inputs,
+            outputs=served.outputs,
+            labels=labels if isinstance(labels, list | tuple) else (),
+            batched=served.batched,
+        )
+        return await run_off_loop(services, partial(parse, expected=expected), size=document_bytes)
+
+    asked, answer = await services.dataplane.infer(
+        model,
+        read_for,
+        version=version,
+        place_timeout=place_timeout(body_bytes, names_group, services.settings),
+        checked_in=services.operations,
+    )
+    return Inferred(answer.value, asked.state, answer, answer.model, answer.version)
+
+
+def may_name_group(body: bytes, json_bytes: int) -> bool:
+    """Whether the JSON at the start of an unparsed body may have a `predictor` parameter."""
+    return body.find(b'"predictor"', 0, json_bytes) >= 0
+
+
+def place_timeout(body_bytes: int, names_group: bool, settings: Settings) -> float | None:
+    """Seconds to hold a place in the default group's queue while a body is read.
+
+    None for a small body, and for a body that may name another group, because the name of the group
+    is unknown until the body is read.
+    """
+    small = body_bytes <= LARGE_BYTES
+    return None if small or names_group else settings.timeout_max_ms / 1000
+
+
+async def _run_task(
+    services: Services, name: str, task: TaskTensors, asked: TensorRequest
+) -> Inferred:
+    form: ReplyForm = asked.state
+    payload = task.read(asked.inputs, form.options)
+    chosen, version = split_model(documents.name_in(form.options, "model", of="a model"))
+    answer = await services.dataplane.run(
+        name, payload, model=chosen, version=version, group=asked.group, timeout=asked.timeout
+    )
+    if padding := task.padding(answer.value):
+        services.metrics.padded(model=answer.model, group=answer.group, tokens=padding)
+    outputs = task.write(answer.value, form.options)
+    return Inferred(outputs, form, answer, name, VERSION)
+
+
+async def refuse_shared_memory(rest: str) -> None:
+    """Reject shared memory (400): a client could write to a region while the server reads it."""
+    del rest
+    raise InvalidTensor(f"{NO_SHARED_MEMORY}; send tensors in the request, raw or as JSON")

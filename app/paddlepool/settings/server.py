@@ -1,0 +1,350 @@
+"""All settings of the server with their defaults and limits. Tasks declare their own."""
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    create_model,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from paddlepool.contracts.errors import ConfigError
+
+PREFIX = "PADDLEPOOL_"
+KEYS_FILE = PREFIX + "API_KEYS_FILE"
+KIB, MIB = 1024, 1024 * 1024
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
+
+DoorName = Literal["rembg", "removebg", "tei", "huggingface", "paddlex"]
+DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
+
+
+def split_words(value: Any) -> Any:
+    """Split a comma-separated list from the environment. Raises ValueError for only commas."""
+    if not isinstance(value, str):
+        return value
+    items = tuple(item.strip() for item in value.split(",") if item.strip())
+    if value.strip() and not items:
+        raise ValueError("expected words separated by commas")
+    return items
+
+
+Positive = Annotated[int, Field(ge=1)]
+Bytes = Positive
+ZeroOrMore = Annotated[int, Field(ge=0)]
+UpTo64 = Annotated[int, Field(ge=1, le=64)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_words)]
+Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class Settings(BaseSettings):
+    """Settings from environment variables: `PADDLEPOOL_` and the field's name in capitals.
+
+    Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
+
+    grpc_port: Port | None = None
+    """Port for the Open Inference Protocol over gRPC (extra `grpc`). 0 picks a free port and logs
+    it. Unset: no gRPC."""
+    tracing: bool = False
+    """Whether requests are traced with OpenTelemetry (extra `otel`). The standard OTEL_* variables
+    configure the exporter and the sampling."""
+    header_timeout_seconds: Seconds = 10.0
+    """Maximum time to send a request's headers, else 408."""
+    header_max_bytes: Bytes = 32 * KIB
+    """Maximum bytes of a request line and its headers, else 431."""
+    receive_timeout_seconds: Seconds = 30.0
+    """Maximum time to send a whole request, else 408."""
+    keep_alive_seconds: Seconds = 5.0
+    """How long an idle connection is kept open for the next request."""
+    send_stall_seconds: Seconds = 30.0
+    """Time in which a client must read 64 KiB of its reply, else the connection is closed."""
+    backlog: Annotated[int, Field(ge=1, le=65_535)] = 2048
+    """Connections that the system may queue before they are accepted."""
+    max_connections: Positive = 1_000
+    """Maximum open connections. 16 more get 503; further ones are closed at once. The server does
+    not start if the limit of open files is too low for them."""
+    body_memory_bytes: ZeroOrMore = 0
+    """Maximum bytes of all request bodies together, and of all unread replies together. 0: a
+    quarter of the memory of the machine or the container."""
+    allowed_hosts: Words = ()
+    """Accepted Host names, such as `api.example` or `*.example`, else 400. `*` accepts every name.
+    Unset: loopback names if the server listens on a loopback address, else every name."""
+
+    doors: Annotated[tuple[DoorName, ...], NoDecode, BeforeValidator(split_words)] = DOOR_NAMES
+    """Formats of other servers that this server also answers: `rembg`, `removebg`, `tei`,
+    `huggingface`, `paddlex`. Empty: none."""
+    trusted_proxies: Words = ()
+    """Addresses or networks of proxies, such as `10.0.0.0/8`, whose X-Forwarded-For is trusted for
+    the client's address."""
+    quota_requests_per_minute: ZeroOrMore = 0
+    """Requests per minute for each caller: its key, or its address if there are no keys. 0:
+    unlimited."""
+    quota_pixels_per_minute: ZeroOrMore = 0
+    """Pixels of uploaded pictures per minute for each caller. 0: unlimited."""
+    quota_texts_per_minute: ZeroOrMore = 0
+    """Texts per minute for each caller. 0: unlimited."""
+    quota_concurrent_requests: ZeroOrMore = 0
+    """Concurrent requests of each caller. 0: unlimited."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Address to listen on."""
+    port: Port = 8000
+    """Port to listen on. 0 picks a free port and logs it."""
+    model_repository: Path = Path("model_repo")
+    """Directory with one directory for each model. If it is unset and the default does not exist,
+    `paddlepool serve` makes `paddlepool/model_repo` below `$XDG_DATA_HOME` or `~/.local/share`,
+    and the other commands use that one."""
+    default_models: Annotated[dict[str, str], NoDecode] = {}
+    """Model for requests that name none, such as `segment=u2netp`. Other tasks use the model with
+    `default = true` in its config.toml, else the first by name that has the task."""
+    model_source: str = ""
+    """Source of the models, such as `s3://bucket/prefix`. They are copied and verified before the
+    start and at each poll of the repository. Unset: the directory alone."""
+    repository_poll_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    """Seconds between two polls of the model repository for changes. 0: only the model control
+    endpoints load models."""
+    replica: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{0,253}$")] = ""
+    """Name of this server among its replicas, in every JSON log line and in `X-Replica` of every
+    reply. Unset: log lines have the host's name."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level of the log lines: `debug`, `info`, `warning` or `error`."""
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """`text` is for people, `json` for programs. `auto`: text on a terminal, JSON elsewhere."""
+
+    infer_max_bytes: Bytes = 64 * MIB
+    """Maximum request body of /v2/models/…/infer, in bytes."""
+    infer_json_max_bytes: Bytes = 8 * MIB
+    """Maximum JSON part of an /infer body, in bytes. Raw tensors are not counted."""
+    body_max_bytes: Bytes = 16 * KIB
+    """Maximum request body of an endpoint without a limit of its own, in bytes."""
+    image_max_pixels: Positive = 65_000_000
+    """Maximum pixels of an uploaded picture, read from its header."""
+    image_max_side: Annotated[int, Field(ge=1, le=65_535)] = 16_384
+    """Maximum width or height of an uploaded picture, in pixels."""
+    picture_formats: Words = ()
+    """Accepted picture formats, such as `jpeg,png,heic`. Empty: all."""
+    jpeg_max_scans: Positive = 100
+    """Maximum scans of a JPEG; a file with more is a decompression bomb."""
+    png_max_pixels: Positive = 65_000_000
+    """Maximum pixels of a PNG in a reply."""
+    form_max_fields: Annotated[int, Field(ge=1, le=1_000)] = 16
+    """Maximum fields of a multipart form besides its file."""
+    timeout_default_ms: Positive = 10_000
+    """Deadline of a request that names none, in milliseconds."""
+    timeout_max_ms: Positive = 30_000
+    """Maximum deadline that a request may name, in milliseconds."""
+
+    drain_delay_seconds: Annotated[float, Field(ge=0, le=600)] = 5.0
+    """Time to go on serving after SIGTERM, while readiness answers 503."""
+    drain_timeout_seconds: Seconds = 20.0
+    """Time for requests in flight to finish after the drain delay."""
+
+    codec_processes: UpTo64 = 2
+    """Processes that decode and encode pictures."""
+    codec_memory_bytes: Annotated[int, Field(ge=256 * MIB)] = 1_536 * MIB
+    """Address space of one codec process, in bytes."""
+    codec_timeout_seconds: Seconds = 5.0
+    """Maximum time to decode the largest picture. A smaller picture has at least two fifths of
+    it."""
+    codec_queue_size: Annotated[int, Field(ge=1, le=10_000)] = 32
+    """Maximum pictures waiting for a codec process, else 503."""
+    picture_memory_bytes: Annotated[int, Field(ge=64 * MIB)] = 1_024 * MIB
+    """Maximum bytes of all decoded pictures together."""
+    text_threads: UpTo64 = 2
+    """Threads that tokenise texts."""
+
+    predictor_memory_bytes: Bytes = 2 << 30
+    """Resident bytes at which a predictor process is replaced by a fresh one; at least 1.5 times
+    its size after opening."""
+    on_demand_groups: UpTo64 = 3
+    """Maximum instance groups that were started on demand. The least recently used one is stopped
+    for the next."""
+    on_demand_memory_bytes: ZeroOrMore = 0
+    """No further group starts on demand while the started ones hold this many resident bytes. 0: a
+    quarter of the memory of the machine or the container."""
+    shadow_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of answered requests that run again on the model's other instance groups, in idle
+    moments, to compare times and outputs."""
+    shadow_groups: Words = ()
+    """Instance groups for these runs, in every model that has them. Empty: all that are
+    started."""
+    shadow_max_predictors: UpTo64 = 4
+    """Maximum predictor processes that are kept open for these runs."""
+    prove_groups: Literal["off", "started", "all"] = "started"
+    """Instance groups whose effect is measured in idle moments. `all` opens each group of each
+    model once, for a moment, also those that start on demand."""
+
+    precision: Literal["auto", "exact"] = "auto"
+    """`exact` chooses no default group whose outputs differ by more than 0.0001 from the first
+    group's."""
+    state_file: Path | None = None
+    """File that keeps chosen default groups for the next start, or `off`."""
+
+    api_keys: Keys = ()
+    """API keys; a request must carry one of them. Empty: no key is needed."""
+    api_keys_file: Path | None = None
+    """File with further API keys, one on each line, read at start. It must have at least one."""
+    start_group_keys: Keys = ()
+    """API keys that may also start an instance group by naming it. Empty: every client may."""
+    admin_key: SecretStr | None = None
+    """Key for everything under /v2/repository. Unset: these endpoints are off."""
+    health_needs_key: bool = False
+    """Whether health and readiness endpoints need a key."""
+    metrics_needs_key: bool = False
+    """Whether /metrics needs a key."""
+    cors_origins: Words = ()
+    """Web origins that may call the server from a browser. Empty: none."""
+
+    @field_validator("default_models", mode="before")
+    @classmethod
+    def _split_pairs(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+        if any(not (task.strip() and model.strip()) for task, _, model in pairs):
+            raise ValueError("expected TASK=MODEL pairs separated by commas")
+        return {task.strip(): model.strip() for task, _, model in pairs}
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_explicit(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
+                raise ValueError("each origin is scheme://host[:port]; a wildcard is not accepted")
+        return value
+
+    @field_validator("timeout_max_ms")
+    @classmethod
+    def _default_fits(cls, value: int, info: Any) -> int:
+        default = info.data.get("timeout_default_ms", 0)
+        if default > value:
+            raise ValueError(f"must be at least timeout_default_ms, which is {default}")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies_are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for network in value:
+            ipaddress.ip_network(network)  # raises ValueError
+        return value
+
+    def proxies(self) -> list[str]:
+        """Return the trusted proxies, and each IPv4 network also as IPv4-mapped IPv6.
+
+        A dual-stack socket reports IPv4 clients in the mapped form.
+        """
+        found = [ipaddress.ip_network(network) for network in self.trusted_proxies]
+        mapped = (
+            f"::ffff:{network.network_address}/{96 + network.prefixlen}"
+            for network in found
+            if network.version == 4
+        )
+        return [*self.trusted_proxies, *mapped]
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _hosts_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = tuple(name.lower().removeprefix("[").removesuffix("]") for name in value)
+        if not all(HOST.fullmatch(name) for name in names):
+            raise ValueError("each is a host name, *.name, an address or *, without a port")
+        return names
+
+    def hosts(self) -> tuple[str, ...]:
+        """The names that a request's Host header may have; `*` accepts every name."""
+        if self.allowed_hosts:
+            return self.allowed_hosts
+        return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
+
+    def of(self, part: type[T]) -> T:
+        """Return this object, typed as the settings class that a task declares."""
+        if not isinstance(self, part):
+            raise TypeError(f"this is a bug: settings without {part.__name__}")
+        return self
+
+    @property
+    def repository_is_chosen(self) -> bool:
+        """Whether an operator set the repository, or a model source that fills it."""
+        return "model_repository" in self.model_fields_set or bool(self.model_source)
+
+    def keys(self) -> tuple[bytes, ...]:
+        """All API keys, from the setting and the file.
+
+        Raises ConfigError if the file cannot be read, has no key or is not UTF-8: an operator who
+        configures a key file does not want a server that is open to all.
+        """
+        keys = [key.get_secret_value() for key in self.api_keys]
+        if (file := self.api_keys_file) is not None:
+            try:
+                found = file.read_text("utf-8").split()
+            except OSError as error:
+                raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
+            except UnicodeDecodeError as error:
+                where = f"{file} is not UTF-8 at byte {error.start}"
+                raise ConfigError(f"{KEYS_FILE}: {where}") from None
+            if not found:
+                raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
+            keys += found
+        return tuple(key.encode() for key in keys)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
+    """Describe all wrong settings in one line: name, requirement and received value.
+
+    A setting in `options` is named as an option of the command line, any other as a variable. The
+    value is left out if the setting's name contains "key": it may be secret.
+    """
+    faults = []
+    for fault in error.errors(include_url=False):
+        name = str(fault["loc"][0]) if fault["loc"] else "settings"
+        received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
+        said = fault["msg"].removeprefix("Value error, ")
+        source = f"--{name.replace('_', '-')}" if name in options else PREFIX + name.upper()
+        faults.append(f"{source}: {said}{received}")
+    return "; ".join(faults)
+
+
+@cache
+def settings_with(*parts: type[BaseModel]) -> type[Settings]:
+    """Add the fields of `parts` to Settings. Raises ValueError for a name declared twice."""
+    bases: list[type[BaseModel]] = [Settings]
+    for part in parts:
+        for base in bases:
+            if twice := base.model_fields.keys() & part.model_fields.keys():
+                names = ", ".join(sorted(twice))
+                raise ValueError(f"{part.__name__} and {base.__name__} both declare {names}")
+        bases.append(part)
+    return cast(type[Settings], create_model("Settings", __base__=tuple(bases)))
+
+
+def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
+    """Find variables with the settings' prefix that name no setting: most are typing errors."""
+    known = {PREFIX + name.upper() for name in settings.model_fields}
+    return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))

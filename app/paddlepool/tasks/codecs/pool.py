@@ -1,0 +1,330 @@
+"""Codec processes behind a bounded queue, fed by the engine's scheduler; each can be killed.
+
+A function that crashes, hangs or runs out of memory costs its own call and its process.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from paddlepool.contracts import errors
+from paddlepool.contracts.ports import Interrupted
+from paddlepool.contracts.reasons import OPENING_FAILURES, Restart
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.awaiting import in_thread
+from paddlepool.engine.pool.context import RestartBackoff
+from paddlepool.engine.pool.instance import Instance, Run, close_all
+from paddlepool.engine.process.answers import Check, Reply
+from paddlepool.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
+from paddlepool.engine.process.confinement import MEASURES, Confinement
+from paddlepool.engine.process.environment import Limits, malloc_settings
+from paddlepool.engine.queue.batcher import Batcher
+from paddlepool.engine.queue.job import Job
+from paddlepool.engine.queue.shape_queues import NORMAL, URGENT
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import PICTURE_LINK, PictureStore
+
+TARGET = "paddlepool.tasks.codecs.sandbox:open_sandbox"
+MEMORY_LIMIT = 1536 << 20
+START_SECONDS = 60.0
+KILLED_RETRY_SECONDS = 5.0
+"""Seconds after which a client should retry if the machine lacks memory for a picture."""
+
+# By default glibc returns a picture's memory to the system after each step, and gets zeroed pages
+# for the next step. These settings make it keep blocks of up to 32 MiB.
+ENVIRONMENT = malloc_settings(
+    "mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216"
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Call(Job):
+    """A job of one row: a function by name and its arguments.
+
+    `descriptors` are duplicates of the caller's. They are kept until the call is settled, because
+    it may be retried. `blame` is the error to raise if the process dies. `wall_seconds` limits the
+    run itself; time spent waiting for a processor does not count.
+    """
+
+    function: str
+    meta: Mapping[str, Any]
+    wall_seconds: float
+    blame: type[errors.PaddlepoolError]
+    descriptors: list[int] = field(default_factory=list)
+    interrupted: bool = False
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+class CodecProcess(ChildWorker):
+    """A child process that runs calls: an `paddlepool.contracts.ports.Worker`."""
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child)
+        self._call: Call | None = None
+        self._wall = 0.0
+
+    def put(self, call: Call, /) -> None:
+        self._child.put(call.inputs)
+
+    def send(self, call: Call, /) -> None:
+        """Send the call. Raises WorkerCrashed, or DeadlineExceeded if the call is settled."""
+        if call.future.done():  # the call's descriptors are closed, or will be at once
+            raise errors.DeadlineExceeded("the deadline passed before a codec process was free")
+        request = {"function": call.function, "meta": call.meta}
+        try:
+            self._child.send(request, descriptors=call.descriptors)
+        except ChildDied as died:
+            raise self._blamed(died) from None
+        self._call = call
+
+    def expect(self, *, timeout: float) -> None:
+        if self._call is not None:
+            self._wall = min(self._call.wall_seconds, timeout)
+        self._child.expect(timeout=self._wall, patience=timeout - self._wall)
+
+    def poll_reply(self) -> int | None:
+        """Read the reply; return the size of request and reply in bytes, or None until it arrives.
+
+        Raises the function's own error, and the process continues. After any other failure, raises
+        the errors of CodecPool.submit(), or Interrupted if the system or another program killed or
+        stopped the process, for example when the machine lacked memory: the call is not at fault,
+        and may be retried once.
+        """
+        try:
+            size = self._child.poll_reply()
+        except ChildDied as died:
+            raise self._blamed(died) from None
+        except errors.WorkerCrashed:  # the sandbox raises it when memory runs out
+            raise self._blamed(ChildDied(Restart.MEMORY, None)) from None
+        except errors.PaddlepoolError:
+            self._end_call()
+            raise
+        if size is not None:
+            self._end_call()
+        return size
+
+    def fetch(self) -> Reply:
+        return self._child.fetch()
+
+    def _blamed(self, died: ChildDied) -> Exception:
+        self._failure = died.reason
+        call, self._call = self._call, None
+        if call is None:
+            return errors.WorkerCrashed(f"the codec process ended ({died.reason})")
+        if isinstance(died, ChildTimeout):
+            if self._wall < call.wall_seconds or died.starved:
+                return errors.DeadlineExceeded("the deadline passed while a picture was open")
+            limit = call.wall_seconds
+            return call.blame(f"the picture took longer than the limit of {limit:g} s", limit=limit)
+        if died.reason in (Restart.KILLED, Restart.STOPPED):
+            if not call.interrupted:
+                call.interrupted = True
+                return Interrupted()
+            message = "the system killed two processes that worked on the picture"
+            return errors.Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
+        if died.reason is Restart.MEMORY:
+            return call.blame("the picture needs more memory than the limit for one picture")
+        if died.reason is Restart.TIMEOUT:
+            return call.blame("the picture took longer than the limit for its size")
+        blame = errors.WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
+        return blame("the process that worked on the picture died")
+
+    def _end_call(self) -> None:
+        """Kill a process that keeps a picture open, because it would hold the picture's memory.
+
+        Raises WorkerCrashed.
+        """
+        self._call = None
+        if any(link == PICTURE_LINK for link in self._open_files()):
+            self._failure = Restart.CORRUPT
+            self._child.kill()
+            raise errors.WorkerCrashed("the process that worked on the picture died")
+
+    def _open_files(self) -> Iterator[str]:
+        directory = f"/proc/{self.pid}/fd"
+        with contextlib.suppress(OSError):
+            for descriptor in os.listdir(directory):  # noqa: PTH208  pathlib takes 3 times as long
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    yield os.readlink(f"{directory}/{descriptor}")  # noqa: PTH115
+
+
+@dataclass(eq=False, kw_only=True)
+class CodecPool:
+    """A pool of `count` codec processes. It belongs to the event loop; start() opens the processes.
+
+    Each process first runs every function of `warm_ups`, as `function({}, {}, ())`, so that no
+    request waits for an import. `memory_bytes` limits the address space of a process. `on_restart`
+    is called with the reason when a process is replaced; it must not block or raise.
+    """
+
+    count: int
+    warm_ups: Sequence[str] = ()
+    queue_size: int = 32
+    wall_seconds: float = 5.0
+    memory_bytes: int = MEMORY_LIMIT
+    on_restart: Callable[[Restart], None] = lambda _: None
+
+    checks: dict[str, Check] = field(default_factory=dict, init=False)
+    """Checks of the answers, by function. A process with a rejected answer is killed."""
+    held: tuple[str, ...] | None = field(default=None, init=False)
+    """Names of those MEASURES of confinement that are in force; None before a process is opened."""
+
+    def __post_init__(self) -> None:
+        self._backoff = RestartBackoff(time.monotonic)
+        self._batcher = Batcher(
+            max_rows=1,
+            max_delay=0.0,
+            max_queue=self.queue_size,
+            clock=time.monotonic,
+            on_rejected=lambda _: None,
+        )
+        self._instances: list[Instance[Call, Reply]] = []
+
+    def start(self) -> None:
+        self._instances = [
+            Instance(
+                name=f"codec {number}",
+                open_worker=lambda _: in_thread("codec opening", self._open),
+                batcher=self._batcher,
+                lost=self._lost,
+                request_of=lambda batch: cast(Call, batch.jobs[0]),
+                deliver=_deliver,
+                serving=lambda _: None,
+                clock=time.monotonic,
+                max_resident_bytes=sys.maxsize,
+                ahead=False,  # no call is queued behind a picture that may hang
+            )
+            for number in range(self.count)
+        ]
+
+    async def opened(self) -> None:
+        """Wait until every process is open and warm. Raises BackendError after START_SECONDS."""
+        opened = [instance.opened for instance in self._instances]
+        if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
+            raise errors.BackendError(
+                f"the codec processes were not ready in {START_SECONDS:.0f} s"
+            )
+
+    def submit(
+        self,
+        function: str,
+        meta: Mapping[str, Any],
+        arrays: Tensors | None = None,
+        *,
+        descriptors: Sequence[int] = (),
+        deadline: float,
+        blame: type[errors.PaddlepoolError] = errors.WorkerCrashed,
+        urgent: bool = False,
+    ) -> asyncio.Future[Reply]:
+        """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
+
+        Raises Overloaded if the queue is full or too slow for the deadline. Pass `urgent` for our
+        own arrays and the last steps of a request, such as encoding: an urgent call is scheduled
+        before the others, does not count against the queue's limit, and may run until its deadline.
+
+        The future raises the function's error, or DeadlineExceeded if the deadline passed before
+        the wall limit, or while other processes used the processors. It raises `blame` if the
+        process crashed, ran out of memory or exceeded the wall limit, because a picture that kills
+        its decoder is at fault. It raises Overloaded if two processes in turn were killed from
+        outside during the call, and WorkerCrashed if the answer was invalid.
+
+        Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
+        drops a call that is still queued.
+        """
+        call = Call(
+            function=function,
+            meta=meta,
+            inputs=arrays or {},
+            rows=1,
+            key=((function, "", ()),),
+            priority=URGENT if urgent else NORMAL,
+            deadline=deadline,
+            enqueued=time.monotonic(),
+            wall_seconds=math.inf if urgent else self.wall_seconds,
+            blame=blame,
+        )
+        call.future.add_done_callback(lambda _: call.close())
+        try:
+            for original in descriptors:
+                call.descriptors.append(os.dup(original))
+            self._batcher.submit(call)
+        except errors.DeadlineExceeded as late:
+            call.fail(late)
+        except BaseException:
+            call.close()
+            raise
+        return call.future
+
+    def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+        if (check := self.checks.get(asked["function"])) is not None:
+            check(asked["meta"], meta, arrays)
+
+    @property
+    def live(self) -> int:
+        return self._batcher.live
+
+    async def close(self) -> None:
+        """Fail the queued calls, and return when every process has ended."""
+        self._batcher.close(errors.Overloaded("the server is stopping"))
+        await close_all(self._instances)
+
+    def _open(self) -> CodecProcess:
+        limits = Limits(
+            address_space=self.memory_bytes, environment=ENVIRONMENT, confinement=Confinement.CODEC
+        )
+        with contextlib.ExitStack() as opening:
+            try:
+                child = Child(
+                    TARGET, {}, limits=limits, start_timeout=START_SECONDS, check=self._check
+                )
+                opening.callback(child.close)
+                for function in self.warm_ups:
+                    try:
+                        child.call({"function": function, "meta": {}}, timeout=START_SECONDS)
+                    except errors.PaddlepoolError:
+                        # Not fatal: the first real call reports the same error to its caller.
+                        log.exception("a warm-up failed in a codec process")
+            except (ChildDied, errors.PaddlepoolError) as error:
+                raise errors.WorkerCrashed(f"a codec process did not start: {error}") from error
+            if self.held is None and (missing := [m for m in MEASURES if m not in child.held]):
+                log.warning("codec processes are not confined by %s", " nor by ".join(missing))
+            self.held = child.held
+            opening.pop_all()
+        return CodecProcess(child)
+
+    def _lost(self, reason: Restart) -> float:
+        """Seconds to wait before a lost process is replaced.
+
+        A process that was open is replaced at once: no picture waits for those that kill processes.
+        """
+        if reason in OPENING_FAILURES:
+            return self._backoff.delay_after_loss()
+        self.on_restart(reason)
+        return 0.0
+
+
+def _deliver(run: Run, reply: Reply) -> None:
+    [call] = run.batch.jobs
+    if not call.future.done():
+        call.future.set_result(reply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codecs:
+    """The codec processes, the memory budget of decoded pictures, and the limits on a picture."""
+
+    pool: CodecPool
+    pictures: PictureStore
+    limits: PictureLimits = field(default_factory=PictureLimits)

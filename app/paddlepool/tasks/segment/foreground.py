@@ -1,0 +1,201 @@
+"""Estimates the foreground's own colours where alpha is partial, without the old background.
+
+Where alpha is partial, a pixel's colour I is a mixture of foreground F and background B:
+I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine levels (Germer et al., "Fast
+Multi-Level Foreground Estimation", 2020,
+https://arxiv.org/abs/2006.14970). A level is one step of blur-fusion (Forte, "Approximate Fast
+Foreground Colour Estimation", 2021).
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import cv2
+import numpy as np
+
+from paddlepool.tasks.codecs.picture import Floats, Pixels
+from paddlepool.tasks.segment.matte import Tile, tiles
+
+Plane = TypeVar("Plane", Pixels, Floats)
+
+RADIUS = 3
+"""Radius of each level's window, in pixels of that level."""
+FINEST_PIXELS = 1_000_000
+"""The last level has half the picture's resolution up to 4 MP, a quarter above that, and so on."""
+WHOLE_PIXELS = 200_000
+"""Levels of up to this many pixels are computed as a whole; the last level, only along edges."""
+COARSEST = 64
+TILE = 64
+"""Side of the tile that is computed at once, in pixels of the last level."""
+VISIBLE, OPAQUE = 8, 248
+"""Alphas (of 255) from which a pixel is visible, and from which it counts as pure foreground."""
+OWN = 230
+"""Above this alpha, the pixel's own colour is used more and more, to keep detail at the rim."""
+BROAD = 0.05
+"""A region of partial alpha wider than this fraction of the longer side keeps its colours."""
+EPSILON = np.float32(1e-5)
+
+_OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 1)
+
+
+def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
+    """Foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
+
+    The colours are the picture's own, except along edges with partial alpha. Near parts that are
+    transparent in the picture itself, they are the picture's own along such edges as well.
+    """
+    result: Pixels = np.array(pixels[..., :3], order="C")
+    partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
+    if not cv2.countNonZero(partial):
+        return result
+    height, width = alpha.shape
+    step = 2
+    while height * width > FINEST_PIXELS * step * step:
+        step *= 2
+    while step > min(height, width):
+        step //= 2
+    rows, columns = height // step, width // step
+    clear = None
+    if pixels.shape[2] == 4:
+        clear = cv2.inRange(np.ascontiguousarray(pixels[..., 3]), 0, 254)
+    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(result, alpha, clear, 2 * step)]
+    for blocks, place in tiles(height, width, step=step, side=TILE):
+        if cv2.countNonZero(partial[place]):
+            blocks, place = _edge(alpha, blocks, place, step)
+            # Tiles overlap: read from the picture, not from the unfinished result.
+            result[place] = _finished(pixels, alpha, coarse, blocks, place, step)
+    return result
+
+
+def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Tile]:
+    """The part of a tile, in blocks and in pixels, outside which alpha is 0 or 255."""
+    left, top, width, height = cv2.boundingRect(cv2.inRange(alpha[place], 1, 254))
+    sides = []
+    for first, count, whole, pixels in zip(
+        (top, left), (height, width), blocks, place, strict=True
+    ):
+        start = min(whole.start + first // step, whole.stop - 1)
+        stop = min(whole.start - (-(first + count) // step), whole.stop)
+        end = pixels.stop if stop == whole.stop else stop * step
+        sides.append((slice(start, stop), slice(start * step, end)))
+    (rows, tall), (columns, wide) = sides
+    return (rows, columns), (tall, wide)
+
+
+def _coarse(
+    picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
+) -> tuple[Floats, Floats, Floats]:
+    """F and B (h, w, 3) from the levels that are computed everywhere, and a map (h, w).
+
+    The map is 1 where partial alpha is no edge or the picture itself is transparent (`clear`).
+    """
+    height, width = alpha.shape
+    while height * width > WHOLE_PIXELS * step * step:
+        step *= 2
+    levels = [_level(picture, alpha, step)]
+    share = levels[0][1]
+    partial = cv2.inRange(share, VISIBLE / 255, OPAQUE / 255)
+    broad = _spread(cv2.erode(partial, _window(share), borderType=cv2.BORDER_REPLICATE))
+    if clear is not None:
+        broad = np.maximum(broad, _spread(cv2.inRange(_reduced(clear, step), 1, 255)))
+    while max(levels[-1][1].shape) > COARSEST:
+        levels.append((_halved(levels[-1][0]), _halved(levels[-1][1])))
+    front = back = levels[-1][0]
+    for small, share in reversed(levels):
+        size = (small.shape[1], small.shape[0])
+        front = cv2.resize(front, size, interpolation=cv2.INTER_LINEAR)
+        back = cv2.resize(back, size, interpolation=cv2.INTER_LINEAR)
+        front, back = _fuse(small, share, front, back)
+    return front, back, broad
+
+
+def _level(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats]:
+    """The reduced picture and its alpha, from 0 to 1."""
+    share = _reduced(alpha, step).astype(np.float32) / np.float32(255)
+    return _reduced(picture, step).astype(np.float32), share
+
+
+def _reduced(plane: Pixels, step: int) -> Pixels:
+    """Means of blocks of step x step; `step` is a power of two."""
+    rows, columns = max(1, plane.shape[0] // step), max(1, plane.shape[1] // step)
+    plane = plane[: rows * step, : columns * step]
+    # OpenCV is several times faster for a factor of two than for any other.
+    while step > 1:
+        plane = _halved(plane)
+        step //= 2
+    return plane
+
+
+def _enlarged(plane: Floats, rows: int, columns: int) -> Floats:
+    factor = 1
+    while plane.shape[0] * factor * 2 <= rows or plane.shape[1] * factor * 2 <= columns:
+        factor *= 2
+    larger = cv2.resize(plane, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    larger = larger[:rows, :columns]
+    below, beside = rows - larger.shape[0], columns - larger.shape[1]
+    return cv2.copyMakeBorder(larger, 0, below, 0, beside, cv2.BORDER_REPLICATE)
+
+
+def _halved(plane: Plane) -> Plane:
+    size = (max(1, plane.shape[1] // 2), max(1, plane.shape[0] // 2))
+    return cv2.resize(plane, size, interpolation=cv2.INTER_AREA)
+
+
+def _spread(marked: Pixels) -> Floats:
+    """1 at and around marked pixels, falling to 0."""
+    window = _window(marked)
+    near = cv2.dilate(marked, window)
+    half = len(window) // 2
+    return cv2.blur(near.astype(np.float32) / 255, (half, half))
+
+
+def _window(plane: Plane) -> Pixels:
+    side = 2 * max(1, round(BROAD / 2 * max(plane.shape))) + 1
+    return np.ones((side, side), np.uint8)
+
+
+def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
+    """One step of blur-fusion: the next F, and the B it was made with. `share` is alpha, 0 to 1."""
+    window = (2 * RADIUS + 1, 2 * RADIUS + 1)
+    weight = cv2.blur(share, window)
+    rest = np.float32(1) + EPSILON - weight
+    weight += EPSILON
+    shares = cv2.merge((share, share, share))
+    front = cv2.blur(cv2.multiply(front, shares), window)
+    cv2.divide(front, cv2.merge((weight, weight, weight)), dst=front)
+    back = cv2.blur(cv2.subtract(back, cv2.multiply(back, shares)), window)
+    cv2.divide(back, cv2.merge((rest, rest, rest)), dst=back)
+    unexplained = cv2.subtract(picture, back)
+    unexplained -= cv2.multiply(shares, cv2.subtract(front, back))
+    front += cv2.multiply(shares, unexplained)
+    return np.clip(front, 0, 255, out=front), back
+
+
+def _finished(
+    picture: Pixels, alpha: Pixels, coarse: Sequence[Floats], blocks: Tile, place: Tile, step: int
+) -> Pixels:
+    """The final colours of `place`; the last level is computed for its `blocks` and a margin."""
+    margin = RADIUS + 1  # for the window, and for a neighbour to interpolate with
+    top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
+    bottom, right = blocks[0].stop + margin, blocks[1].stop + margin
+    near = (slice(top, bottom), slice(left, right))
+    area = (slice(top * step, bottom * step), slice(left * step, right * step))
+    small, share = _level(np.ascontiguousarray(picture[area][..., :3]), alpha[area], step)
+    front, _ = _fuse(small, share, coarse[0][near], coarse[1][near])
+
+    def in_place(plane: Floats) -> Floats:
+        # One more block at the end, for the remainder of the picture.
+        plane = cv2.copyMakeBorder(plane, 0, 1, 0, 1, cv2.BORDER_REPLICATE)
+        larger: Floats = cv2.resize(plane, None, fx=step, fy=step, interpolation=cv2.INTER_LINEAR)
+        return larger[
+            place[0].start - top * step : place[0].stop - top * step,
+            place[1].start - left * step : place[1].stop - left * step,
+        ]
+
+    own = cv2.LUT(alpha[place], _OWN_SHARE)
+    if cv2.countNonZero(coarse[2][near]):
+        own = np.maximum(own, in_place(coarse[2][near]))
+    colours = in_place(front)
+    detail = cv2.subtract(np.ascontiguousarray(picture[place][..., :3]), colours, dtype=cv2.CV_32F)
+    cv2.multiply(detail, cv2.merge((own, own, own)), dst=detail)
+    return cv2.add(colours, detail, dtype=cv2.CV_8U)

@@ -1,0 +1,21 @@
+"""Masks as arrays. Needs neither a picture library nor pydantic: every process imports it."""
+
+import numpy as np
+
+from paddlepool.tasks.codecs.picture import Floats
+
+FAINT = 0.1
+"""A mask without a value from here on has no foreground. The official networks reach 0.97 or more
+for a subject, and 0.06 for a plain picture, whose noise would become a subject if stretched."""
+
+
+def normalise(mask: Floats) -> Floats:
+    """Stretch a mask to 0…1, as normPRED() of
+    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py does. A flat mask is clipped, and
+    a faint one has no foreground."""
+    low, high = float(mask.min()), float(mask.max())
+    if high < FAINT:
+        return np.zeros_like(mask)
+    if high - low < 1e-6:
+        return np.clip(mask, 0.0, 1.0)
+    return (mask - np.float32(low)) / np.float32(high - low)

@@ -1,0 +1,258 @@
+"""Pipeline of one matting model: open the picture, run one engine job, render the result.
+
+The first and the last step run in codec processes. This module loads no picture library.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.errors import ConfigError, ImageUnreadable, InputError
+from paddlepool.contracts.ports import Agreement, Finished, Prepared, ServedModelInfo
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.process.answers import Reply
+from paddlepool.models.repository.config import parse_parameters
+from paddlepool.tasks.codecs.picture import Picture
+from paddlepool.tasks.codecs.pool import Codecs
+from paddlepool.tasks.segment.masks import normalise
+from paddlepool.tasks.segment.request import (
+    SIZE_PIXELS,
+    ForegroundBox,
+    SegmentRequest,
+    SegmentResult,
+)
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Parameters(BaseModel):
+    """How a picture becomes the network's input: side in pixels, then mean and std per channel.
+
+    `output` names the output that is the mask; the default is the first output. The other defaults
+    are U2-Net's (https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(default=320, ge=16, le=4096)
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    output: str = Field(default="", min_length=1)
+
+
+def read_parameters(info: ServedModelInfo) -> Parameters:
+    """Read the parameters, with the name of the output that is the mask.
+
+    Raises ConfigError if they are wrong or do not fit the tensors.
+    """
+    parameters = parse_parameters(info, Parameters)
+    size = parameters.size
+    fits = [
+        spec.dtype == "float32" and spec.admits_shape((*spec.shape[:1], 3, size, size))
+        for spec in info.inputs
+    ]
+    if fits != [True]:
+        raise ConfigError(
+            f"{info.name} takes {', '.join(f'{s.name} {s.dtype}{s.shape}' for s in info.inputs)}; "
+            f"the segment task feeds one float32 tensor (pictures, 3, {size}, {size})"
+        )
+    name = parameters.output or info.outputs[0].name
+    mask = next((spec for spec in info.outputs if spec.name == name), None)
+    if mask is None:
+        raise ConfigError(
+            f"{info.name}: parameters.output is {name!r}, the model returns "
+            f"{', '.join(spec.name for spec in info.outputs)}"
+        )
+    if len(mask.shape) != 4 or mask.shape[1] not in (-1, 1):
+        raise ConfigError(
+            f"{info.name} returns {mask.name} {mask.dtype}{mask.shape} as its mask; the segment "
+            "task expects (pictures, 1, height, width)"
+        )
+    return parameters.model_copy(update={"output": name})
+
+
+def mask_agreement(info: ServedModelInfo) -> Agreement:
+    """The intersection over union of two outputs' masks; 1 also if both masks are empty."""
+    output = read_parameters(info).output
+
+    def agreement(found: Tensors, expected: Tensors) -> float:
+        ours, theirs = (
+            normalise(np.asarray(each[output], np.float32)) >= 0.5 for each in (found, expected)
+        )
+        union = int((ours | theirs).sum())
+        return float((ours & theirs).sum() / union) if union else 1.0
+
+    return agreement
+
+
+RGBA = 4
+"""Maximum bytes of a pixel."""
+STAGES = "paddlepool.tasks.segment.stages"
+FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
+"""An encoded file has at most FILE_BYTES, and FILE_BYTES_A_PIXEL for each pixel: no format takes
+more, even for pixels that cannot be compressed."""
+
+# Checks of the answers of codec processes (paddlepool.engine.process.answers.Check): names, types,
+# shapes and sizes, because the values become headers, metric labels and charges to a quota.
+
+DECODED: dict[str, Any] = {"shape": [int] * 3, "pixels": int}
+RENDERED: dict[str, Any] = {
+    "width": int,
+    "height": int,
+    "confidence": float,
+    "box": dict.fromkeys(("top", "left", "height", "width"), int),
+    "seconds": {"postprocess": float, "encode": float},
+}
+
+
+def check_opened(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    _check_types(meta, DECODED | {"seconds": {"decode": float, "preprocess": float}})
+    _check_pixels(asked, meta["pixels"])
+    side = asked["network"]["size"]
+    _check_arrays(arrays, input=("float32", (1, 3, side, side)))
+
+
+def check_background(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    _check_types(meta, DECODED | {"seconds": float})
+    _check_pixels(asked, meta["pixels"])
+    _check_arrays(arrays)
+
+
+def check_rendered(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    _check_types(meta, RENDERED)
+    pixels = meta["width"] * meta["height"]
+    _check_pixels(asked, pixels)
+    length = arrays["image"].size if "image" in arrays else 0
+    if not 0 < length <= FILE_BYTES + FILE_BYTES_A_PIXEL * pixels:
+        raise ValueError(f"a file of {length} bytes for {pixels} pixels")
+    labels = {"labels": ("uint8", (pixels,))} if asked["labels"] else {}
+    _check_arrays(arrays, image=("uint8", (length,)), **labels)
+
+
+def _check_pixels(asked: Mapping[str, Any], pixels: int) -> None:
+    most = asked["limits"]["pixels"]
+    if not 0 < pixels <= most:
+        raise ValueError(f"a picture of {pixels} pixels, limit {most}")
+
+
+def _check_types(value: Any, expected: Any) -> None:
+    """Check a value against a type, or against a list or dict of types."""
+    if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
+        value, expected = [value[key] for key in expected], list(expected.values())
+    if isinstance(expected, list) and type(value) is list and len(value) == len(expected):
+        for each, kind in zip(value, expected, strict=True):
+            _check_types(each, kind)
+    elif type(value) is not expected or not 0 <= value < math.inf:
+        raise ValueError(f"expected {expected}, finite and at least 0")
+
+
+def _check_arrays(arrays: Tensors, **expected: tuple[str, tuple[int, ...]]) -> None:
+    found = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
+    if found != expected:
+        raise ValueError(f"arrays other than {expected}")
+
+
+CHECKS = {
+    "open_picture": check_opened,
+    "open_background": check_background,
+    "render": check_rendered,
+}
+"""Checks of the answers, by stage."""
+
+
+class SegmentPipeline:
+    """Implements the Pipeline port; a payload is a SegmentRequest, a value a SegmentResult."""
+
+    def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
+        """Raises ConfigError if the tensors or parameters do not fit the task."""
+        parameters = read_parameters(info)
+        codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
+        self._network = parameters.model_dump(exclude={"output"})
+        self._codecs = codecs
+        self._limits = asdict(codecs.limits)
+        self._input_name = info.inputs[0].name
+        self._output_name = parameters.output
+
+    async def prepare(self, payload: SegmentRequest, *, deadline: float) -> Prepared:
+        """Decode the pictures and make the network's input.
+
+        Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
+        """
+        held = ExitStack()
+        pictures: list[Picture] = []
+
+        async def decode(stage: str, asked: Mapping[str, Any], body: bytes, about: str) -> Reply:
+            """Decode `body` into one more picture; an error begins with `about`."""
+            size = RGBA * self._codecs.limits.pixels
+            picture = held.enter_context(self._codecs.pictures.open(size))
+            pictures.append(picture)
+            try:
+                reply = await self._codecs.pool.submit(
+                    f"{STAGES}:{stage}",
+                    asked,
+                    {"body": np.frombuffer(body, np.uint8)},
+                    descriptors=(picture.descriptor,),
+                    deadline=deadline,
+                    blame=ImageUnreadable,
+                )
+                picture.charge()
+                CALLER.get().spend("pixels", reply.meta["pixels"])
+            except InputError as error:
+                raise error.about(about) if about else error from None
+            return reply
+
+        second = payload.background
+        about = "" if second is None else "file"
+        meta = asdict(payload) | {"limits": self._limits, "background": None}
+        del meta["body"]
+        asked = meta | {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
+        with held:
+            reply = await decode("open_picture", asked, payload.body, about)
+            stages = dict(reply.meta["seconds"])
+            meta["shape"] = reply.meta["shape"]
+            if second is not None:
+                found = (await decode("open_background", meta, second, "bg_image")).meta
+                stages["decode"] += found["seconds"]
+                meta["background"] = found["shape"]
+            release = held.pop_all().close
+        return Prepared(
+            jobs=({self._input_name: reply.arrays["input"]},),
+            state=(payload, meta, pictures),
+            stages=stages,
+            release=release,
+        )
+
+    async def finish(
+        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
+    ) -> Finished:
+        """A SegmentResult. Raises DeadlineExceeded, OutputTooLarge and WorkerCrashed."""
+        request, meta, pictures = prepared.state
+        reply = await self._codecs.pool.submit(
+            f"{STAGES}:render",
+            meta,
+            {"mask": outputs[0][self._output_name]},
+            descriptors=[each.descriptor for each in pictures],
+            deadline=deadline,
+            urgent=True,
+        )
+        found = reply.meta
+        result = SegmentResult(
+            image=reply.arrays["image"].tobytes(),
+            format=request.format,
+            output=request.output,
+            width=found["width"],
+            height=found["height"],
+            box=ForegroundBox(**found["box"]),
+            confidence=found["confidence"],
+            labels=reply.arrays["labels"].tobytes() if request.labels else None,
+        )
+        return Finished(value=result, stages=found["seconds"])
+
+    def close(self) -> None:
+        """Do nothing: the codecs are shared and belong to `paddlepool.main`."""

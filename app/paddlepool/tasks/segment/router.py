@@ -1,0 +1,205 @@
+"""POST /segment: the formats of requests and replies; `pipeline` does the work in between."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from paddlepool.contracts.errors import InvalidParameter
+from paddlepool.engine.dataplane import Answer
+from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers, whole_number
+from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
+from paddlepool.service.api.uploads import FORM, RAW_CONTENT, read_upload
+from paddlepool.settings.server import Settings
+from paddlepool.tasks.segment.request import (
+    MEDIA_TYPES,
+    OPTIONS,
+    ForegroundBox,
+    SegmentResult,
+    SegmentSettings,
+    read_options,
+)
+
+EXAMPLE = {
+    "width": 512,
+    "height": 512,
+    "foreground_box": {"top": 2, "left": 25, "width": 429, "height": 510},
+    "confidence": 0.97,
+    "format": "png",
+    "image": "iVBORw0KGgo…",
+    "timings": {"decode": 3.1, "preprocess": 2.7, "infer": 93.0, "postprocess": 9.5, "encode": 8.8},
+    "model": "u2netp@2",
+    "predictor": "onednn",
+}
+_FORMATS = {kind: name for name, kind in MEDIA_TYPES.items()}
+_BINARY = {"type": "string", "format": "binary"}
+_JSON = "application/json"
+MAX_RANGES = 32
+
+
+class SegmentReply(BaseModel):
+    """The reply to `Accept: application/json`."""
+
+    width: int = Field(description="Width of the result in pixels.")
+    height: int = Field(description="Height of the result in pixels.")
+    foreground_box: ForegroundBox
+    confidence: float = Field(
+        ge=0, le=1, description="Mean of |2p - 1| over the mask: 1 where the network is sure."
+    )
+    format: str = Field(description="The encoding of `image`: png, webp or jpg.")
+    image: str = Field(description="The result, base64.")
+    timings: dict[str, float] = Field(description="Milliseconds by stage.")
+    model: str = Field(description="`name@version`")
+    predictor: str = Field(description="The instance group that answered.")
+
+
+def build_router(settings: Settings) -> APIRouter:
+    parameters = [
+        {"name": name, "in": "query", "required": False, "schema": kind, "description": text}
+        for name, (kind, text) in {**OPTIONS, **_ROUTING_SCHEMAS}.items()
+    ]
+    router = APIRouter(tags=["segment"], route_class=TaskRoute)
+    router.add_api_route(
+        "/segment",
+        segment_image,
+        methods=["POST"],
+        max_body_size=settings.of(SegmentSettings).segment_max_bytes,
+        operation_id="segmentImage",
+        summary="Cut the foreground out of a picture",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The picture, or JSON when `Accept` asks for it.",
+                "model": SegmentReply,
+                "content": {
+                    **{kind: {"schema": _BINARY} for kind in MEDIA_TYPES.values()},
+                    _JSON: {"example": EXAMPLE},
+                },
+            }
+        },
+        openapi_extra={"parameters": parameters, "requestBody": _request_body()},
+    )
+    return router
+
+
+async def segment_image(request: Request, services: ServicesDep) -> Response:
+    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body; also a HEIC
+    if the extra for it is installed. Uses only the first of several frames or pages.
+
+    Every parameter may stand in the query or in the form. A background picture is a second file.
+    """
+    settings = services.settings
+    body, background, given = await read_upload(
+        request,
+        known=(*OPTIONS, *ROUTING),
+        max_fields=settings.form_max_fields,
+        second=("bg_image", "bg_image_file"),
+    )
+    as_json, preferred = read_accept(request.headers.get("accept", ""))
+    payload = read_options(body, given, background=background, preferred_format=preferred)
+    timeout = whole_number(given["timeout_ms"]) if "timeout_ms" in given else None
+    if timeout is None and "timeout_ms" in given:
+        raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
+    routing = Routing.model_construct(
+        model=given.get("model"),
+        predictor=given.get("predictor"),
+        timeout_ms=timeout,
+    )
+    answer = await services.dataplane.run("segment", payload, **routing.options(settings))
+    result: SegmentResult = answer.value
+    headers = answer_headers(answer) | result_headers(result)
+    if not as_json:
+        headers["Content-Disposition"] = f'inline; filename="{result.output}.{result.format}"'
+        return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
+    content = await run_off_loop(services, partial(_document, answer), size=len(result.image))
+    return Response(content, media_type=_JSON, headers=headers)
+
+
+def _document(answer: Answer) -> bytes:
+    """Build the JSON reply; `image` bypasses the JSON encoder, because base64 needs no escapes."""
+    result: SegmentResult = answer.value
+    reply = {
+        "width": result.width,
+        "height": result.height,
+        "foreground_box": asdict(result.box),
+        "confidence": round(result.confidence, 6),
+        "format": result.format,
+        "timings": {stage: round(seconds * 1000, 3) for stage, seconds in answer.stages.items()},
+        "model": f"{answer.model}@{answer.version}",
+        "predictor": answer.group,
+    }
+    head = json.dumps(reply, separators=(",", ":")).removesuffix("}").encode()
+    return b"".join([head, b',"image":"', *base64_parts(result.image), b'"}'])
+
+
+def result_headers(result: SegmentResult) -> dict[str, str]:
+    box = {f"X-Foreground-{side.title()}": str(at) for side, at in asdict(result.box).items()}
+    size = {"X-Width": str(result.width), "X-Height": str(result.height)}
+    return size | box | {"Vary": "Accept"}
+
+
+_ROUTING_SCHEMAS: dict[str, tuple[Mapping[str, Any], str]] = {
+    "model": ({"type": "string", "maxLength": 64}, "`name` or `name@version`."),
+    "predictor": ({"type": "string", "maxLength": 32}, "Instance group of the model."),
+    "timeout_ms": ({"type": "integer", "minimum": 1}, "Deadline; `/info` names the limit."),
+}
+
+
+def _request_body() -> dict[str, Any]:
+    """Describe only the files, not the parameters, which may also be fields of the form.
+
+    Parameters are already declared for the query. With a second declaration here, API pages would
+    offer each of them twice.
+    """
+    pictures = {
+        "file": "The picture; or `image_file`.",
+        "bg_image": "For composite: a second picture, the background; or `bg_image_file`.",
+    }
+    form = {
+        "type": "object",
+        "required": ["file"],
+        "properties": {name: _BINARY | {"description": text} for name, text in pictures.items()},
+        # Lets a generated client still send the parameters as fields.
+        "additionalProperties": {"type": "string"},
+    }
+    return {
+        "required": True,
+        "description": "The picture, in a form or as the body, also with a type of `image/*`. Each "
+        "parameter may be a field of the form instead.",
+        "content": {FORM: {"schema": form}, **RAW_CONTENT},
+    }
+
+
+def read_accept(header: str) -> tuple[bool, str | None]:
+    """Whether JSON is wanted, and the preferred picture format, if any.
+
+    Types with equal q-values are preferred in their order. Other types are ignored.
+    """
+    preferred = None
+    json_quality = format_quality = open_quality = 0.0
+    for part in header.lower().split(",")[:MAX_RANGES]:
+        kind, _, parameters = part.partition(";")
+        kind, quality = kind.strip(), _quality(parameters)
+        if kind in _FORMATS and quality > format_quality:
+            preferred, format_quality = _FORMATS[kind], quality
+        elif kind == _JSON:
+            json_quality = max(json_quality, quality)
+        elif kind in ("*/*", "image/*"):
+            open_quality = max(open_quality, quality)
+    as_json = json_quality > 0.0 and json_quality >= max(format_quality, open_quality)
+    return as_json, preferred if format_quality >= open_quality else None
+
+
+def _quality(parameters: str) -> float:
+    found = re.search(r"(?:^|;)\s*q\s*=([^;]*)", parameters)
+    try:
+        quality = float(found[1]) if found else 1.0
+    except ValueError:
+        return 0.0
+    return quality if math.isfinite(quality) else 0.0

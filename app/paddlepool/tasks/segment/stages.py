@@ -1,0 +1,212 @@
+"""The calls that `/segment` makes into codec processes; the pictures stay in memory between them.
+
+Each function is a Handler (`paddlepool.engine.process.worker`). Those that serve a request return
+the seconds that each stage took.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import cv2
+import numpy as np
+
+from paddlepool.contracts.errors import OutputTooLarge
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.encode import check_output, encode
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import Floats, Pixels, read_pixels, write_pixels
+from paddlepool.tasks.segment import matte
+from paddlepool.tasks.segment.foreground import foreground_colours
+from paddlepool.tasks.segment.refine import guided_alpha, matted_alpha
+
+Result = tuple[Mapping[str, Any], Tensors]
+
+
+def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Decode `body` into the picture's memory and make the network's input from it.
+
+    meta: limits, network {size, mean, std}, most_pixels of the result or None, and the options.
+    """
+    started = time.perf_counter()
+    limits = PictureLimits(**meta["limits"])
+    # The network sees the whole picture, and its transparency as white.
+    whole = decode(arrays["body"].tobytes(), limits)
+    decoded = time.perf_counter()
+    pixels = _shrink(whole, meta["most_pixels"] or math.inf)
+    height, width, channels = pixels.shape
+    # Reject now, before the network runs.
+    if meta["labels"] and height * width > limits.png_pixels:
+        raise OutputTooLarge(
+            f"labels of {width} x {height} = {height * width:,} pixels are over the limit of "
+            f"{limits.png_pixels:,}",
+            limit=limits.png_pixels,
+            received=height * width,
+        )
+    check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
+    tensor = matte.network_input(matte.over_white(whole), **meta["network"])
+    if _needs_pixels(meta, channels):
+        write_pixels(descriptors[0], pixels)
+    done = time.perf_counter()
+    return {
+        "shape": [height, width, channels],
+        "pixels": whole.shape[0] * whole.shape[1],
+        "seconds": {"decode": decoded - started, "preprocess": done - decoded},
+    }, {"input": tensor}
+
+
+def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Decode the second picture, `body`, into its own memory; reduce it to the size that is needed.
+
+    meta: limits, and shape of the first picture.
+    """
+    started = time.perf_counter()
+    picture = decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"]))
+    height, width = meta["shape"][:2]
+    pixels = picture.shape[0] * picture.shape[1]
+    picture = matte.reduced(picture, height=height, width=width)
+    write_pixels(descriptors[0], picture)
+    seconds = time.perf_counter() - started
+    return {"shape": list(picture.shape), "pixels": pixels, "seconds": seconds}, {}
+
+
+def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Turn the network's mask (1, 1, h, w), which is finite, into the encoded result.
+
+    meta: shape of the picture and of the background (None without one), the options and limits.
+    """
+    started = time.perf_counter()
+    mask = np.asarray(arrays["mask"], np.float32)[0, 0]
+    background = meta["background"] and read_pixels(descriptors[1], tuple(meta["background"]))
+    result, subject = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
+    composed = time.perf_counter()
+    file = encode(result, format=meta["format"])
+    arrays = {"image": file} | ({"labels": result.reshape(-1)} if meta["labels"] else {})
+    done = time.perf_counter()
+    return {
+        "width": result.shape[1],
+        "height": result.shape[0],
+        "box": asdict(subject),
+        "confidence": matte.confidence(mask),
+        "seconds": {"postprocess": composed - started, "encode": done - composed},
+    }, arrays
+
+
+def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Run every path once on a small picture, so that no request pays for a first call."""
+    del meta, arrays, descriptors
+    pixels = np.tile(np.arange(64, dtype=np.uint8)[:, None, None], (1, 64, 3))
+    limits = PictureLimits()
+    for kind in ("png", "webp", "jpg"):
+        decode(encode(pixels, format=kind).tobytes(), limits)
+    matte.network_input(pixels, 32, (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
+    mask = np.linspace(0.0, 1.0, 1024, dtype=np.float32).reshape(32, 32)
+    alpha = matted_alpha(pixels, mask)
+    matte.box_of(alpha)
+    encode(matte.cutout(foreground_colours(pixels, alpha), alpha), format="png")
+    ground = matte.flat(matte.WHITE, 64)
+    encode(matte.stacked(pixels, matte.plain_alpha(mask, 64, 64), ground=ground), format="jpg")
+    encode(alpha, format="png")
+    return {}, {}
+
+
+def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
+    """Whether the picture's pixels are used; a plain mask of an opaque picture needs none.
+
+    That saves 3 MB per megapixel.
+    """
+    return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
+
+
+def _pixels(meta: Mapping[str, Any], descriptor: int) -> Pixels:
+    height, width, channels = meta["shape"]
+    if _needs_pixels(meta, channels):
+        return read_pixels(descriptor, (height, width, channels))
+    return np.broadcast_to(np.uint8(0), (height, width, channels))
+
+
+def _shrink(pixels: Pixels, most: float) -> Pixels:
+    height, width = pixels.shape[:2]
+    scale = (most / (height * width)) ** 0.5
+    if scale >= 1.0:
+        return pixels
+    return matte.resized(pixels, max(1, int(height * scale)), max(1, int(width * scale)))
+
+
+def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
+    height, width, channels = pixels.shape
+    if meta["refine"] == "none":
+        alpha = matte.plain_alpha(mask, width, height)
+    else:
+        refined = guided_alpha if meta["refine"] == "guided" else matted_alpha
+        alpha = refined(matte.over_white(pixels), mask)
+    if meta["threshold"] is not None:
+        alpha = np.where(alpha >= meta["threshold"] * 255.0, np.uint8(255), np.uint8(0))
+    if channels == 4:
+        alpha = cv2.multiply(alpha, np.ascontiguousarray(pixels[..., 3]), scale=1 / 255.0)
+    return alpha
+
+
+def _compose(
+    pixels: Pixels, mask: Floats, meta: Mapping[str, Any], background: Pixels | None
+) -> tuple[Pixels, matte.Area]:
+    """Return the result's pixels, and the foreground's place in the picture.
+
+    render() keeps no reference to `pixels`, so the picture is freed before the result is encoded.
+    Without a foreground, nothing is cropped or moved, and no shadow is drawn. Raises OutputTooLarge
+    if margins make the canvas larger than a picture may be.
+    """
+    scene = meta["scene"]
+    alpha = _alpha(pixels, matte.normalise(mask), meta)
+    subject = matte.box_of(alpha)
+    part = canvas = matte.Area(0, 0, *alpha.shape)
+    if subject.width and meta["crop"]:
+        canvas = matte.canvas_of(subject, scene["margins"])
+        _check(canvas, meta)
+    size, shown, place = alpha.shape, canvas, subject
+    if subject.width:
+        place = matte.place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
+        if scene["scale"] is not None or scene["position"] is not None:
+            part, size = subject, (place.height, place.width)
+            shown = matte.Area(-place.top, -place.left, canvas.height, canvas.width)
+    own = alpha[part.slices]
+    cover = matte.on_canvas(matte.resized_alpha(own, *size), shown)
+    if meta["output"] == "mask":
+        return cover, subject
+    paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
+    ground = matte.flat(paint, canvas.width)
+    if scene["bg_blur"] is not None:
+        seen = matte.over_white(pixels)
+        ground = matte.blurred(seen, alpha, percent=scene["bg_blur"], canvas=canvas)
+        del seen  # the largest picture must fit the memory limit, here and below
+    colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
+    del pixels
+    front = matte.on_canvas(matte.resized_colours(colours[part.slices], own, *size), shown)
+    del colours
+    shade = None
+    if scene["shadow"] is not None and subject.width:
+        shade = matte.drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
+    if meta["output"] == "cutout" and shade is None:
+        return matte.cutout(front, cover), subject
+    if background is not None:
+        ground = matte.fitted(
+            background, canvas.height, canvas.width, fit=scene["bg_fit"], colour=paint
+        )
+    return matte.stacked(front, cover, ground=ground, shade=shade), subject
+
+
+def _check(canvas: matte.Area, meta: Mapping[str, Any]) -> None:
+    limits = PictureLimits(**meta["limits"])
+    width, height = canvas.width, canvas.height
+    for limit, size in ((limits.pixels, height * width), (limits.side, max(height, width))):
+        if size > limit:
+            raise OutputTooLarge(
+                f"the subject with its crop_margin is {width} x {height} = {height * width:,} "
+                f"pixels; the limit is {limits.pixels:,} pixels and {limits.side:,} a side",
+                limit=limit,
+                received=size,
+            )
+    check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)

@@ -1,0 +1,420 @@
+"""Turns texts into engine jobs and logits into scored labels, for one model version.
+
+Each text is padded to the smallest length bucket that holds it; texts of one bucket share jobs.
+Padding every text to the maximum would cost up to 20 times the work, and arbitrary lengths would
+make oneDNN's memory grow without end.
+
+Texts are checked before the tokenizer sees a character: it would read a long text whole before
+truncating it, and 3.4 million characters take 23 s. No message repeats any part of a text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from functools import lru_cache, partial
+from itertools import groupby, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from tokenizers import Tokenizer
+
+from paddlepool.contracts import errors
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
+from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
+from paddlepool.models.repository.config import parse_parameters
+from paddlepool.settings.server import KIB, Bytes, Settings
+
+# White space, control characters, and what Unicode calls default-ignorable (zero-width spaces and
+# joiners, BOM, bidi marks, fillers, variation selectors, tags), plus the blank braille pattern.
+_INVISIBLE = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
+)
+
+# Half of a surrogate pair: JSON can represent it, UTF-8 and the tokenizer cannot.
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+MAX_TOP_K = 1_000
+"""Largest `top_k` in every request format; a model with fewer labels returns all of them."""
+
+
+class SentimentSettings(BaseModel):
+    """Settings of the task; each variable is PADDLEPOOL_ and the field's name in capitals."""
+
+    sentiment_max_bytes: Bytes = Field(
+        256 * KIB, description="Maximum request body of /sentiment, in bytes."
+    )
+    text_max_characters: int = Field(
+        2_000, ge=1, le=1_000_000, description="Maximum characters of one text, before tokenising."
+    )
+    text_max_inputs: int = Field(
+        32, ge=1, le=1_024, description="Maximum texts in one request to /sentiment."
+    )
+
+
+class WholeTexts(tuple[str, ...]):
+    """Texts that must be read whole: a text that the model would truncate is rejected."""
+
+
+def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
+    """Raise TooManyInputs, TextTooLong, TextEmpty, or InvalidParameter for a lone surrogate."""
+    if len(texts) > limits.text_max_inputs:
+        raise errors.TooManyInputs(
+            f"{len(texts)} texts in one request; the limit is {limits.text_max_inputs}",
+            limit=limits.text_max_inputs,
+            received=len(texts),
+        )
+    if not texts:
+        raise errors.TextEmpty(
+            "the request holds no text; at least 1 is expected", limit=1, received=0
+        )
+    most = limits.text_max_characters
+    for position, text in enumerate(texts, 1):
+        name = f"text {position} of {len(texts)}"
+        if len(text) > most:
+            raise errors.TextTooLong(
+                f"{name} has {len(text)} characters; the limit is {most}",
+                limit=most,
+                received=len(text),
+            )
+        if _SURROGATE.search(text):
+            raise errors.InvalidParameter(
+                f"{name} contains a lone surrogate, which is not a character; expected Unicode text"
+            )
+        if _INVISIBLE.fullmatch(text):
+            raise errors.TextEmpty(
+                f"{name} has {len(text)} characters and none of them is visible", received=len(text)
+            )
+
+
+MODEL_INPUTS = ("attention_mask", "input_ids")
+BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class Parameters(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    labels: tuple[str, ...] = Field(min_length=1)
+    labels_zh: tuple[str, ...] | None = None
+    buckets: tuple[int, ...] = Field(default=BUCKETS, min_length=1)
+    max_tokens: int = Field(default=512, ge=3)
+    pad_id: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Parameters:
+        if self.labels_zh is not None and len(self.labels_zh) != len(self.labels):
+            raise ValueError(f"{len(self.labels_zh)} labels_zh for {len(self.labels)} labels")
+        if self.buckets[0] < 1 or any(low >= high for low, high in pairwise(self.buckets)):
+            raise ValueError(f"buckets must rise from 1 or more, received {list(self.buckets)}")
+        if self.max_tokens > self.buckets[-1]:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} does not fit the largest bucket {self.buckets[-1]}"
+            )
+        return self
+
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths to which texts are padded: buckets below `max_tokens`, and `max_tokens`."""
+        return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
+
+
+def read_parameters(info: ServedModelInfo) -> Parameters:
+    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
+    parameters = parse_parameters(info, Parameters)
+    taken = tuple(sorted(spec.name for spec in info.inputs))
+    if taken != MODEL_INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
+        raise errors.ConfigError(
+            f"{info.name} takes {', '.join(f'{s.name} ({s.dtype})' for s in info.inputs)}; "
+            f"the sentiment task feeds {' and '.join(MODEL_INPUTS)} as int64"
+        )
+    logits = info.outputs[0]
+    if len(info.outputs) != 1 or len(logits.shape) != 2:
+        raise errors.ConfigError(
+            f"{info.name} returns {len(info.outputs)} tensors, the first of {len(logits.shape)} "
+            "axes; the sentiment task expects one tensor [texts, labels] of logits"
+        )
+    if logits.shape[1] not in (-1, len(parameters.labels)):
+        raise errors.ConfigError(
+            f"{info.name} returns {logits.shape[1]} logits for {len(parameters.labels)} labels"
+        )
+    return parameters
+
+
+class Tokenised(NamedTuple):
+    """One tokenised text: the `ids` of its tokens, which tensors_of() pads to the length `bucket`.
+
+    Markers such as [CLS] are among the `ids`, and `tokens` counts them.
+    """
+
+    ids: Sequence[int]
+    tokens: int
+    bucket: int
+    truncated: bool
+
+    @property
+    def padding(self) -> int:
+        return self.bucket - self.tokens
+
+
+def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
+    """Open a version's tokenizer; it truncates to `max_tokens`. Raises ConfigError."""
+    path = info.directory / "tokenizer.json"
+    # The library's own threads would compete with the predictors for the cores, and the library
+    # warns if they exist when the process forks.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        return _tokenizer(path.read_text("utf-8"), parameters.max_tokens)
+    except Exception as error:  # the Rust binding raises bare Exception
+        raise errors.ConfigError(
+            f"{path.name} of {path.parent.parent.name} is not a tokenizer"
+        ) from error
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
+    """Build one tokenizer for all versions with the same file.
+
+    Building holds the interpreter lock.
+    """
+    tokenizer = Tokenizer.from_str(text)
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a "[SEP]" in a client's text is text, not a marker
+    tokenizer.enable_truncation(max_tokens)
+    return tokenizer
+
+
+def tokenise(
+    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
+) -> tuple[Tokenised, ...]:
+    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
+
+    Raises TextEmpty, and TextTooLong if one of WholeTexts would be truncated.
+    """
+    markers = tokenizer.num_special_tokens_to_add(False)
+    tokenised = []
+    # Unlike encode(), encode_batch_fast() releases the interpreter lock while it works.
+    for position, encoding in enumerate(tokenizer.encode_batch_fast(list(texts)), 1):
+        ids = encoding.ids
+        tokens = len(ids)
+        if tokens <= markers:
+            received = len(texts[position - 1])
+            raise errors.TextEmpty(
+                f"text {position} of {len(texts)} has {received} characters, and the model can "
+                "read none of them",
+                received=received,
+            )
+        bucket = lengths[bisect_left(lengths, tokens)]
+        tokenised.append(Tokenised(ids, tokens, bucket, bool(encoding.overflowing)))
+    if isinstance(texts, WholeTexts):
+        for position, text in enumerate(tokenised, 1):
+            if text.truncated:
+                raise errors.TextTooLong(
+                    f"text {position} of {len(texts)} has more than {lengths[-1]} tokens, which is "
+                    "all the model reads, and truncation is not allowed",
+                    limit=lengths[-1],
+                )
+    return tuple(tokenised)
+
+
+def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
+    """Texts of one bucket as int64 [texts, bucket] tensors."""
+    input_ids = np.array([[*text.ids, *[pad_id] * text.padding] for text in texts], np.int64)
+    attention_mask = np.zeros(input_ids.shape, np.int64)
+    for row, text in enumerate(texts):
+        attention_mask[row, : text.tokens] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+class Score(NamedTuple):
+    """One label with its probability. A frozen dataclass would take longer to make."""
+
+    label: str
+    label_zh: str | None
+    score: float
+
+
+def softmax(logits: Sequence[float]) -> list[float]:
+    """Probabilities of one text in float64. For so few numbers, NumPy's calls take longer."""
+    most = max(logits)
+    powers = [math.exp(each - most) for each in logits]
+    total = sum(powers)
+    return [power / total for power in powers]
+
+
+def rank(
+    probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str | None]
+) -> tuple[Score, ...]:
+    """The labels by descending probability; ties keep their order."""
+    scores = map(Score, labels, labels_zh, probabilities)
+    return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
+
+
+def label_agreement(found: Tensors, expected: Tensors) -> float:
+    """The share of texts that get the same label; logits are (texts, labels)."""
+    [ours], [theirs] = found.values(), expected.values()
+    return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
+
+
+MAX_PENDING = 64
+"""Maximum requests that wait for the tokenizer, which takes less than 0.1 s for the longest one."""
+
+SHORT_CHARACTERS = 1_536
+"""Requests of up to this many characters in total are tokenised on the event loop, which takes a
+millisecond at most. Switching to a thread and back takes nearly as long when the cores are busy."""
+
+
+class TextScores(NamedTuple):
+    scores: tuple[Score, ...]
+    tokens: int
+    truncated: bool
+    padding: int
+
+
+class SentimentPipeline:
+    """Implements the Pipeline port; a payload is a sequence of texts that passed check_texts()."""
+
+    def __init__(self, info: ServedModelInfo, *, executor: Executor) -> None:
+        """Open the version's tokenizer.json. Raises ConfigError if it or the model is unusable."""
+        parameters = read_parameters(info)
+        self._labels = parameters.labels
+        self._labels_zh = parameters.labels_zh or (None,) * len(parameters.labels)
+        self._pad_id = parameters.pad_id
+        self._tokenizer = open_tokenizer(info, parameters)
+        self._lengths = parameters.lengths()
+        self._max_rows = info.max_rows
+        self._executor = executor
+        self._pending = 0
+
+    async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
+        """Jobs of up to `max_rows` texts each, the shortest bucket first.
+
+        Raises TextEmpty, DeadlineExceeded, Overloaded, and TextTooLong if the model would truncate
+        one of WholeTexts.
+        """
+        CALLER.get().spend("texts", len(payload))
+        if sum(map(len, payload)) <= SHORT_CHARACTERS:
+            return self._prepare(payload, deadline)
+        if self._pending >= MAX_PENDING:
+            raise errors.Overloaded(
+                f"{self._pending} requests wait for the tokenizer, which is the limit",
+                limit=MAX_PENDING,
+                received=self._pending,
+            )
+        self._pending += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, self._prepare, payload, deadline)
+        finally:
+            self._pending -= 1
+
+    async def finish(
+        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
+    ) -> Finished:
+        """A tuple of TextScores, one per text.
+
+        Raises ModelOutputInvalid if the model's scores have a wrong shape.
+        """
+        del deadline  # this is too fast to need it
+        texts, order = prepared.state
+        begin = time.perf_counter()
+        logits = np.concatenate([array for output in outputs for array in output.values()])
+        expected = (len(texts), len(self._labels))
+        if logits.shape != expected:
+            raise errors.ModelOutputInvalid(
+                f"the model returned scores of shape {list(logits.shape)}, "
+                f"expected {list(expected)}"
+            )
+        rows = dict(zip(order, logits.tolist(), strict=True))
+        value = [
+            TextScores(
+                rank(softmax(rows[position]), labels=self._labels, labels_zh=self._labels_zh),
+                tokens=text.tokens,
+                truncated=text.truncated,
+                padding=text.padding,
+            )
+            for position, text in enumerate(texts)
+        ]
+        return Finished(value=tuple(value), stages={"postprocess": time.perf_counter() - begin})
+
+    def close(self) -> None:
+        """Do nothing: the executor belongs to the server."""
+
+    def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
+        if time.monotonic() >= deadline:
+            raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
+        begin = time.perf_counter()
+        tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)
+        order = sorted(range(len(texts)), key=lambda position: tokenised[position].bucket)
+        jobs, most = [], self._max_rows
+        for _, alike in groupby([tokenised[n] for n in order], key=attrgetter("bucket")):
+            rows = list(alike)
+            for start in range(0, len(rows), most):
+                jobs.append(tensors_of(rows[start : start + most], pad_id=self._pad_id))
+        return Prepared(
+            jobs=tuple(jobs),
+            state=(tokenised, order),
+            stages={"preprocess": time.perf_counter() - begin},
+        )
+
+
+def tensors(settings: Settings) -> TaskTensors:
+    own = settings.of(SentimentSettings)
+    return TaskTensors(
+        inputs=(TensorSpec("text", STRINGS, (-1,)),),
+        outputs=(
+            TensorSpec("labels", STRINGS, (-1, -1)),
+            TensorSpec("labels_zh", STRINGS, (-1, -1)),
+            TensorSpec("scores", "float32", (-1, -1)),
+            TensorSpec("tokens", "int32", (-1,)),
+            TensorSpec("truncated", "bool", (-1,)),
+        ),
+        parameters=("top_k", "model"),
+        read=partial(_read, limits=own),
+        write=_write,
+        max_bytes=own.sentiment_max_bytes,
+        padding=lambda value: sum(result.padding for result in value),
+    )
+
+
+def _read(
+    inputs: Tensors, parameters: Mapping[str, Any], *, limits: SentimentSettings
+) -> Sequence[str]:
+    top_k = parameters.get("top_k", 1)
+    if type(top_k) is not int or not 1 <= top_k <= MAX_TOP_K:
+        raise errors.InvalidParameter(
+            f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K
+        )
+    texts = []
+    for position, text in enumerate(inputs["text"].tolist(), 1):
+        try:
+            texts.append(text.decode())
+        except UnicodeDecodeError as error:
+            raise errors.InvalidParameter(
+                f"text {position} is not UTF-8 at byte {error.start}"
+            ) from None
+    check_texts(texts, limits=limits)
+    return texts
+
+
+def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensors:
+    """All texts have the same number of labels. Chinese names are empty if the model has none."""
+    ranked = [result.scores[: parameters.get("top_k")] for result in value]
+    shape = (len(ranked), len(ranked[0]))
+    scores = [score for each in ranked for score in each]
+    return {
+        "labels": strings_of([score.label.encode() for score in scores], shape),
+        "labels_zh": strings_of([(score.label_zh or "").encode() for score in scores], shape),
+        "scores": np.array([score.score for score in scores], np.float32).reshape(shape),
+        "tokens": np.array([result.tokens for result in value], np.int32),
+        "truncated": np.array([result.truncated for result in value], np.bool_),
+    }

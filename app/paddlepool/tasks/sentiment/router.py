@@ -1,0 +1,194 @@
+"""POST /sentiment: the formats of requests and replies; `pipeline` does the work in between."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Body, Response
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from paddlepool.contracts.errors import InvalidParameter
+from paddlepool.engine.dataplane import Answer
+from paddlepool.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, answer_headers
+from paddlepool.service.api.services import Services, ServicesDep
+from paddlepool.settings.server import Settings
+from paddlepool.tasks.sentiment.pipeline import (
+    MAX_TOP_K,
+    SentimentSettings,
+    TextScores,
+    check_texts,
+)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _without_routing(schema: dict[str, Any]) -> None:
+    del schema["additionalProperties"]
+    for name in ROUTING:
+        del schema["properties"][name]
+
+
+class SentimentParameters(_Strict):
+    """Options of the reply. `model`, `predictor` and `timeout_ms` may stand here or in the query,
+    but not in both."""
+
+    model_config = ConfigDict(json_schema_extra=_without_routing)
+
+    top_k: int | None = Field(
+        default=None, ge=1, le=MAX_TOP_K, description="At most this many labels a text, best first."
+    )
+    tokens: bool | None = Field(default=False, description="Tell how many tokens the model read.")
+    truncated: bool | None = Field(default=False, description="Tell whether the model read it all.")
+    model: str | None = Field(default=None, max_length=64)
+    predictor: str | None = Field(default=None, max_length=32)
+    timeout_ms: int | None = Field(default=None, ge=1)
+
+
+Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
+"""The task itself rejects an empty text, with its own error."""
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+"""Validation stops at the first error: 100,000 numbers must not produce 100,000 messages."""
+
+
+class SentimentRequest(_Strict):
+    """Either `text`, or `inputs` as Hugging Face's text-classification takes them."""
+
+    text: Text | None = None
+    inputs: Text | Texts | None = None
+    parameters: SentimentParameters | None = None
+
+
+class LabelScore(BaseModel):
+    label: str
+    label_zh: str | None = None
+    score: float = Field(ge=0, le=1)
+
+
+class TextResult(BaseModel):
+    """The scores of one text if `tokens` or `truncated` is requested."""
+
+    scores: list[LabelScore]
+    tokens: int | None = None
+    truncated: bool | None = None
+
+
+EXAMPLES: dict[str, Example] = {
+    "one": {"summary": "One text", "value": {"text": "今天收到了大学的录取通知书，太开心了！"}},
+    "several": {
+        "summary": "Several texts, the two best labels of each",
+        "value": {"inputs": ["好难过，想哭", "什么？这也太突然了！"], "parameters": {"top_k": 2}},
+    },
+    "read": {
+        "summary": "How much of a text the model read",
+        "value": {
+            "inputs": "明天还要早起上班。",
+            "parameters": {"top_k": 1, "tokens": True, "truncated": True},
+        },
+    },
+}
+"""Example requests, which the API's interactive pages offer to send. The texts are our own."""
+
+HAPPY = {"label": "happy", "label_zh": "快乐", "score": 0.9902}
+SAD = {"label": "sad", "label_zh": "悲伤", "score": 0.9571}
+REPLIES = {
+    "one": {"summary": "Of one text", "value": [HAPPY]},
+    "several": {"summary": "Of several texts", "value": [[HAPPY], [SAD]]},
+    "read": {
+        "summary": "With `tokens` and `truncated`",
+        "value": {"scores": [SAD], "tokens": 9, "truncated": False},
+    },
+}
+
+
+def build_router(settings: Settings) -> APIRouter:
+    router = APIRouter(tags=["sentiment"], route_class=TaskRoute)
+    router.add_api_route(
+        "/sentiment",
+        classify_sentiment,
+        methods=["POST"],
+        max_body_size=settings.of(SentimentSettings).sentiment_max_bytes,
+        operation_id="classifySentiment",
+        summary="Emotions of one or more texts, with scores",
+        response_class=Response,
+        responses={
+            200: {
+                "model": list[LabelScore] | list[list[LabelScore]] | TextResult | list[TextResult],
+                "description": "Best label first: a list for a string, a list of them for a list.",
+                "content": {"application/json": {"examples": REPLIES}},
+            }
+        },
+    )
+    return router
+
+
+async def classify_sentiment(
+    body: Annotated[SentimentRequest, Body(openapi_examples=EXAMPLES)],
+    services: ServicesDep,
+    routing: RoutingDep,
+) -> Response:
+    """Classifies `text` or `inputs`. A string gets one list of labels, a list gets one per text."""
+    asked = body.parameters or NO_PARAMETERS
+    texts, single = _texts(body)
+    answer = await classify(services, texts, _in_one_place(routing, asked))
+    results: tuple[TextScores, ...] = answer.value
+    replies = [_render(result, asked) for result in results]
+    truncated = "true" if any(result.truncated for result in results) else "false"
+    return Response(
+        orjson.dumps(replies[0] if single else replies),
+        media_type="application/json",
+        headers=answer_headers(answer) | {"X-Truncated": truncated},
+    )
+
+
+async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
+    """Check and classify the texts, and count their padding; all request formats call this."""
+    settings = services.settings
+    check_texts(texts, limits=settings.of(SentimentSettings))
+    answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
+    services.metrics.padded(
+        model=answer.model,
+        group=answer.group,
+        tokens=sum(result.padding for result in answer.value),
+    )
+    return answer
+
+
+def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
+    """The texts, and whether the reply is one list rather than a list of lists."""
+    if (body.text is None) == (body.inputs is None):
+        raise InvalidParameter(
+            "expected exactly one of text and inputs, received "
+            + ("neither" if body.text is None else "both")
+        )
+    given = body.text if body.text is not None else body.inputs
+    return ([given], True) if isinstance(given, str) else (list(given or ()), False)
+
+
+NO_PARAMETERS = SentimentParameters()
+
+
+def _in_one_place(routing: Routing, asked: SentimentParameters) -> Routing:
+    """Merge the query with `parameters`. Raises InvalidParameter for a name that is in both."""
+    named = {name: value for name in ROUTING if (value := getattr(asked, name)) is not None}
+    for name in named:
+        if getattr(routing, name) is not None:
+            raise InvalidParameter(f"{name} is given both in the query and in parameters")
+    return routing.model_copy(update=named) if named else routing
+
+
+def _render(result: TextScores, asked: SentimentParameters) -> Any:
+    scores = [
+        {"label": label, "score": round(score, 7)}
+        if label_zh is None
+        else {"label": label, "label_zh": label_zh, "score": round(score, 7)}
+        for label, label_zh, score in result.scores[: asked.top_k]
+    ]
+    reply: dict[str, Any] = {"scores": scores}
+    if asked.tokens:
+        reply["tokens"] = result.tokens
+    if asked.truncated:
+        reply["truncated"] = result.truncated
+    return reply if len(reply) > 1 else scores

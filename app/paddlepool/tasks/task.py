@@ -1,0 +1,114 @@
+"""The declaration of a task: the object `TASK` of its module, for the server and the commands."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.settings.server import Settings, settings_with
+from paddlepool.tasks import PIPELINES
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from fastapi import APIRouter
+    from pydantic import BaseModel
+
+    from paddlepool.contracts.ports import Pipeline, ServedModelInfo
+    from paddlepool.contracts.tensors import TaskTensors, Tensors
+    from paddlepool.evidence.comparison.measure import TaskComparison
+    from paddlepool.evidence.quality.ports import Source, TaskQuality
+    from paddlepool.tasks.codecs.pool import Codecs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The executors that all pipelines share: codec processes, and threads that tokenise texts."""
+
+    codec: Codecs
+    text: ThreadPoolExecutor
+
+    async def close(self) -> None:
+        await self.codec.pool.close()
+        self.text.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Everything the server knows about one task.
+
+    `build` is called for each model version and raises ConfigError if the model does not fit. A
+    route of `endpoints` that accepts more than PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`.
+    """
+
+    build: Callable[[ServedModelInfo, Workers], Pipeline]
+    endpoints: Callable[[Settings], APIRouter]
+    settings: type[BaseModel] | None = None
+    """The task's own settings, read from variables as the server's are; `/info` shows them."""
+    headers: tuple[str, ...] = ()
+    """The task's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
+    card: tuple[str, ...] = ()
+    """Keys of `[parameters]` in config.toml that `/info` shows for a model."""
+    tensors: Callable[[Settings], TaskTensors] | None = None
+    """The task as a model of the `/v2` protocol, under the task's name."""
+    comparison: Callable[[ServedModelInfo], TaskComparison] | None = None
+    """Sample inputs for `paddlepool compare`, and the measure of how well two outputs agree."""
+    agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
+    """The measure of `comparison` without the samples, for the API process. It returns the
+    agreement of two outputs, from 0 to 1."""
+    warm_ups: tuple[str, ...] = ()
+    """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`."""
+    quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
+    """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
+
+
+def first_route(task: Task, settings: Settings) -> str:
+    """The path of the task's first endpoint, for the log."""
+    return str(vars(task.endpoints(settings).routes[0])["path"])
+
+
+def offline(name: str) -> Callable[..., Any]:
+    """Return a function that imports `name` ("module:attribute") when it is called, and calls it.
+
+    Only commands call the returned function: the server process must not load picture decoders.
+    """
+    return lambda *arguments: pkgutil.resolve_name(name)(*arguments)
+
+
+def load_tasks(pipelines: Mapping[str, str] = PIPELINES) -> dict[str, Task]:
+    """The declaration of each task by name."""
+    return {name: importlib.import_module(module).TASK for name, module in pipelines.items()}
+
+
+def settings_class(tasks: Iterable[Task]) -> type[Settings]:
+    return settings_with(*(task.settings for task in tasks if task.settings is not None))
+
+
+def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
+    """The model's task; None for a model without one. Raises ConfigError if no such task exists."""
+    if info.pipeline is None:
+        return None
+    tasks = load_tasks() if tasks is None else tasks
+    if info.pipeline not in tasks:
+        raise ConfigError(
+            f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}"
+        )
+    return tasks[info.pipeline]
+
+
+def agreement_of(
+    info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
+) -> Callable[[Tensors, Tensors], float] | None:
+    """The agreement measure of the model's task; None without a task or a measure."""
+    task = task_of(info, tasks)
+    return None if task is None or task.agreement is None else task.agreement(info)
+
+
+def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
+    """The comparison of the model's task; None without a task or a comparison."""
+    task = task_of(info)
+    return None if task is None or task.comparison is None else task.comparison(info)
