@@ -83,11 +83,11 @@ sbom: $(INSTALLED) .venv-deploy/.installed  ## write sbom.cdx.json: the image's 
 
 # Tools with separate environments: locust registers a pytest plugin and installs gevent; schemathesis
 # and the other servers' clients, which tests run unchanged, have conflicting pins.
-TOOLS := load deploy doors schema workflows
+TOOLS := load deploy clients schema workflows
 .venv-load/.installed: loadtest/requirements.lock
 .venv-deploy/.installed: deploy/requirements.lock
 .venv-workflows/.installed: deploy/workflows.lock
-.venv-doors/.installed: tests/e2e/requirements.lock
+.venv-clients/.installed: tests/e2e/requirements.lock
 .venv-schema/.installed: tests/e2e/schema.lock
 $(TOOLS:%=.venv-%/.installed): | $(READY)
 	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)

@@ -118,16 +118,16 @@ Open = Callable[..., AbstractContextManager[Server]]
 def flood(port: int, asked: bytes, *, rate: float) -> Row:
     """Send `rate` requests per second, then one more."""
     ended = arrivals(port, asked, rate=rate, seconds=FLOOD_SECONDS, patience=PATIENCE_SECONDS)
-    answered = [each.seconds for each in ended if each.status == 200]
+    completed = [each.seconds for each in ended if each.status == 200]
     refused = sum(each.status in (429, 503) for each in ended)
     time.sleep(1.0)
     return {
         "per_second": rate,
         "sent": len(ended),
-        "answered": len(answered),
-        "p99_seconds": float(np.quantile(answered, 0.99)) if answered else None,
+        "answered": len(completed),
+        "p99_seconds": float(np.quantile(completed, 0.99)) if completed else None,
         "refused": refused,
-        "failed": len(ended) - len(answered) - refused,
+        "failed": len(ended) - len(completed) - refused,
         "next_seconds": next_answer(port, asked),
     }
 

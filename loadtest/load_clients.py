@@ -100,17 +100,17 @@ def users(way: HttpWay, *, number: int, pause: float, seed: int) -> Iterator[lis
 
     The list of latencies is complete after the block, which also raises the errors of users.
     """
-    answered: list[float] = []
+    completed: list[float] = []
 
     def work(user: int, ending: threading.Event) -> None:
         draw = random.Random(1000 * seed + user)
         with way.client() as ask:
             while not ending.is_set():
-                answered.append(ask().seconds)
+                completed.append(ask().seconds)
                 ending.wait(draw.expovariate(1 / pause))
 
     with meanwhile(*(partial(work, user) for user in range(number))):
-        yield answered
+        yield completed
 
 
 class Exchange(asyncio.Protocol):
@@ -214,6 +214,6 @@ def overloaded(way: HttpWay, *, clients: int, seconds: float) -> tuple[float, li
     began = time.perf_counter()
     ended = arrivals(way.server.port, way.request, rate=rate, seconds=seconds)
     elapsed = time.perf_counter() - began
-    answered = [checked(each) for each in ended if each.status != 503]
+    completed = [checked(each) for each in ended if each.status != 503]
     refusals = [each.seconds for each in ended if each.status == 503]
-    return way.units * len(answered) / elapsed, refusals
+    return way.units * len(completed) / elapsed, refusals

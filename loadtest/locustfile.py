@@ -150,18 +150,18 @@ def judge(environment: Environment, **_: Any) -> None:
         (SEGMENT, options.max_p95_segment),
         (SENTIMENT, options.max_p95_sentiment),
     ):
-        answered = environment.stats.get(name, "POST")
+        completed = environment.stats.get(name, "POST")
         shed = environment.stats.get(name + SHED, "POST").num_requests
-        p95 = answered.get_response_time_percentile(0.95) or 0
+        p95 = completed.get_response_time_percentile(0.95) or 0
         print(
-            f"{name}: {answered.num_requests} answered, {shed} shed, "
-            f"{answered.num_failures} failed, p95 {p95} ms (limit {limit:.0f})"
+            f"{name}: {completed.num_requests} answered, {shed} shed, "
+            f"{completed.num_failures} failed, p95 {p95} ms (limit {limit:.0f})"
         )
-        if not answered.num_requests:
+        if not completed.num_requests:
             faults.append(f"{name} answered nothing")
         if p95 > limit:
             faults.append(f"{name} p95 {p95} ms is above {limit:.0f} ms")
-        if answered.fail_ratio > options.max_failures:
-            faults.append(f"{name} failed {answered.fail_ratio:.1%}")
+        if completed.fail_ratio > options.max_failures:
+            faults.append(f"{name} failed {completed.fail_ratio:.1%}")
     print("\n".join(faults) or "within the limits")
     environment.process_exit_code = 1 if faults else 0

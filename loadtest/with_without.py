@@ -114,9 +114,9 @@ def taken(
         case "one client":
             return one_client(way, seconds=seconds)
         case "users":
-            with users(way, number=USERS, pause=PAUSE_SECONDS, seed=seed) as answered:
+            with users(way, number=USERS, pause=PAUSE_SECONDS, seed=seed) as completed:
                 time.sleep(seconds)
-            return answered
+            return completed
         case "busy":
             return [way.rate(clients=pair.clients, seconds=seconds)]
         case "processor":

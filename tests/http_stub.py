@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Reply = tuple[int, dict[str, str], bytes]
-Answer = Callable[[str, bytes], Reply | None]
+RequestOutput = Callable[[str, bytes], Reply | None]
 """Path with query and body of a request in; status, headers and body of the reply out.
 
 None closes the connection without a reply."""
@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def http_stub(answer: Answer) -> Iterator[str]:
+def http_stub(answer: RequestOutput) -> Iterator[str]:
     """A server on a free port of this machine that replies as `answer` says; yields its URL."""
 
     class Handler(BaseHTTPRequestHandler):

@@ -33,8 +33,8 @@ WINGS: dict[str, list[str]] = {
         "evidence": "contracts observability models engine",
         "service": "contracts settings observability models engine",
         "tasks": "contracts settings models engine evidence service",
-        "doors": "contracts settings service tasks",
-        "application": "contracts settings service tasks doors",
+        "compat": "contracts settings service tasks",
+        "application": "contracts settings service tasks compat",
         "main": "contracts settings observability models engine evidence service tasks application",
         "cli": "contracts settings observability models engine making evidence service tasks main",
     }.items()
@@ -64,7 +64,7 @@ MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("paddlepool.evidence.comparison*", PICTURES),
     ("paddlepool.evidence.quality*", ("asyncio", "prometheus_client")),
     ("paddlepool.service*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
-    ("paddlepool.doors*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
+    ("paddlepool.compat*", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     # A task's edge: its endpoint, and the reading of its request's body.
     ("paddlepool.tasks.*.router", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     ("paddlepool.tasks.*.form", (*FRAMEWORKS, *PICTURES, *TEXTS)),
@@ -252,7 +252,7 @@ def test_ray_is_imported_only_when_it_is_used() -> None:
 
 def test_no_task_is_known_by_name_outside_its_package() -> None:
     """PIPELINES is the one place that names the packages; everything else goes through it, but for
-    doors: a format is that of a task."""
+    `compat`: a format is that of a task."""
     tasks = {name.removesuffix(".task") for name in MODULES if name.endswith(".task")}
     tasks.remove("paddlepool.tasks")
     assert "paddlepool.tasks.segment" in tasks
@@ -262,7 +262,7 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
         for task in tasks
         if within(found.imported, task)
         and not within(found.importer, task)
-        and not within(found.importer, "paddlepool.doors")
+        and not within(found.importer, "paddlepool.compat")
     }
     assert not importers
 

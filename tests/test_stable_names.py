@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paddlepool.application import ACCEPTED
-from paddlepool.application import DOORS as DOORS_OPEN
+from paddlepool.application import ACCEPTED, COMPATIBLE_APIS
 from paddlepool.models.repository.config import (
     DynamicBatching,
     InstanceGroup,
@@ -56,7 +55,7 @@ POST /v2/repository/index
 POST /v2/repository/models/{model}/load
 POST /v2/repository/models/{model}/unload
 """
-DOORS = """
+APIS = """
 POST /api/remove
 GET /api/remove
 POST /v1.0/removebg
@@ -114,7 +113,7 @@ paddlepool_stage_duration_seconds model predictor stage
 SETTINGS = """
 admin_key api_keys api_keys_file backlog body_max_bytes codec_memory_bytes codec_processes
 codec_queue_size codec_timeout_seconds cors_origins default_models drain_delay_seconds
-doors drain_timeout_seconds form_max_fields header_max_bytes header_timeout_seconds
+compatible_apis drain_timeout_seconds form_max_fields header_max_bytes header_timeout_seconds
 health_needs_key host
 image_max_pixels image_max_side infer_json_max_bytes infer_max_bytes jpeg_max_scans
 keep_alive_seconds log_level max_connections metrics_needs_key model_repository on_demand_groups
@@ -158,7 +157,7 @@ MAPS = ("default_models", "models.files", "models.weights")
 @pytest.fixture(scope="module")
 def product() -> Client:
     """The real endpoints over fakes."""
-    return product_client(doors=DOORS_OPEN)
+    return product_client(compatible_apis=COMPATIBLE_APIS)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +182,7 @@ def members(value: Any, above: str = "") -> Iterator[str]:
 
 def test_paths(product: Client, paths: dict[str, Any]) -> None:
     found = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    wanted = {*PATHS.strip().splitlines(), *DOORS.strip().splitlines()}
+    wanted = {*PATHS.strip().splitlines(), *APIS.strip().splitlines()}
     # Refused with its reason: it fetches pictures. A form for it in OpenAPI would lead nowhere.
     assert wanted - found == {"GET /api/remove"}
     assert product.get("/api/remove").status_code not in (404, 405)

@@ -12,9 +12,9 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from paddlepool import __version__
+from paddlepool.compat import hugging_face, paddlex, rembg, removebg, tei
+from paddlepool.compat.api import CompatibleApi
 from paddlepool.contracts.resources import memory_limit
-from paddlepool.doors import hugging_face, paddlex, rembg, removebg, tei
-from paddlepool.doors.door import Door
 from paddlepool.service.api import compare, info, pages
 from paddlepool.service.api.errors import (
     ANY_STATUSES,
@@ -57,16 +57,16 @@ EXPOSED = (
     "RateLimit-Reset",
     BINARY_HEADER,
 )
-"""Reply headers that a page of an allowed origin may read; tasks and doors add their own."""
+"""Reply headers that a page of an allowed origin may read. Tasks and compatible APIs add theirs."""
 
-DOORS: tuple[Door, ...] = (
-    rembg.DOOR,
-    removebg.DOOR,
-    tei.DOOR,
+COMPATIBLE_APIS: tuple[CompatibleApi, ...] = (
+    rembg.API,
+    removebg.API,
+    tei.API,
     hugging_face.BOTH,
     hugging_face.TEXTS,
     hugging_face.PICTURES,
-    paddlex.DOOR,
+    paddlex.API,
 )
 
 BODY_SHARE = 4
@@ -90,18 +90,18 @@ def build_application(
     keys: Sequence[bytes],
     tasks: Iterable[Task],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
-    doors: Sequence[Door] = (),
+    compatible_apis: Sequence[CompatibleApi] = (),
 ) -> FastAPI:
     """Build the HTTP application around `services`. If there are `keys`, requests need one."""
     settings, tasks = services.settings, tuple(tasks)
     card = [name for task in tasks for name in task.card]
-    more = [door.info for door in doors if door.info is not None]
+    more = [api.info for api in compatible_apis if api.info is not None]
     # Each router with the statuses of its routes besides ANY_STATUSES, and the form of its errors.
     # Routes are tried in order: inference routes come first because their latency matters.
     mounts: list[tuple[APIRouter, tuple[int, ...], ErrorForm | None]] = [
         *((task.endpoints(settings), TASK_STATUSES, None) for task in tasks),
         (infer.router(settings), (), PROTOCOL),
-        *((door.routes(settings), TASK_STATUSES, door.errors) for door in doors),
+        *((api.routes(settings), TASK_STATUSES, api.errors) for api in compatible_apis),
         (info.router(card=card, more=more), (), None),
         *((module.router(), (), None) for module in (compare, pages)),
         (models.router(), (), PROTOCOL),
@@ -131,7 +131,7 @@ def build_application(
         pages.title(router)
         app.include_router(router, responses=documented(*ANY_STATUSES, *statuses, form=errors))
     exposed = [*EXPOSED, *(name for task in tasks for name in task.headers)]
-    exposed += [name for door in doors for name in door.headers]
+    exposed += [name for api in compatible_apis for name in api.headers]
 
     def wrap_admission(layered: Any) -> ASGIApp:
         """Apply the proxy's headers about the client, and CORS for pages of other origins."""
@@ -151,9 +151,14 @@ def build_application(
     stack: ASGIApp = RequestLayer(app.router, services, routes, gates, wrap=wrap_admission)
     if services.tracing is not None:
         stack = Traced(stack, tracing=services.tracing)
-    redirects = {asked: (path, door.agents) for door in doors for asked, path in door.paths.items()}
+    redirects = {
+        asked: (path, api.agents) for api in compatible_apis for asked, path in api.paths.items()
+    }
     app.middleware_stack = by_agent(stack, redirects) if redirects else stack
-    referenced: list[type[BaseModel]] = [infer.InferRequest, *(d.errors.model for d in doors)]
+    referenced: list[type[BaseModel]] = [
+        infer.InferRequest,
+        *(d.errors.model for d in compatible_apis),
+    ]
     # The documented way to replace FastAPI's OpenAPI document.
     app.openapi = partial(  # type: ignore[method-assign]
         pages.document, app, referenced, needs_key=bool(keys)
@@ -161,9 +166,9 @@ def build_application(
     return app
 
 
-def open_doors(names: Container[str], tasks: Container[str]) -> tuple[Door, ...]:
-    """Return the doors with these names whose task is served."""
-    return tuple(door for door in DOORS if door.name in names and door.task in tasks)
+def enabled_apis(names: Container[str], tasks: Container[str]) -> tuple[CompatibleApi, ...]:
+    """Return the compatible APIs with these names whose task is served."""
+    return tuple(api for api in COMPATIBLE_APIS if api.name in names and api.task in tasks)
 
 
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:

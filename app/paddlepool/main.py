@@ -13,7 +13,7 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from paddlepool.application import build_application, open_doors
+from paddlepool.application import build_application, enabled_apis
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import Pipeline, ServedModelInfo
 from paddlepool.contracts.resources import memory_limit
@@ -137,7 +137,7 @@ def create_app(
         services,
         keys=keys,
         tasks=tasks.values(),
-        doors=open_doors(settings.doors, tasks),
+        compatible_apis=enabled_apis(settings.compatible_apis, tasks),
         lifespan=partial(_lifespan, parts=parts),
     )
 

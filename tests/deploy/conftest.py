@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.http_stub import Answer, http_stub
+from tests.http_stub import RequestOutput, http_stub
 from tests.ran import ROOT, ran
 
 START_SECONDS = 60.0
@@ -27,7 +27,7 @@ PROMETHEUS = "Debian: apt-get install prometheus"
 WORKFLOW_TOOLS = ROOT / ".venv-workflows" / "bin"
 Script = Callable[[str], ModuleType]
 """What the fixture `script` is."""
-Stub = Callable[[Answer], str]
+Stub = Callable[[RequestOutput], str]
 LISTENING = re.compile(r'"Listening on" address=(127\.0\.0\.1:\d+)')
 
 

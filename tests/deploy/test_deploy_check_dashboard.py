@@ -14,7 +14,7 @@ from harness import running_server
 from inputs import SENTENCES, draw_picture
 
 from tests.deploy.conftest import Script, Stub, prometheus_scraping
-from tests.http_stub import Answer, Reply, as_json
+from tests.http_stub import Reply, RequestOutput, as_json
 
 DASHBOARD = {
     "templating": {"list": [{"name": "datasource"}, {"name": "model", "allValue": ".*"}]},
@@ -26,7 +26,7 @@ DASHBOARD = {
 Check = Callable[..., int]
 
 
-def prometheus(values: dict[str, list[str]]) -> Answer:
+def prometheus(values: dict[str, list[str]]) -> RequestOutput:
     """A Prometheus that knows these expressions and refuses every other."""
 
     def answer(path: str, body: bytes) -> Reply:

@@ -12,7 +12,7 @@ from PIL import Image
 from plans import users_at
 
 from tests.deploy.conftest import Stub
-from tests.http_stub import Answer, Reply, as_json
+from tests.http_stub import Reply, RequestOutput, as_json
 from tests.ran import ROOT, ran
 
 LOCUST = ROOT / ".venv-load" / "bin" / "locust"
@@ -55,7 +55,7 @@ def good(path: str, body: bytes) -> Reply:
     return as_json([answer] * len(json.loads(body)["inputs"]))
 
 
-def every_other(status: int) -> Answer:
+def every_other(status: int) -> RequestOutput:
     """Alternate good replies with this status; the turns are taken for each path apart."""
     turns = {"/segment": count(), "/sentiment": count()}
 

@@ -20,7 +20,7 @@ import yaml
 from paddlepool import __version__
 from paddlepool_client import __version__ as client_version
 from tests.deploy.conftest import Script, Stub, in_their_environment, tool
-from tests.http_stub import Answer, Reply, as_json
+from tests.http_stub import Reply, RequestOutput, as_json
 from tests.ran import ROOT, ran
 
 RELEASE = ROOT / "deploy" / "release"
@@ -334,7 +334,7 @@ class TestImage:
         assert " ".join(tools.calls()[-1][:-1]) == "docker rm --force container"
 
 
-def server(*, ready: bool = True, emotion: str = "happy") -> Answer:
+def server(*, ready: bool = True, emotion: str = "happy") -> RequestOutput:
     """Answers as Paddlepool does."""
 
     def answer(path: str, body: bytes) -> Reply:

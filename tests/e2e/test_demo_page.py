@@ -59,7 +59,7 @@ def visited(
     """The page, with its first picture and its first sentence answered."""
     with opened(browser, complaints, **options) as page:
         page.goto(f"{server.url}/")
-        answered(page)
+        completed(page)
         yield page
 
 
@@ -69,7 +69,7 @@ def page(browser: Browser, full_server: Server, complaints: list[str]) -> Iterat
         yield page
 
 
-def answered(page: Page) -> None:
+def completed(page: Page) -> None:
     page.wait_for_selector("#segment-result:not([hidden])")
     page.wait_for_selector("#sentiment-result:not([hidden])")
 
@@ -121,7 +121,7 @@ def test_a_picture_and_a_sentence_are_answered_at_first_sight(
             ),
         )
         page.goto(f"{full_server.url}/")
-        answered(page)
+        completed(page)
         expect(page.locator("#scores li")).to_have_count(6)
         expect(page.locator("#save")).to_have_attribute("download", "astronaut-cutout.png")
         expect(page.locator("#server-state")).to_have_text("All models ready")
@@ -540,7 +540,7 @@ def test_starting_is_waited_for_and_shown(
         page.goto(f"{full_server.url}/")
         expect(page.locator("#server-state")).to_have_text("0 of 4 models ready")
         expect(page.locator("#waiting-for")).to_contain_text("still loading")
-        answered(page)
+        completed(page)
         assert len(refused) == 2
         page.click("#text-more summary")
         page.select_option("#sentiment-predictor", "dygraph")

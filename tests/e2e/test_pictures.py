@@ -55,8 +55,8 @@ def posting(server: Server) -> Iterator[Callable[[bytes], httpx.Response]]:
     beside: list[tuple[int, bytes]] = []
 
     def ask(neighbour: httpx.Client) -> None:
-        answered = post(neighbour, good)
-        beside.append((answered.status_code, answered.content))
+        completed = post(neighbour, good)
+        beside.append((completed.status_code, completed.content))
 
     with server.client() as client:
         calm = post(client, good)

@@ -80,15 +80,15 @@ def test_a_collector_gets_every_request(
     settings = {"tracing": True, "grpc_port": 0}
     with running(repository, tmp_path, settings=settings) as server:
         with server.client() as client:
-            answered = ask(client, "好难过", **CONTEXT, tracestate="a=1")
+            completed = ask(client, "好难过", **CONTEXT, tracestate="a=1")
             hostile = ask(client, "好", traceparent="00-<script>", tracestate="=" * 600)
             refused = ask(client, "", **CONTEXT)
         over_grpc(server)
-        line = server.wait_logged(request_id=answered.headers["x-request-id"])
+        line = server.wait_logged(request_id=completed.headers["x-request-id"])
         assert server.stop() == 0
         log = server.text()
-    assert (answered.status_code, hostile.status_code, refused.status_code) == (200, 200, 422)
-    assert answered.headers["x-trace-id"] == refused.headers["x-trace-id"] == TRACE
+    assert (completed.status_code, hostile.status_code, refused.status_code) == (200, 200, 422)
+    assert completed.headers["x-trace-id"] == refused.headers["x-trace-id"] == TRACE
     assert "x-trace-id" not in hostile.headers
     assert line["trace_id"] == TRACE
     assert "opentelemetry" not in log
@@ -110,7 +110,7 @@ def test_a_collector_gets_every_request(
         )
         for root in roots
     }
-    timed = tuple(part.partition(";")[0] for part in answered.headers["server-timing"].split(", "))
+    timed = tuple(part.partition(";")[0] for part in completed.headers["server-timing"].split(", "))
     assert {(name, error, tuple(sorted(names))) for name, error, names in found} == {
         ("POST /sentiment", None, tuple(sorted(timed))),
         ("POST /sentiment", "text_empty", ()),

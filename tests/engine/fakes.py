@@ -23,7 +23,7 @@ from paddlepool.contracts.ports import (
     InferResult,
     PredictorFactory,
     PredictorSpec,
-    Ran,
+    RunResult,
     ServedModelInfo,
 )
 from paddlepool.contracts.reasons import Rejection, Restart
@@ -199,8 +199,8 @@ class FakePredictor:
         self._running = threading.Lock()
         self._put: Tensors = {}
         self._sent: deque[Tensors] = deque()
-        self._ended: deque[Ran | Exception] = deque()
-        self._received: Ran | None = None
+        self._ended: deque[RunResult | Exception] = deque()
+        self._received: RunResult | None = None
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         if self._tested:
@@ -248,7 +248,7 @@ class FakePredictor:
                 outputs = self.work(inputs)
                 seconds = self._factory.seconds
                 took = time.perf_counter() - began if seconds is None else seconds
-                self._ended.append(Ran(outputs, took))
+                self._ended.append(RunResult(outputs, took))
             except Exception as error:
                 self._ended.append(error)
         self._tell()
@@ -262,7 +262,7 @@ class FakePredictor:
     def expect(self, *, timeout: float) -> None:
         self.timeouts.append(timeout)
 
-    def receive(self, *, timeout: float) -> Ran:
+    def receive(self, *, timeout: float) -> RunResult:
         self.expect(timeout=timeout)
         assert select.select([self._ours], [], [], PATIENCE)[0], "its run never ended"
         self.poll_reply()
@@ -288,7 +288,7 @@ class FakePredictor:
         self._received = ended
         return sum(array.nbytes for array in ended.outputs.values())
 
-    def fetch(self) -> Ran:
+    def fetch(self) -> RunResult:
         received, self._received = self._received, None
         assert received is not None
         return received
@@ -296,7 +296,7 @@ class FakePredictor:
     def failure(self) -> Restart | None:
         return self.dead
 
-    def settle(self) -> None:
+    def end_suspension(self) -> None:
         self.suspension = None
 
     def resident_bytes(self) -> int:

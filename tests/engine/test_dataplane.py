@@ -25,7 +25,7 @@ from paddlepool.contracts.errors import (
 )
 from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.dataplane import Answer, DataPlane, TensorRequest
+from paddlepool.engine.dataplane import DataPlane, RequestOutput, TensorRequest
 from paddlepool.engine.registry.model import ServedModel
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
@@ -117,7 +117,7 @@ def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
     bench.registry.close()
 
 
-async def ask(dataplane: DataPlane, *numbers: float) -> Answer:
+async def ask(dataplane: DataPlane, *numbers: float) -> RequestOutput:
     return await dataplane.run("several", numbers, timeout=PATIENCE)
 
 
@@ -218,7 +218,9 @@ def test_a_large_request_takes_turns(bench: Bench) -> None:
             ModelOutputInvalid,
             id="differ",
         ),
-        pytest.param(failing(lambda: RunRefused("no", said="no")), InvalidTensor, id="refused"),
+        pytest.param(
+            failing(lambda: RunRefused("no", library_text="no")), InvalidTensor, id="refused"
+        ),
     ],
 )
 def test_parts_that_do_not_go_together_fail_the_request(
@@ -243,7 +245,7 @@ def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> Non
     async def refuse() -> list[float]:
         raise InvalidParameter("the body is not JSON")
 
-    async def scenario() -> Answer:
+    async def scenario() -> RequestOutput:
         for _ in range(20):
             with pytest.raises(InvalidParameter, match="not JSON"):
                 await bench.dataplane.run("several", refuse, timeout=PATIENCE)
@@ -253,7 +255,7 @@ def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> Non
 
 
 def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
-    """By both front doors; the default group and one that somebody else has started are running."""
+    """By both entry points; the default group and one that another caller started are running."""
 
     async def choose(group: str, *, may_start: bool) -> None:
         CALLER.set(Caller(name="somebody", may_start=may_start))
@@ -302,7 +304,7 @@ def test_who_leaves_while_its_work_is_done_gives_its_place_back(bench: Bench) ->
     """And so does one whose picture turns out to be none."""
     bench.pipeline.slow = []
 
-    async def leave() -> Answer:
+    async def leave() -> RequestOutput:
         for _ in range(3):
             waiting = [asyncio.create_task(ask(bench.dataplane, number)) for number in range(6)]
             await asyncio.sleep(0)
@@ -338,7 +340,7 @@ class Reading:
 
 
 def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
-    """Both front doors share the six places: three pictures, three bodies, and no seventh of
+    """Both entry points share the six places: three pictures, three bodies, and no seventh of
     either, whose body is not asked for; the six are answered."""
     read = Reading()
     waiting: list[Any] = []
@@ -374,7 +376,7 @@ def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
 def test_a_small_body_is_read_before_it_has_a_place(bench: Bench) -> None:
     """Reading it costs less than asking for a place twice; its group may be another one."""
 
-    async def infer() -> tuple[TensorRequest, Answer]:
+    async def infer() -> tuple[TensorRequest, RequestOutput]:
         with ExitStack() as places:
 
             async def read(served: ServedModel) -> TensorRequest:
@@ -444,11 +446,11 @@ def test_a_request_that_ends_in_finish_is_released_once(bench: Bench, ending: st
     assert bench.run(bench.served().drain(0))
 
 
-@pytest.mark.parametrize("door", ["task", "tensors"])
+@pytest.mark.parametrize("entry", ["task", "tensors"])
 @pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
 def test_nothing_of_a_request_waits_for_the_garbage_collector(
-    bench: Bench, ending: str, many: bool, door: str
+    bench: Bench, ending: str, many: bool, entry: str
 ) -> None:
     """Pictures and tensors go with their request: the collector comes by when small things have
     piled up, and large ones would by then fill the memory."""
@@ -460,7 +462,7 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
     watched: list[weakref.ref[Any]] = read.watched
 
     def request() -> Coroutine[Any, Any, object]:
-        if door == "tensors":
+        if entry == "tensors":
             version = 9 if ending == "refused" else None
             return bench.dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
         payload = array("d", [1.0, math.nan if ending == "refused" else 2.0] * (10 if many else 1))
@@ -484,6 +486,6 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
         bench.run(three())
         bench.pipeline.slow = None
         gate.open()
-        assert len(watched) == (0 if (door, ending) == ("tensors", "refused") else 3)
+        assert len(watched) == (0 if (entry, ending) == ("tensors", "refused") else 3)
         wait_until(gone)
     assert bench.run(bench.served().drain(0))

@@ -44,8 +44,8 @@ def bench(loop: Loop, registry: Any, factory: FakeFactory) -> Bench:
 def test_an_answer_is_told_with_its_group_and_outputs(bench: Bench) -> None:
     """While it still counts as a request, so that nothing else begins before it is told."""
     bench.infer()
-    assert bench.told() == ["began", "answered", "ended"]
-    served, group, _, [outputs] = bench.listener.answered.call_args.args
+    assert bench.told() == ["began", "completed", "ended"]
+    served, group, _, [outputs] = bench.listener.completed.call_args.args
     assert (served.name, group, outputs["y"].tolist()) == ("double", "main", [[2]])
 
 

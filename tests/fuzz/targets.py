@@ -19,7 +19,8 @@ from starlette.types import Message
 
 from paddlepool.contracts.errors import ConfigError, InputError, ManifestError
 from paddlepool.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec
-from paddlepool.engine.process.answers import Answer, read_answer
+from paddlepool.engine.process.answers import Message as ChildMessage
+from paddlepool.engine.process.answers import parse_message
 from paddlepool.engine.process.shared_arrays import SharedArrays
 from paddlepool.models.repository.config import load_config
 from paddlepool.models.repository.manifest import MANIFEST, read_manifest
@@ -29,7 +30,7 @@ from paddlepool.settings.server import Settings
 from paddlepool.tasks.codecs.decode import check_scans
 from paddlepool.tasks.codecs.limits import PictureLimits, sniff
 from tests.fuzz import seeds
-from tests.fuzz.http_door import PIECE_BYTES, http
+from tests.fuzz.http_entry import PIECE_BYTES, http
 
 LIMITS = PictureLimits()
 SETTINGS = Settings()
@@ -133,8 +134,8 @@ def child_answer(data: bytes) -> None:
     try:
         block.write({})
         with contextlib.suppress(ValueError):
-            answer = read_answer(data)
-            if isinstance(answer, Answer):
+            answer = parse_message(data)
+            if isinstance(answer, ChildMessage):
                 for view in block.read(answer.layout).values():
                     assert not view.size, "the block has no byte"
                     assert view.dtype.kind in "biuf"

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.settings.server import DOOR_NAMES, PREFIX, Settings, explain, unknown_variables
+from paddlepool.settings.server import API_NAMES, PREFIX, Settings, explain, unknown_variables
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import load_tasks, settings_class
 
@@ -65,14 +65,17 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings.default_models == {"segment": "u2netp", "sentiment": "emotion"}
 
 
-def test_doors_are_named_or_all_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compatible_apis_are_named_or_all_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out: all. Empty: none. A name that there is not ends the start."""
-    assert Settings().doors == DOOR_NAMES
+    assert Settings().compatible_apis == API_NAMES
     monkeypatch.setenv("PADDLEPOOL_DOORS", "tei, rembg")
-    assert Settings().doors == ("tei", "rembg")
+    assert Settings().compatible_apis == ("tei", "rembg")
+    monkeypatch.setenv("PADDLEPOOL_COMPATIBLE_APIS", "paddlex")
+    assert Settings().compatible_apis == ("paddlex",)  # it has precedence over its old name
+    monkeypatch.delenv("PADDLEPOOL_COMPATIBLE_APIS")
     monkeypatch.setenv("PADDLEPOOL_DOORS", "")
-    assert Settings().doors == ()
-    assert "PADDLEPOOL_DOORS" in refused(doors="window")
+    assert Settings().compatible_apis == ()
+    assert "PADDLEPOOL_COMPATIBLE_APIS" in refused(compatible_apis="window")
 
 
 def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:

@@ -159,9 +159,9 @@ class DownloadError(OperatorError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BackendError(OperatorError):
-    """The backend refused the model. `said` is the framework's own text, if it raised the error."""
+    """The backend refused the model. `library_text` is the framework's message, if it has one."""
 
-    said: str = ""
+    library_text: str = ""
 
 
 class BackendUnavailable(BackendError):

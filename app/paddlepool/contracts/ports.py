@@ -10,7 +10,7 @@ from paddlepool.contracts.resources import has_gpu
 from paddlepool.contracts.tensors import Tensors, TensorSpec
 
 Request = TypeVar("Request", contravariant=True)
-Answer = TypeVar("Answer", covariant=True)
+Result = TypeVar("Result", covariant=True)
 
 Clock = Callable[[], float]
 """Monotonic seconds. All deadlines in the engine are absolute values of this clock."""
@@ -73,7 +73,7 @@ AgreementOf = Callable[[ServedModelInfo], Agreement | None]
 """Finds the measure of agreement of a model's task; None without a task or a measure."""
 
 
-class Ran(NamedTuple):
+class RunResult(NamedTuple):
     """A run's outputs, owned by the caller, and its seconds in the predictor's process.
 
     `finite` means that the outputs are known to contain no NaN and no infinity.
@@ -88,7 +88,7 @@ class Interrupted(Exception):
     """The process was ended from outside during a request; the request may be run again."""
 
 
-class Worker(Protocol[Request, Answer]):
+class Worker(Protocol[Request, Result]):
     """A process that handles one request after another; owned by the event loop.
 
     put() and fetch() may be called in a thread; no other method is called meanwhile.
@@ -122,7 +122,7 @@ class Worker(Protocol[Request, Answer]):
         next request never began. Raises Interrupted if the request may be run again.
         """
 
-    def fetch(self) -> Answer:
+    def fetch(self) -> Result:
         """Return the answer that poll_reply() found, copied out of the shared memory."""
 
     def failure(self) -> Restart | None:
@@ -137,7 +137,7 @@ class Worker(Protocol[Request, Answer]):
         """Kill the process and wait until it has ended."""
 
 
-class Predictor(Worker[Tensors, Ran], Protocol):
+class Predictor(Worker[Tensors, RunResult], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
     check_timeout() and poll_reply() raise DeadlineExceeded after the timeout; the predictor is then
@@ -149,10 +149,10 @@ class Predictor(Worker[Tensors, Ran], Protocol):
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         """Run one batch, blocking, without checking its outputs; for self-tests of the model."""
 
-    def receive(self, *, timeout: float) -> Ran:
+    def receive(self, *, timeout: float) -> RunResult:
         """Block until the oldest request is answered, for at most `timeout` seconds."""
 
-    def settle(self) -> None:
+    def end_suspension(self) -> None:
         """Leave the suspension that was passed to the factory, and begin to serve."""
 
 
@@ -162,7 +162,7 @@ class PredictorFactory(Protocol):
     Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
     OSError if the process could not be started. With a `suspension`
     (paddlepool.engine.process.suspension), the process is stopped whenever the suspension is held,
-    until Predictor.settle() is called.
+    until Predictor.end_suspension() is called.
     """
 
     def __call__(self, spec: PredictorSpec, *, suspension: Any = None) -> Predictor: ...

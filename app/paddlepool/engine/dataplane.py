@@ -50,7 +50,7 @@ class TrafficListener(Protocol):
 
     def ended(self) -> None: ...
 
-    def answered(
+    def completed(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> None:
         """Receive the tensors of an answered request, but do not change them.
@@ -60,7 +60,7 @@ class TrafficListener(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RequestOutput:
     """A request's result and its origin. `stages` are seconds, in the order the stages ran."""
 
     value: Any
@@ -104,7 +104,7 @@ class DataPlane:
         version: int | None = None,
         group: str | None = None,
         timeout: float,
-    ) -> Answer:
+    ) -> RequestOutput:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
         If the payload is costly to read from the body, pass a coroutine function. It is called when
@@ -136,7 +136,7 @@ class DataPlane:
             except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(served, group, timeout) from None
             stages = {**prepared.stages, **finished.stages}
-            return self._answered(served, parts, results, finished.value, stages)
+            return self._complete(served, parts, results, finished.value, stages)
 
     async def infer(
         self,
@@ -146,7 +146,7 @@ class DataPlane:
         version: int | None = None,
         place_timeout: float | None = None,
         checked_in: Executor | None = None,
-    ) -> tuple[TensorRequest, Answer]:
+    ) -> tuple[TensorRequest, RequestOutput]:
         """Answer raw tensors. Returns the request that `read` made, and its outputs as an Answer.
 
         Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
@@ -191,18 +191,18 @@ class DataPlane:
                 shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
                 raise errors.InvalidTensor(
                     f"the model cannot be run on {', '.join(shapes)}, because these shapes do not "
-                    f"fit or a value is out of range. The framework says: {refused.said}"
+                    f"fit or a value is out of range. The framework says: {refused.library_text}"
                 ) from None
-            return asked, self._answered(served, parts, results, outputs, {})
+            return asked, self._complete(served, parts, results, outputs, {})
 
-    def _answered(
+    def _complete(
         self,
         served: ServedModel,
         parts: Sequence[CheckedJob],
         results: Sequence[InferResult],
         value: Any,
         stages: Mapping[str, float],
-    ) -> Answer:
+    ) -> RequestOutput:
         """Notify observer and listener; build the answer with the slowest job's times."""
         group = results[0].group
         measured = {
@@ -218,8 +218,8 @@ class DataPlane:
             receive(stages, results)
         if (listener := self.traffic_listener) is not None:
             inputs = [part.inputs for part in parts]
-            listener.answered(served, group, inputs, [result.outputs for result in results])
-        return Answer(
+            listener.completed(served, group, inputs, [result.outputs for result in results])
+        return RequestOutput(
             value=value, model=served.name, version=served.version, group=group, stages=stages
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     Field,
@@ -26,8 +27,8 @@ KIB, MIB = 1024, 1024 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
 
-DoorName = Literal["rembg", "removebg", "tei", "huggingface", "paddlex"]
-DOOR_NAMES: tuple[DoorName, ...] = get_args(DoorName)
+ApiName = Literal["rembg", "removebg", "tei", "huggingface", "paddlex"]
+API_NAMES: tuple[ApiName, ...] = get_args(ApiName)
 
 
 def split_words(value: Any) -> Any:
@@ -59,7 +60,12 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_by_name=True,
+        validate_by_alias=True,
     )
 
     grpc_port: Port | None = None
@@ -90,7 +96,13 @@ class Settings(BaseSettings):
     """Accepted Host names, such as `api.example` or `*.example`, else 400. `*` accepts every name.
     Unset: loopback names if the server listens on a loopback address, else every name."""
 
-    doors: Annotated[tuple[DoorName, ...], NoDecode, BeforeValidator(split_words)] = DOOR_NAMES
+    compatible_apis: Annotated[
+        tuple[ApiName, ...],
+        NoDecode,
+        BeforeValidator(split_words),
+        # PADDLEPOOL_DOORS is the older name.
+        Field(validation_alias=AliasChoices(f"{PREFIX}COMPATIBLE_APIS", f"{PREFIX}DOORS")),
+    ] = API_NAMES
     """Formats of other servers that this server also answers: `rembg`, `removebg`, `tei`,
     `huggingface`, `paddlex`. Empty: none."""
     trusted_proxies: Words = ()

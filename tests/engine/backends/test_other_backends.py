@@ -105,8 +105,8 @@ def test_a_failed_run_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
     files = ModelRepository(MODELS).read("emotion", 1)
     with opened(files, "onnxruntime") as predictor, pytest.raises(BackendError) as refused:
         predictor.run(unequal, timeout=PATIENCE)
-    assert "[ONNXRuntimeError]" in refused.value.said
-    assert "onnxruntime_src" not in refused.value.said
+    assert "[ONNXRuntimeError]" in refused.value.library_text
+    assert "onnxruntime_src" not in refused.value.library_text
     assert not caplog.messages
 
 

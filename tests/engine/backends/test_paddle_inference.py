@@ -177,9 +177,11 @@ def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessP
     """A wrong number of channels is an error with Paddle's sentence; the next run works."""
     with pytest.raises(RunRefused) as refused:
         predictor.run({"image": np.zeros((1, 5, 8, 8), np.float32)}, timeout=PATIENCE)
-    assert refused.value.said.startswith("InvalidArgumentError: The number of input's channels")
-    assert "(at " not in refused.value.said
-    assert "Traceback" not in refused.value.said
+    assert refused.value.library_text.startswith(
+        "InvalidArgumentError: The number of input's channels"
+    )
+    assert "(at " not in refused.value.library_text
+    assert "Traceback" not in refused.value.library_text
     assert predictor.run(image(1), timeout=PATIENCE)["scores"].shape == (1, 2)
 
 

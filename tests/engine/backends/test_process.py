@@ -151,7 +151,7 @@ def test_a_refusal_leaves_the_process_alive(caplog: pytest.LogCaptureFixture) ->
     with opened(spec(directory=directory)) as predictor:
         with pytest.raises(RunRefused) as refused:
             predictor.run(row(REFUSE), timeout=PATIENCE)
-        assert refused.value.said == "the framework read p"
+        assert refused.value.library_text == "the framework read p"
         assert refused.value.message.endswith(": the framework read p")
         assert predictor.failure() is None
         assert predictor.run(row(1), timeout=PATIENCE)["y"] == 2
@@ -190,7 +190,7 @@ def test_what_cannot_be_opened_says_why(
         ProcessBackend(BACKENDS)(spec(**changes))
 
 
-@pytest.mark.parametrize("suspension", [None, Suspension()], ids=["in a hurry", "gently"])
+@pytest.mark.parametrize("suspension", [None, Suspension()], ids=["alone", "suspended"])
 def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
     """A lost predictor must be replaced soon; what runs then gives way to liveness."""
     mine = os.getpriority(os.PRIO_PROCESS, 0)
@@ -209,7 +209,7 @@ def test_a_settled_predictor_serves_whatever_is_held() -> None:
     suspension = Suspension()
     with opened(spec(), suspension=suspension) as predictor:
         suspension.hold()
-        predictor.settle()
+        predictor.end_suspension()
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
         os.kill(predictor.pid, signal.SIGSTOP)
         wait_until(lambda: predictor.failure() == "stopped")

@@ -107,11 +107,11 @@ def _attack(
 
 def _read_nothing(wire: socket.socket) -> None:
     """Answer each request without taking it from the socket."""
-    answered, waiting = -1, 0
+    completed, waiting = -1, 0
     while True:
-        if waiting > answered:
+        if waiting > completed:
             wire.send(reply([]))
-            answered = waiting
+            completed = waiting
         waiting = int.from_bytes(fcntl.ioctl(wire, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 

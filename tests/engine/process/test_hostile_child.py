@@ -11,7 +11,7 @@ import pytest
 
 from paddlepool.contracts.errors import BackendError, InputError, PaddlepoolError
 from paddlepool.contracts.reasons import Restart
-from paddlepool.engine.process.answers import read_answer
+from paddlepool.engine.process.answers import parse_message
 from paddlepool.engine.process.child import Child, ChildDied
 from paddlepool.engine.process.shared_arrays import SharedArrays
 from paddlepool.service.api.errors import fault_of
@@ -33,7 +33,7 @@ def test_an_answer_that_is_none_is_refused(name: str) -> None:
     with contextlib.closing(SharedArrays.create("block")) as block:
         block.write({"x": np.zeros(4096, np.uint8)})
         with pytest.raises(ValueError, match=r"\w"):
-            block.read(read_answer(MESSAGES[name][0]).layout)  # type: ignore[union-attr]
+            block.read(parse_message(MESSAGES[name][0]).layout)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("attack", ["negative offset", "garbage", "nothing", "hang up"])
@@ -108,12 +108,12 @@ def test_seconds_are_never_more_than_have_passed() -> None:
 )
 def test_an_error_is_one_of_ours(described: dict[str, object], kind: type[Exception]) -> None:
     """Whatever name the child gives; each has a reply over HTTP, and a message has an end."""
-    error = read_answer(json.dumps({"error": described}).encode(), opening=True)
+    error = parse_message(json.dumps({"error": described}).encode(), opening=True)
     assert isinstance(error, kind)
     if isinstance(error, PaddlepoolError):
         fault_of(error)
         assert error.limit in (3, None)
-    long = read_answer(
+    long = parse_message(
         json.dumps({"error": {"kind": "ImageUnreadable", "message": "x" * 9999}}).encode()
     )
     assert len(str(long)) == 1000
@@ -122,7 +122,7 @@ def test_an_error_is_one_of_ours(described: dict[str, object], kind: type[Except
 def test_only_opening_may_find_that_the_system_has_nothing_to_give() -> None:
     """It is tried again then; of a call it would be the child's word for anything."""
     with pytest.raises(ValueError, match="an error must have a kind and a message"):
-        read_answer(b'{"error": {"errno": 24}}')
+        parse_message(b'{"error": {"errno": 24}}')
 
 
 def test_a_large_block_gives_its_memory_back_and_keeps_its_size() -> None:

@@ -60,11 +60,11 @@ class Bench:
             )
         )
         self.takers = [RecordingTaker(self.batcher.it) for _ in range(options.get("live", 1))]
-        for taker in self.takers:
-            self.batcher.join(taker)
+        for consumer in self.takers:
+            self.batcher.join(consumer)
             full = options.get("max_rows", 1)
             self.batcher.submit(*[self.job(priority=URGENT) for _ in range(full)])
-            self.batcher.finished(taker.batches.pop(), None)
+            self.batcher.finished(consumer.batches.pop(), None)
 
     def job(self, *, timeout: float = 60.0, **options: Any) -> Job:
         now, inputs = self.clock(), {"x": np.zeros((1, 1), np.float32)}
@@ -86,11 +86,11 @@ class Bench:
         return bool(self.loop(job.future.cancel))
 
     def take(self, number: int = 0) -> Batch:
-        """What the taker is handed when it is free again."""
-        taker = self.takers[number]
-        had = len(taker.batches)
-        self.batcher.offer(taker)
-        [batch] = taker.batches[had:]
+        """What the consumer is handed when it is free again."""
+        consumer = self.takers[number]
+        had = len(consumer.batches)
+        self.batcher.offer(consumer)
+        [batch] = consumer.batches[had:]
         return batch
 
     def error_of(self, job: Job) -> BaseException | None:
@@ -413,8 +413,8 @@ def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
     """The job goes to another one that is free, or stays queued until there is one."""
     bench = build(live=2)
     first, second = bench.takers
-    for taker in (first, second):
-        bench.batcher.offer(taker)
+    for consumer in (first, second):
+        bench.batcher.offer(consumer)
     second.dead = True  # the one that would be asked first
     jobs = [bench.submit() for _ in range(2)]
     assert (first.batches[-1].jobs, second.batches) == ((jobs[0],), [])
@@ -425,30 +425,30 @@ def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
 def test_the_instance_that_ran_last_runs_next(build: Build) -> None:
     """Its memory is warm."""
     bench = build(live=2)
-    for taker in bench.takers:
-        bench.batcher.offer(taker)
+    for consumer in bench.takers:
+        bench.batcher.offer(consumer)
     for _ in range(3):
         bench.submit()
         bench.batcher.offer(bench.takers[1])
-    assert [len(taker.batches) for taker in bench.takers] == [0, 3]
+    assert [len(consumer.batches) for consumer in bench.takers] == [0, 3]
 
 
 def test_requests_that_arrive_together_share_a_batch(build: Build) -> None:
     """Though an instance is free when the first of them comes."""
     bench = build(max_rows=4)
-    [taker] = bench.takers
-    bench.batcher.offer(taker)
+    [consumer] = bench.takers
+    bench.batcher.offer(consumer)
     jobs = [bench.job() for _ in range(3)]
     bench.loop(lambda: [bench.batcher.it.submit(job) for job in jobs] and None)
-    assert [batch.jobs for batch in taker.batches] == [tuple(jobs)]
+    assert [batch.jobs for batch in consumer.batches] == [tuple(jobs)]
 
 
 def test_what_an_idle_instance_will_take_is_not_refused(build: Build) -> None:
     """Neither for places, which jobs that arrive together leave at once, nor for the estimate."""
     for places, seconds, accepted in ((1, 0.1, 3), (16, 1.0, 4)):
         bench = build(live=2, max_rows=2, max_queue=places)
-        for taker in bench.takers:
-            bench.batcher.offer(taker)
+        for consumer in bench.takers:
+            bench.batcher.offer(consumer)
         bench.usual(seconds)
         jobs = [bench.job(timeout=1.2) for _ in range(accepted)]
         bench.loop(lambda batcher, jobs: [batcher.submit(job) for job in jobs] and None,
@@ -462,10 +462,10 @@ def test_who_has_left_is_handed_nothing(build: Build) -> None:
     bench = build(live=2)
     first, second = bench.takers
     bench.batcher.offer(first)
-    for taker in (first, second, first):
-        bench.batcher.leave(taker)
-    for taker in (first, second):
-        bench.batcher.offer(taker)
+    for consumer in (first, second, first):
+        bench.batcher.leave(consumer)
+    for consumer in (first, second):
+        bench.batcher.offer(consumer)
     job = bench.submit()
     assert (bench.batcher.live, bench.batcher.depth) == (0, 1)
     bench.batcher.join(second)
@@ -476,13 +476,13 @@ def test_who_has_left_is_handed_nothing(build: Build) -> None:
 def test_a_batch_is_handed_over_when_its_delay_is_over(build: Build) -> None:
     """An idle instance waits for company that long, and nobody need come."""
     bench = build(time.monotonic, max_rows=4, max_delay=0.2)
-    [taker] = bench.takers
-    bench.batcher.offer(taker)
+    [consumer] = bench.takers
+    bench.batcher.offer(consumer)
     jobs = [bench.submit() for _ in range(3)]
-    assert not taker.batches
-    wait_until(lambda: bool(taker.batches))
-    assert taker.batches[0].jobs == tuple(jobs)
-    assert taker.batches[0].started >= jobs[0].enqueued + 0.2
+    assert not consumer.batches
+    wait_until(lambda: bool(consumer.batches))
+    assert consumer.batches[0].jobs == tuple(jobs)
+    assert consumer.batches[0].started >= jobs[0].enqueued + 0.2
 
 
 def test_the_next_batch_is_left_to_an_idle_instance(build: Build) -> None:

@@ -87,7 +87,7 @@ def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-def answered(model: Any, *values: float, group: str | None = None) -> list[float]:
+def completed(model: Any, *values: float, group: str | None = None) -> list[float]:
     """What one job of these values is answered with."""
     future = model.submit(row(*values), deadline=soon(), group=group)
     answer: list[float] = future.result(timeout=PATIENCE).outputs["y"].ravel().tolist()
@@ -200,7 +200,7 @@ def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(bench: Bench
     assert isinstance(late.exception(timeout=PATIENCE), DeadlineExceeded)
     gate.open()
     wait_until(lambda: len(bench.observer.batches) == 1)
-    assert answered(model, 2) == [4]
+    assert completed(model, 2) == [4]
     found = model.statistics()
     assert (found.executions, found.success.count, found.failure.count) == (2, 1, 1)
 
@@ -213,7 +213,7 @@ def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
     answers = iter(["stopped"])
     monkeypatch.setattr(bench.factory.opened[0], "failure", lambda: next(answers, None))
     wait_until(lambda: bench.observer.restarts == ["stopped"])
-    assert answered(model, 2) == [4]
+    assert completed(model, 2) == [4]
 
 
 def test_a_system_without_threads_left_costs_no_instance(
@@ -233,7 +233,7 @@ def test_a_system_without_threads_left_costs_no_instance(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     bench.factory.opened[0].resident = 1 << 40
     for value in range(3):
-        assert answered(model, value) == [2 * value]
+        assert completed(model, value) == [2 * value]
     assert refused.is_set()
     assert len(bench.factory.opened) == 1
 
@@ -252,7 +252,7 @@ def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
     assert bench.observer.restarts == ["crashed", *["failed"] * 5]
     if count == 2:
         assert (model.groups()[0].live, model.ready()) == (1, True)
-        assert answered(model, 1) == [2]
+        assert completed(model, 1) == [2]
         return
     wait_until(lambda: model.groups()[0].reason == "its predictors keep crashing")
     assert not model.ready()
@@ -267,13 +267,13 @@ def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) ->
     bench.factory.selftest = lambda inputs: opening.wait(PATIENCE) and doubled(inputs)  # type: ignore[assignment, return-value]
     bench.factory.opened[0].resident = 200 << 20
     for _ in range(20):
-        assert answered(model, 1) == [2]
+        assert completed(model, 1) == [2]
     wait_until(lambda: len(bench.factory.specs) >= 2)
-    assert answered(model, 1) == [2]
+    assert completed(model, 1) == [2]
     assert bench.observer.restarts == []
     opening.set()
     while not bench.observer.restarts:
-        assert answered(model, 1) == [2]
+        assert completed(model, 1) == [2]
     assert bench.observer.restarts == ["memory"]
     assert bench.factory.opened[0].closed.wait(PATIENCE)
     assert len(bench.factory.opened) == 2
@@ -282,11 +282,11 @@ def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) ->
 def test_an_idle_predictor_makes_way_for_its_successor(bench: Bench) -> None:
     """Without a further request: both would hold the model's memory, for as long as none comes."""
     model = bench.serve(max_resident_bytes=100 << 20)
-    assert answered(model, 1) == [2]
+    assert completed(model, 1) == [2]
     bench.factory.opened[0].resident = 200 << 20
     wait_until(lambda: bench.observer.restarts == ["memory"])
     assert bench.factory.opened[0].closed.wait(PATIENCE)
-    assert answered(model, 1) == [2]
+    assert completed(model, 1) == [2]
     assert len(bench.factory.opened) == 2
 
 
@@ -294,7 +294,7 @@ def test_a_predictor_that_is_large_from_the_start_is_not_replaced_for_ever(bench
     """A cap below the model's own size counts as half as much again as that size."""
     model = bench.serve(max_resident_bytes=1)
     for _ in range(5):
-        assert answered(model, 1) == [2]
+        assert completed(model, 1) == [2]
     assert (len(bench.factory.opened), bench.observer.restarts) == (1, [])
 
 
@@ -303,7 +303,7 @@ def test_a_group_on_demand_starts_with_its_first_job(bench: Bench) -> None:
     does: others are served meanwhile. What always runs was opened at full speed."""
     model = bench.serve()
     assert [group.started for group in model.groups()] == [True, False]
-    assert answered(model, 1, group="spare") == [2]
+    assert completed(model, 1, group="spare") == [2]
     assert [group.ready for group in model.groups()] == [True, True]
     assert [suspension is not None for suspension in bench.factory.pauses] == [False, True]
     assert bench.factory.opened[1].suspension is None, "it was never settled"
@@ -320,7 +320,7 @@ def test_what_passes_closes_no_group(bench: Bench, group: str, error: Exception)
     bench.factory.selftest = failing(lambda: error, times=1)
     if group == "main":
         model.start()
-    assert answered(model, 1, group=group) == [2]
+    assert completed(model, 1, group=group) == [2]
     assert bench.observer.restarts == ["lacking" if isinstance(error, OSError) else "failed"]
 
 
@@ -336,7 +336,7 @@ def test_what_the_system_lacks_closes_no_group_however_long(
     assert set(bench.observer.restarts[1:]) == {"lacking"}
     assert model.groups()[0].reason == "restarting"
     bench.factory.refuse = None
-    assert answered(model, 1) == [2]
+    assert completed(model, 1) == [2]
 
 
 def test_a_model_that_kills_every_process_is_refused(
@@ -358,7 +358,7 @@ def test_a_group_that_cannot_start_fails_its_jobs(bench: Bench) -> None:
     assert isinstance(waiting.exception(timeout=PATIENCE), ModelNotReady)
     with pytest.raises(ModelNotReady, match="cannot start"):
         model.submit(row(1), deadline=soon(), group="spare")
-    assert answered(model, 1) == [2]
+    assert completed(model, 1) == [2]
 
 
 def overwrite(directory: Path) -> bytes:
@@ -379,7 +379,7 @@ def test_what_was_verified_is_what_a_later_process_opens(
     before = overwrite(bench.root / "double" / "1")
     bench.factory.opened[0].die(Restart.CRASHED)
     wait_until(lambda: len(bench.observer.restarts) >= 4)
-    assert (model.groups()[0].live, answered(model, 1)) == (1, [2])
+    assert (model.groups()[0].live, completed(model, 1)) == (1, [2])
     assert all(each.closed.is_set() for each in bench.factory.opened[2:4])
     assert "double/1: inference.pdiparams has sha256" in caplog.text
     (bench.root / "double" / "1" / "inference.pdiparams").write_bytes(before)
@@ -408,7 +408,7 @@ def test_a_group_that_starts_later_opens_what_was_verified(bench: Bench) -> None
     with pytest.raises(BackendError, match="changed since it was verified"):
         model.open_shadow("main", bench.factory)
     assert all(each.closed.is_set() for each in bench.factory.opened[1:])
-    assert answered(model, 1) == [2]
+    assert completed(model, 1) == [2]
 
 
 def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> None:

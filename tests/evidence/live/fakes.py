@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from paddlepool.contracts.errors import BackendError
-from paddlepool.contracts.ports import PredictorSpec, Ran
+from paddlepool.contracts.ports import PredictorSpec, RunResult
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.engine.registry.model import ServedModel
@@ -75,12 +75,12 @@ class PacedPredictor(FakePredictor):
         off = np.float32(self._options.get("off", 0))
         return {name: np.add(array, off) for name, array in outputs.items()}
 
-    def receive(self, *, timeout: float) -> Ran:
+    def receive(self, *, timeout: float) -> RunResult:
         ran = super().receive(timeout=timeout)
         if reason := self._options.get("fails"):
             raise BackendError(str(reason))
         self._swing = 1 / self._swing
-        return Ran(ran.outputs, float(self._options["seconds"]) * self._swing)
+        return RunResult(ran.outputs, float(self._options["seconds"]) * self._swing)
 
 
 class PacedFactory(FakeFactory):

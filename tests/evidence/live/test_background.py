@@ -49,7 +49,7 @@ def build(live: Live) -> Iterator[Build]:
 def answer(background: Background, served: ServedModel) -> None:
     background.began()
     background.ended()
-    background.answered(served, "main", [row(1)], [doubled(row(1))])
+    background.completed(served, "main", [row(1)], [doubled(row(1))])
 
 
 def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) -> None:

@@ -48,7 +48,7 @@ def group(name: str, *lines: str, **options: object) -> str:
     return table(name, ON_DEMAND, *lines, f"options = {{ {pairs} }}")
 
 
-def settle(chooser: Chooser) -> None:
+def conclude(chooser: Chooser) -> None:
     while chooser.choose_one():
         pass
 
@@ -83,7 +83,7 @@ class Bench:
         return chooser
 
     def choose(self, precision: Choosing = "auto") -> Choice:
-        settle(self.chooser(precision))
+        conclude(self.chooser(precision))
         return self.served().choice
 
     def served(self) -> ServedModel:
@@ -228,12 +228,12 @@ def test_a_system_without_a_process_to_give_is_asked_again(bench: Bench) -> None
 
     bench.beside = replace(bench.beside, open_predictor=open_predictor)
     chooser = bench.chooser()
-    settle(chooser)
+    conclude(chooser)
     assert bench.candidate("fast") == "cannot start: Resource temporarily unavailable"
     assert bench.ask() == "other"
     lacking.clear()
     bench.clock.advance(RETRY_SECONDS + 1)
-    settle(chooser)
+    conclude(chooser)
     assert bench.ask() == "fast"
 
 
@@ -258,11 +258,11 @@ def test_a_process_that_dies_once_decides_nothing(
     dying = failing(lambda: WorkerCrashed("killed"), times=deaths)
     setattr(bench.tried, where, dying)
     chooser = bench.chooser()
-    settle(chooser)
+    conclude(chooser)
     assert (bench.served().choice.by, bench.candidate("fast")) == ("start", reason)
     assert bench.kept == []
     bench.clock.advance(RETRY_SECONDS + 1)
-    settle(chooser)
+    conclude(chooser)
     choice = bench.served().choice
     assert (choice.by, choice.group) == ("measured", chosen)
     assert bench.kept == [choice]
@@ -276,13 +276,13 @@ def test_what_fails_without_the_model_s_files_is_tried_again(bench: Bench) -> No
     assert bench.served().choice.candidates[0].fit
     version = bench.root / "double" / "1"
     version.rename(bench.root / "elsewhere")
-    settle(chooser)
+    conclude(chooser)
     assert bench.candidate("fast").startswith("cannot take over: ")
     assert bench.candidate("faster").startswith("cannot start: ")
     assert (bench.served().choice.by, bench.kept) == ("start", [])
     (bench.root / "elsewhere").rename(version)
     bench.clock.advance(RETRY_SECONDS + 1)
-    settle(chooser)
+    conclude(chooser)
     assert [choice.group for choice in bench.kept] == ["faster"]
 
 
@@ -302,12 +302,12 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
     chooser = begun(bench, group("middling", seconds=0.7) + FAST)
     bench.tried.behaviour = interrupting(bench)
     assert chooser.choose_one()
-    settle(chooser)
+    conclude(chooser)
     assert bench.ask() == "middling"
     assert bench.candidate("fast").startswith("requests left time for only 0")
     bench.tried.behaviour = doubled
     bench.clock.advance(RETRY_SECONDS + 1)
-    settle(chooser)
+    conclude(chooser)
     choice = bench.served().choice
     assert (bench.ask(), choice.group, choice.by) == ("fast", "fast", "measured")
     assert "2.00 times the throughput of first" in choice.reason
@@ -319,7 +319,7 @@ def test_what_stays_undecided_is_left_at_last(bench: Bench) -> None:
     chooser = begun(bench, group("middling", seconds=0.7) + FAST)
     bench.tried.behaviour = interrupting(bench)
     for _ in range(MORE_ROUNDS + 1):
-        settle(chooser)
+        conclude(chooser)
         bench.clock.advance(RETRY_SECONDS + 1)
     opened = len(bench.tried.opened)
     assert not chooser.choose_one()
@@ -343,7 +343,7 @@ def test_no_more_is_opened_than_fits_beside(bench: Bench) -> None:
 def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: Bench) -> None:
     chooser = begun(bench, FAST)
     bench.free_bytes = 50_000_000
-    settle(chooser)
+    conclude(chooser)
     why = "cannot take over: 60 MB are needed to open it, 50 MB are free"
     assert (bench.ask(), bench.candidate("fast")) == ("first", why)
 
@@ -355,7 +355,7 @@ def test_a_reload_in_the_middle_begins_anew(bench: Bench) -> None:
     bench.registry.load("double")
     assert not bench.registry.adopt(before, replace(before.choice, group="fast"))
     assert bench.ask() == "first"
-    settle(chooser)
+    conclude(chooser)
     assert bench.ask() == "fast"
 
 
@@ -373,7 +373,7 @@ def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -
     assert chooser.choose_one()
 
     bench.factory.gone[0.5] = "no memory left"
-    settle(chooser)
+    conclude(chooser)
     assert bench.candidate("fast") == "cannot take over: no memory left"
     assert bench.ask() == "other"
 
@@ -382,7 +382,7 @@ def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -
 def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
     bench.load(FAST + group("other", seconds=0.7))
     chooser = bench.chooser()
-    settle(chooser)
+    conclude(chooser)
     assert bench.ask() == "fast"
     bench.factory.behaviour = failing(lambda: Crash("an instruction that this processor lacks"))
     wait_until(lambda: _crash_one(bench))
@@ -390,7 +390,7 @@ def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> None:
     assert chooser.choose_one()
     assert bench.ask() == "first"
     assert "fast was the default group and kept crashing" in bench.served().choice.reason
-    settle(chooser)
+    conclude(chooser)
     assert bench.ask() == "other"
     assert bench.candidate("fast") == "fast was the default group and kept crashing"
 

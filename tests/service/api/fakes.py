@@ -13,11 +13,11 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from paddlepool.application import build_application
+from paddlepool.compat.api import CompatibleApi
 from paddlepool.contracts.errors import ModelNotFound
 from paddlepool.contracts.ports import Pipeline, ServedModelInfo
 from paddlepool.contracts.status import Candidate, Choice, GroupStatus, ModelStatus
 from paddlepool.contracts.tensors import TensorSpec
-from paddlepool.doors.door import Door
 from paddlepool.engine.dataplane import DataPlane
 from paddlepool.engine.pool.group import Statistics
 from paddlepool.engine.registry.registry import ModelRegistry, ThreadBudget
@@ -229,12 +229,16 @@ def make_app(
     )
 
 
-def product_client(settings: Settings | None = None, *, doors: Sequence[Door] = ()) -> "Client":
-    """A client of the product's own tasks and of these doors."""
+def product_client(
+    settings: Settings | None = None, *, compatible_apis: Sequence[CompatibleApi] = ()
+) -> "Client":
+    """A client of the product's own tasks and of these compatible APIs."""
     services = make_services(settings or make_settings())
     tasks = load_tasks(PIPELINES).values()
     return Client(
-        build_application(services, keys=(), tasks=tasks, doors=doors, lifespan=no_lifespan)
+        build_application(
+            services, keys=(), tasks=tasks, compatible_apis=compatible_apis, lifespan=no_lifespan
+        )
     )
 
 

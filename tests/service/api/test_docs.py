@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paddlepool.application import DOORS
+from paddlepool.application import COMPATIBLE_APIS
 from paddlepool.service.api.errors import ANY_STATUSES, TASK_STATUSES, error_codes
 from paddlepool.service.api.pages import STATIC
 from tests.ran import ROOT
@@ -16,8 +16,8 @@ from tests.service.api.fakes import Client, product_client
 
 @pytest.fixture(scope="module")
 def product() -> Client:
-    """The product with all doors open."""
-    return product_client(doors=DOORS)
+    """The product with all compatible APIs enabled."""
+    return product_client(compatible_apis=COMPATIBLE_APIS)
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import pytest
 
 from paddlepool.service.scale.relay import Relay
 
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+RequestOutput = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 PATIENCE = 10.0
 
 
 @contextlib.asynccontextmanager
-async def relay_to(answer: Answer) -> AsyncIterator[Relay]:
+async def relay_to(answer: RequestOutput) -> AsyncIterator[Relay]:
     """A relay to a server that does to each connection what `answer` says."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ async def through(
     return sent
 
 
-def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -> Answer:
+def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -> RequestOutput:
     """Reads a request with a body of four bytes, or none, and answers with these bytes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +83,7 @@ def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -
     return answer
 
 
-async def exchanged(answer: Answer, **changed: Any) -> list[dict[str, Any]]:
+async def exchanged(answer: RequestOutput, **changed: Any) -> list[dict[str, Any]]:
     """The messages of the answer to one request through a relay to such a server."""
     async with relay_to(answer) as relay:
         return await through(relay, scope(**changed))

@@ -26,7 +26,7 @@ from paddlepool.service.server.sending import (
     WholeReply,
 )
 from tests.engine.fakes import no_collections
-from tests.fuzz.http_door import LIMITS, REPLY_BYTES, Transport
+from tests.fuzz.http_entry import LIMITS, REPLY_BYTES, Transport
 from tests.service.api.fakes import make_app, make_settings
 
 HOST = b"Host: localhost\r\n"
@@ -60,7 +60,7 @@ def opened(app: ASGIApp, line: Transport, state: ServerState) -> LimitedProtocol
     return protocol
 
 
-def answered(*parts: bytes, app: ASGIApp = told) -> Transport:
+def completed(*parts: bytes, app: ASGIApp = told) -> Transport:
     """The connection on which these bytes came, once nothing more is written."""
 
     async def sent() -> Transport:
@@ -79,7 +79,7 @@ def answered(*parts: bytes, app: ASGIApp = told) -> Transport:
 
 
 def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
-    return answered(*parts, app=app).written
+    return completed(*parts, app=app).written
 
 
 def answers(received: bytes, wanted: Sequence[bytes]) -> None:
@@ -112,7 +112,7 @@ def test_an_answered_request_is_not_left_to_the_garbage_collector() -> None:
     """Of several on one connection, only the newest is still there: the connection refers to it."""
     with no_collections():
         before = exchanges()
-        assert answered(*[GET % 1] * 5, app=make_app()).written.count(b"HTTP/1.1 404") == 5
+        assert completed(*[GET % 1] * 5, app=make_app()).written.count(b"HTTP/1.1 404") == 5
         assert exchanges() <= before + 1
 
 
@@ -265,7 +265,7 @@ def replying(*parts: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ASGIApp:
 def test_a_small_reply_is_one_write_and_a_large_body_is_not_copied(size: int) -> None:
     body = bytes(size)
     app = replying(body, headers=[(b"content-length", b"%d" % size)])
-    line = answered(GET % 1, app=app)
+    line = completed(GET % 1, app=app)
     assert line.written.endswith(b"\r\n\r\n" + body)
     assert len(line.writes) == 1 or line.writes[1] is body
     assert (len(line.writes) == 1) is (size <= JOINED_BYTES)

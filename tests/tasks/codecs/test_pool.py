@@ -69,7 +69,7 @@ class Pool:
     def call(self, function: str, meta: object = None, **options: object) -> Future[Reply]:
         """Call a function of FAULTS, or "module:name"."""
         name = function if ":" in function else f"{FAULTS}:{function}"
-        settings = {"deadline": time.monotonic() + 60, "blame": ImageUnreadable} | options
+        settings = {"deadline": time.monotonic() + 60, "crash_error": ImageUnreadable} | options
         return self.pool.submit(name, meta or {}, **settings)  # type: ignore[no-any-return]
 
     def pids(self) -> list[int]:

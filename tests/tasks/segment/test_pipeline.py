@@ -331,18 +331,18 @@ def test_a_webp_wider_than_webp_can_be_is_refused(server: Server) -> None:
 
 
 def test_nothing_leaks_on_any_way_out(server: Server) -> None:
-    async def ask(attempt: int, answered: asyncio.Event) -> None:
+    async def ask(attempt: int, completed: asyncio.Event) -> None:
         body = (PHOTO, PHOTO[: len(PHOTO) // 2], b"not a picture")[attempt % 3]
         deadline = time.monotonic() + (0.0 if attempt % 5 == 0 else 60.0)
         call = asyncio.create_task(
             server.pipeline.prepare(read_options(body, {}), deadline=deadline)
         )
         if attempt % 4 == 0:
-            await (asyncio.sleep(0) if attempt % 8 == 0 else answered.wait())
+            await (asyncio.sleep(0) if attempt % 8 == 0 else completed.wait())
             call.cancel()
         with contextlib.suppress(asyncio.CancelledError, PaddlepoolError):
             prepared = await call
-            answered.set()
+            completed.set()
             outputs = [{"d0": bright(prepared.jobs[0]["input"])}]
             finish = asyncio.create_task(
                 server.pipeline.finish(prepared, outputs, deadline=deadline)
@@ -352,8 +352,8 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
             prepared.release()
 
     async def ask_often() -> None:
-        answered = asyncio.Event()
-        await asyncio.gather(*[ask(attempt, answered) for attempt in range(60)])
+        completed = asyncio.Event()
+        await asyncio.gather(*[ask(attempt, completed) for attempt in range(60)])
 
     before = len(open_descriptors(but=MAPPED))
     server.awaited(ask_often())

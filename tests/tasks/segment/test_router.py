@@ -14,21 +14,23 @@ from paddlepool.service.api.pages import STATIC
 from paddlepool.service.api.services import LARGE_BYTES
 from paddlepool.tasks.segment.request import OPTIONS, Scene, SegmentRequest
 from paddlepool_client import SegmentOptions, Source
-from tests.doors.fakes import PICTURE, Doors, shared_doors
+from tests.compat.fakes import PICTURE, FakeServer, shared_server
 from tests.service.api.fakes import RecordingExecutor, assert_problem
 
 
 @pytest.fixture
-def server() -> Doors:
-    return shared_doors()
+def server() -> FakeServer:
+    return shared_server()
 
 
-def form(server: Doors, query: str = "", fields: dict[str, str] | None = None) -> httpx.Response:
+def form(
+    server: FakeServer, query: str = "", fields: dict[str, str] | None = None
+) -> httpx.Response:
     files = {"file": ("../../etc/passwd", PICTURE, "text/x-lie")}
     return server.post(f"/segment{query}", files=files, data=fields or {})
 
 
-def raw(server: Doors, query: str = "", **headers: str) -> httpx.Response:
+def raw(server: FakeServer, query: str = "", **headers: str) -> httpx.Response:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     kind = {"content-type": "image/jpeg"}
     return server.post(f"/segment{query}", content=PICTURE, headers=kind | names)
@@ -42,13 +44,13 @@ def assert_refused(response: httpx.Response, status: int, code: str, says: str =
 @pytest.mark.parametrize(
     "kind", ["image/jpeg", "image/*", "IMAGE/PNG; q=1", "application/octet-stream"]
 )
-def test_the_picture_may_be_the_body(server: Doors, kind: str) -> None:
+def test_the_picture_may_be_the_body(server: FakeServer, kind: str) -> None:
     assert raw(server, content_type=kind).content == b"encoded"
     assert server.plane.picture.body == PICTURE
 
 
 @pytest.mark.parametrize("where", ["query", "form"])
-def test_parameters_stand_in_the_query_or_in_the_form(server: Doors, where: str) -> None:
+def test_parameters_stand_in_the_query_or_in_the_form(server: FakeServer, where: str) -> None:
     fields = {
         "output": "composite",
         "format": "jpg",
@@ -84,7 +86,7 @@ def test_parameters_stand_in_the_query_or_in_the_form(server: Doors, where: str)
     assert server.plane.options == [routing]
 
 
-def test_the_reply_carries_the_picture_and_where_it_came_from(server: Doors) -> None:
+def test_the_reply_carries_the_picture_and_where_it_came_from(server: FakeServer) -> None:
     response = raw(server, "?output=mask")
     assert response.status_code == 200
     expected = {
@@ -104,7 +106,7 @@ def test_the_reply_carries_the_picture_and_where_it_came_from(server: Doors) -> 
     assert {name: response.headers[name] for name in expected} == expected
 
 
-def test_json_is_sent_where_accept_asks_for_it(server: Doors) -> None:
+def test_json_is_sent_where_accept_asks_for_it(server: FakeServer) -> None:
     response = raw(server, accept="application/json")
     assert response.json() == {
         "width": 3,
@@ -123,7 +125,7 @@ def test_json_is_sent_where_accept_asks_for_it(server: Doors) -> None:
 def test_a_large_picture_becomes_json_beside_the_event_loop() -> None:
     """Base64 of some megabytes takes longer than a liveness probe should wait."""
     operations = RecordingExecutor()
-    server = Doors(operations)
+    server = FakeServer(operations)
     for size, apart in ((LARGE_BYTES, 0), (LARGE_BYTES + 1, 1), (1_000_003, 2)):
         server.plane.image = random.Random(size).randbytes(size)
         reply = raw(server, accept="application/json").json()
@@ -148,7 +150,7 @@ def test_a_large_picture_becomes_json_beside_the_event_loop() -> None:
     ],
 )
 def test_a_wrong_parameter_is_refused(
-    server: Doors, query: str, fields: dict[str, str], says: str
+    server: FakeServer, query: str, fields: dict[str, str], says: str
 ) -> None:
     assert_refused(form(server, query, fields), 422, "invalid_parameter", says)
     assert not server.plane.payloads
@@ -157,7 +159,7 @@ def test_a_wrong_parameter_is_refused(
 @pytest.mark.parametrize(
     "kind", ["application/json", "text/plain", "application/x-www-form-urlencoded"]
 )
-def test_other_bodies_are_unsupported(server: Doors, kind: str) -> None:
+def test_other_bodies_are_unsupported(server: FakeServer, kind: str) -> None:
     assert_refused(
         raw(server, content_type=kind), 415, "unsupported_media_type", "multipart/form-data"
     )
@@ -194,7 +196,9 @@ CUT_OFF = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n
         (multipart(CUT_OFF), "file_missing", ""),
     ],
 )
-def test_a_wrong_form_is_refused(server: Doors, sent: dict[str, Any], code: str, says: str) -> None:
+def test_a_wrong_form_is_refused(
+    server: FakeServer, sent: dict[str, Any], code: str, says: str
+) -> None:
     """It has one file, possibly a second picture, and up to sixteen fields."""
     assert_refused(server.post("/segment?output=composite", **sent), 422, code, says)
     assert not server.plane.payloads
@@ -202,7 +206,9 @@ def test_a_wrong_form_is_refused(server: Doors, sent: dict[str, Any], code: str,
 
 @pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
 @pytest.mark.parametrize("form", ["", '; filename=""'], ids=["text", "file without a name"])
-def test_a_second_picture_that_nobody_chose_is_none(server: Doors, field: str, form: str) -> None:
+def test_a_second_picture_that_nobody_chose_is_none(
+    server: FakeServer, field: str, form: str
+) -> None:
     """A page sends its empty field along; browsers do it as a file without a name."""
     parts = [('name="file"; filename="a"', PICTURE), (f'name="{field}"{form}', b"")]
     body = b"".join(
@@ -215,7 +221,7 @@ def test_a_second_picture_that_nobody_chose_is_none(server: Doors, field: str, f
 
 
 @pytest.mark.parametrize("field", ["bg_image", "bg_image_file"])
-def test_a_form_may_have_a_second_picture(server: Doors, field: str) -> None:
+def test_a_form_may_have_a_second_picture(server: FakeServer, field: str) -> None:
     files = [(field, ("b", b"second")), ("image_file", ("a", PICTURE))]
     response = server.post("/segment?output=composite", files=files)
     assert response.status_code == 200, response.text
@@ -225,7 +231,7 @@ def test_a_form_may_have_a_second_picture(server: Doors, field: str) -> None:
 @pytest.mark.parametrize(
     "charset", ["punycode", "undefined", "idna", "utf-7", "base64", '""', "made-up"]
 )
-def test_a_form_in_an_unusual_charset_is_422(server: Doors, charset: str) -> None:
+def test_a_form_in_an_unusual_charset_is_422(server: FakeServer, charset: str) -> None:
     """Python has codecs that fail in ways of their own, and keeps every name it is asked for."""
     before = len(encodings._cache)  # type: ignore[attr-defined]  # what grows
     field = b'--x\r\nContent-Disposition: form-data; name="output"\r\n\r\nma\xffsk\xc3\r\n--x--\r\n'
@@ -236,7 +242,7 @@ def test_a_form_in_an_unusual_charset_is_422(server: Doors, charset: str) -> Non
 
 
 def test_a_large_file_is_never_written_to_disk(
-    server: Doors, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight megabytes stay in memory: the server may run on a read-only disk."""
 
@@ -249,7 +255,7 @@ def test_a_large_file_is_never_written_to_disk(
     assert len(server.plane.picture.body) == len(body)
 
 
-def test_the_client_declares_the_same_options(server: Doors) -> None:
+def test_the_client_declares_the_same_options(server: FakeServer) -> None:
     """Names, words and descriptions: its command line is made from them."""
     operation = server.client.get("/openapi.json").json()["paths"]["/segment"]["post"]
     types = {"string": str, "boolean": bool, "number": float, "integer": int}

@@ -7,24 +7,24 @@ import httpx
 import pytest
 
 from paddlepool.tasks.sentiment.pipeline import Score
-from tests.doors.fakes import Doors, shared_doors
+from tests.compat.fakes import FakeServer, shared_server
 from tests.service.api.fakes import assert_problem
 
 SECRET = "独一无二的秘密"
 
 
 @pytest.fixture
-def server() -> Doors:
-    doors = shared_doors()
-    doors.plane.scores = (
+def server() -> FakeServer:
+    server = shared_server()
+    server.plane.scores = (
         Score("happy", "快乐", 0.7000000123),
         Score("sad", "悲伤", 0.2),
         Score("fear", None, 0.1),
     )
-    return doors
+    return server
 
 
-def ask(server: Doors, body: Any, query: str = "") -> httpx.Response:
+def ask(server: FakeServer, body: Any, query: str = "") -> httpx.Response:
     content = body if isinstance(body, (str, bytes)) else json.dumps(body)
     kind = {"Content-Type": "application/json"}
     return server.post(f"/sentiment{query}", content=content, headers=kind)
@@ -58,7 +58,7 @@ FLAT = [
     ],
 )
 def test_a_string_gets_a_list_and_a_list_gets_a_list_of_lists(
-    server: Doors, body: Any, texts: list[str], expected: Any
+    server: FakeServer, body: Any, texts: list[str], expected: Any
 ) -> None:
     """The forms of Hugging Face's text-classification; top_k is the most labels a text gets."""
     response = ask(server, body)
@@ -76,7 +76,7 @@ def test_a_string_gets_a_list_and_a_list_gets_a_list_of_lists(
     ],
 )
 def test_tokens_and_truncated_are_told_where_asked(
-    server: Doors, flags: dict[str, bool], members: dict[str, Any]
+    server: FakeServer, flags: dict[str, bool], members: dict[str, Any]
 ) -> None:
     single = ask(server, {"text": "长", "parameters": flags}).json()
     assert {name: single[name] for name in members} == members
@@ -87,7 +87,7 @@ def test_tokens_and_truncated_are_told_where_asked(
 
 
 def test_padding_is_counted() -> None:
-    server = Doors()
+    server = FakeServer()
     server.services.metrics.expect_model("emotion", ["onednn"])
     ask(server, {"inputs": ["好", "坏"]})
     counted = 'paddlepool_padding_tokens_total{model="emotion",predictor="onednn"} 8.0'
@@ -104,14 +104,14 @@ def test_padding_is_counted() -> None:
     ids=["query", "body", "both"],
 )
 def test_model_predictor_and_deadline_in_query_or_body(
-    server: Doors, query: str, parameters: dict[str, Any]
+    server: FakeServer, query: str, parameters: dict[str, Any]
 ) -> None:
     assert ask(server, {"text": "好", "parameters": parameters}, query).status_code == 200
     routing = {"model": "emotion", "version": 3, "group": "native", "timeout": 0.5}
     assert server.plane.options == [routing]
 
 
-def test_the_default_deadline_is_ten_seconds(server: Doors) -> None:
+def test_the_default_deadline_is_ten_seconds(server: FakeServer) -> None:
     ask(server, {"text": "好"})
     routing = {"model": None, "version": None, "group": None, "timeout": 10}
     assert server.plane.options == [routing]
@@ -143,7 +143,7 @@ def test_the_default_deadline_is_ten_seconds(server: Doors) -> None:
         pytest.param('{"inputs":["' + SECRET + '","a\\udfff"]}', "", id="lone surrogate in a list"),
     ],
 )
-def test_what_is_wrong_is_422_and_never_repeated(server: Doors, body: Any, query: str) -> None:
+def test_what_is_wrong_is_422_and_never_repeated(server: FakeServer, body: Any, query: str) -> None:
     assert_refused(ask(server, body, query), "invalid_parameter")
     assert not server.plane.payloads
 
@@ -161,19 +161,19 @@ def test_what_is_wrong_is_422_and_never_repeated(server: Doors, body: Any, query
     ids=["empty", "invisible", "no texts", "one empty", "too long", "too many"],
 )
 def test_texts_outside_the_limits_are_422_with_the_numbers(
-    server: Doors, body: Any, code: str, members: dict[str, int]
+    server: FakeServer, body: Any, code: str, members: dict[str, int]
 ) -> None:
     assert_refused(ask(server, body), code, **members)
     assert not server.plane.payloads
 
 
 def test_limits_come_from_the_settings() -> None:
-    server = shared_doors(text_max_characters=3, text_max_inputs=1)
+    server = shared_server(text_max_characters=3, text_max_inputs=1)
     assert_refused(ask(server, {"text": "1234"}), "text_too_long", limit=3, received=4)
     assert_refused(ask(server, {"inputs": ["1", "2"]}), "too_many_inputs", limit=1)
 
 
-def test_eighty_thousand_wrong_items_cost_one_message(server: Doors) -> None:
+def test_eighty_thousand_wrong_items_cost_one_message(server: FakeServer) -> None:
     response = ask(server, {"inputs": [1] * 80_000})
     assert_refused(response, "invalid_parameter")
     assert len(response.content) < 2_000

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
-from paddlepool.service.api.routes import RoutingDep, TaskRoute, answer_headers
+from paddlepool.service.api.routes import RoutingDep, TaskRoute, output_headers
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.settings.server import Settings
 from tests.tasks.tagger.settings import TaggerSettings
@@ -43,4 +43,4 @@ async def tag_text(body: TagRequest, services: ServicesDep, routing: RoutingDep)
     answer = await services.dataplane.run("tagger", body.text, **options)
     tags = answer.value[: services.settings.of(TaggerSettings).tagger_max_tags]
     rows = [{"tag": tag.name, "score": tag.score} for tag in tags]
-    return JSONResponse(rows, headers=answer_headers(answer) | {"X-Tags": str(len(tags))})
+    return JSONResponse(rows, headers=output_headers(answer) | {"X-Tags": str(len(tags))})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlepool.contracts import errors
-from paddlepool.contracts.ports import Predictor, PredictorSpec, Ran
+from paddlepool.contracts.ports import Predictor, PredictorSpec, RunResult
 from paddlepool.contracts.resources import NO_REPORTS
 from paddlepool.contracts.tensors import Tensors, TensorSpec, all_finite
 from paddlepool.engine.backends import BACKENDS
@@ -80,12 +80,12 @@ class ProcessPredictor(ChildWorker):
         except ChildDied as error:
             raise self._blamed(error) from error
 
-    def receive(self, *, timeout: float) -> Ran:
+    def receive(self, *, timeout: float) -> RunResult:
         try:
             reply = self._child.receive(timeout=timeout)
         except (ChildDied, errors.BackendError) as error:
             raise self._blamed(error) from error
-        return Ran(self._named(reply.arrays), reply.seconds)
+        return RunResult(self._named(reply.arrays), reply.seconds)
 
     def expect(self, *, timeout: float) -> None:
         self._child.expect(timeout=timeout)
@@ -96,9 +96,9 @@ class ProcessPredictor(ChildWorker):
         except (ChildDied, errors.BackendError) as error:
             raise self._blamed(error) from error
 
-    def fetch(self) -> Ran:
+    def fetch(self) -> RunResult:
         reply = self._child.fetch()
-        return Ran(self._named(reply.arrays), reply.seconds, finite=all_finite(reply.arrays))
+        return RunResult(self._named(reply.arrays), reply.seconds, finite=all_finite(reply.arrays))
 
     def _named(self, arrays: Tensors) -> Tensors:
         return {name: arrays[n] for n, name in self._outputs.items() if n in arrays}
@@ -106,15 +106,17 @@ class ProcessPredictor(ChildWorker):
     def _blamed(self, error: ChildDied | errors.BackendError) -> errors.PaddlepoolError:
         """Return the error that a failed run raises to its caller."""
         if isinstance(error, errors.BackendError):
-            said = self._shown(error.said or error.message)
-            return errors.RunRefused(f"the framework cannot run the model: {said}", said=said)
+            said = self._shown(error.library_text or error.message)
+            return errors.RunRefused(
+                f"the framework cannot run the model: {said}", library_text=said
+            )
         self._failure = error.reason
         if isinstance(error, ChildTimeout):
             return errors.DeadlineExceeded("the predictor gave no result in time and was killed")
         return errors.WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
 
-    def settle(self) -> None:
-        self._child.settle()
+    def end_suspension(self) -> None:
+        self._child.end_suspension()
 
 
 @dataclass(eq=False)
@@ -170,9 +172,9 @@ class ProcessBackend:
                 check = partial(check_outputs, spec.outputs)
                 child = Child(target, opening, limits=limits, check=check)
         except errors.BackendError as error:
-            if not error.said:
+            if not error.library_text:
                 raise
-            raise errors.BackendError(_without(spec.directory, error.said)) from error
+            raise errors.BackendError(_without(spec.directory, error.library_text)) from error
         except ChildTimeout as error:
             raise errors.BackendError(
                 f"the {spec.backend} process did not load the model"
@@ -214,9 +216,9 @@ def check_outputs(
             )
 
 
-def _without(directory: Path, said: str) -> str:
+def _without(directory: Path, text: str) -> str:
     """A framework's text without the path of the model version."""
-    return said.replace(f"{directory}/", "").replace(f"{directory}", "")
+    return text.replace(f"{directory}/", "").replace(f"{directory}", "")
 
 
 def _check_program(spec: PredictorSpec) -> None:

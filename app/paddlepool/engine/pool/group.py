@@ -18,7 +18,7 @@ from paddlepool.contracts.errors import (
     ModelOutputInvalid,
     PaddlepoolError,
 )
-from paddlepool.contracts.ports import InferResult, Predictor, PredictorFactory, Ran
+from paddlepool.contracts.ports import InferResult, Predictor, PredictorFactory, RunResult
 from paddlepool.contracts.reasons import Rejection, Restart
 from paddlepool.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from paddlepool.contracts.tensors import Tensors, all_finite, shape_key
@@ -135,8 +135,8 @@ class Group:
         self._queue_limit = self._batching.max_queue_size * self.config.count
         self._backoff = RestartBackoff(self.context.clock)
         self._batcher = self._new_batcher()
-        self._gently = False
-        self._instances: list[Instance[Tensors, Ran]] = []
+        self._low_priority = False
+        self._instances: list[Instance[Tensors, RunResult]] = []
         refusal = self._spec.refusal
         self._failure: PaddlepoolError | None = BackendError(refusal) if refusal else None
         self.can_open = not refusal
@@ -153,19 +153,20 @@ class Group:
             on_failed=self.statistics.failure.add,
         )
 
-    def start(self, *, gently: bool = False) -> list[asyncio.Future[None]]:
+    def start(self, *, low_priority: bool = False) -> list[asyncio.Future[None]]:
         """Open every instance; a second call returns the same futures.
 
-        With `gently`, instances are opened one after another, each with the processor time that
-        serving predictors leave. If an instance rejects the model, the group accepts no job until
-        the model is loaded again. If processes die meanwhile, only a crash loop fails the futures.
+        With `low_priority`, instances are opened one after another, each with the processor time
+        that serving predictors leave. If an instance rejects the model, the group accepts no job
+        until the model is loaded again. If processes die meanwhile, only a crash loop fails the
+        futures.
         """
         if self._failure is not None and not self.can_open:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(self._failure)
             return [refused]
         if not self._instances and not self._batcher.closed:
-            self._gently = gently
+            self._low_priority = low_priority
             yielding = self.context.yielding
             self._instances = [
                 Instance(
@@ -184,7 +185,7 @@ class Group:
             ]
         return [instance.opened for instance in self._instances]
 
-    def _deliver(self, instance: int, run: Run, ran: Ran) -> None:
+    def _deliver(self, instance: int, run: Run, ran: RunResult) -> None:
         """Record the run's times and give each job its rows.
 
         Raises ValueError if the number of output rows differs from that of the batch.
@@ -255,7 +256,7 @@ class Group:
         """
         self._usable().submit(*jobs, reservation=reservation, following=following)
         if not self._instances:
-            self.start(gently=True)
+            self.start(low_priority=True)
 
     def _usable(self) -> Batcher:
         """Return the batcher for the next job.
@@ -338,10 +339,10 @@ class Group:
         jobs are timed instead. Raises ConfigError or BackendError if the model is rejected, and
         WorkerCrashed or OSError if the process could not be started or died.
         """
-        batcher, gently = self._batcher, first and self._gently
-        work = partial(self._opened, timed=first and not gently, gently=gently)
+        batcher, low_priority = self._batcher, first and self._low_priority
+        work = partial(self._opened, timed=first and not low_priority, low_priority=low_priority)
         try:
-            async with self._turn if gently else contextlib.nullcontext():
+            async with self._turn if low_priority else contextlib.nullcontext():
                 predictor, usual = await in_thread(f"{self._name} opening", work)
         except (ConfigError, BackendError) as refusal:
             if first:
@@ -360,28 +361,28 @@ class Group:
         """
         predictor = self.selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
         try:
-            self._verify_again(gently=True)
+            self._verify_again(low_priority=True)
         except BaseException:
             predictor.close()
             raise
         return predictor
 
-    def _verify_again(self, *, gently: bool) -> None:
+    def _verify_again(self, *, low_priority: bool) -> None:
         """Raise BackendError if what a process has just opened may not be what was verified.
 
         Called after the process has read the files: a file that is overwritten later does no harm.
         """
         try:
-            self.files.verify_again(gently=gently)
+            self.files.verify_again(low_priority=low_priority)
         except ManifestError as changed:
             raise BackendError(f"changed since it was verified: {changed.message}") from changed
 
-    def _opened(self, *, timed: bool, gently: bool) -> tuple[Predictor, Usual]:
+    def _opened(self, *, timed: bool, low_priority: bool) -> tuple[Predictor, Usual]:
         """Open a predictor, blocking until it is tested and warm."""
-        suspension = self.context.yielding.suspension if gently else None
+        suspension = self.context.yielding.suspension if low_priority else None
         predictor = self.context.open_predictor(self._spec, suspension=suspension)
         try:
-            self._verify_again(gently=gently)
+            self._verify_again(low_priority=low_priority)
             self.selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
             usual = self._warm_up(predictor, timed)
         except DeadlineExceeded as error:
@@ -390,8 +391,8 @@ class Group:
         except BaseException:
             predictor.close()
             raise
-        if gently:
-            predictor.settle()
+        if low_priority:
+            predictor.end_suspension()
         return predictor, usual
 
     def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:

@@ -27,7 +27,7 @@ from paddlepool.contracts.errors import (
     PaddlepoolError,
     WorkerCrashed,
 )
-from paddlepool.contracts.ports import Clock, Interrupted, Ran, Worker
+from paddlepool.contracts.ports import Clock, Interrupted, RunResult, Worker
 from paddlepool.contracts.reasons import Restart
 from paddlepool.engine.awaiting import in_some_thread, log_failure
 from paddlepool.engine.process.answers import Reply
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Request = TypeVar("Request")
-Answer = TypeVar("Answer", Ran, Reply)
+Result = TypeVar("Result", RunResult, Reply)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +74,7 @@ class Run:
 
 
 @dataclass(slots=True, eq=False)
-class Succession(Generic[Request, Answer]):
+class Succession(Generic[Request, Result]):
     """The successor of one instance's worker.
 
     The effective cap is at least 1.5 times the worker's initial size. If no successor can be
@@ -82,18 +82,18 @@ class Succession(Generic[Request, Answer]):
     """
 
     name: str
-    open_worker: Callable[[], Awaitable[Worker[Request, Answer]]]
+    open_worker: Callable[[], Awaitable[Worker[Request, Result]]]
     smallest_cap: int
     clock: Clock
     _cap: int = field(default=0, init=False)
     _next_check: float = field(default=-math.inf, init=False)
-    _successor: asyncio.Future[Worker[Request, Answer]] | None = field(default=None, init=False)
+    _successor: asyncio.Future[Worker[Request, Result]] | None = field(default=None, init=False)
 
-    def began(self, worker: Worker[Request, Answer]) -> None:
+    def began(self, worker: Worker[Request, Result]) -> None:
         self._cap = max(self.smallest_cap, worker.resident_bytes() * 3 // 2)
         self._next_check = -math.inf
 
-    def watch(self, worker: Worker[Request, Answer]) -> None:
+    def watch(self, worker: Worker[Request, Result]) -> None:
         """Open a successor if the worker exceeds the cap; called while it runs nothing."""
         if self._successor is None and self._above_cap(worker):
             self._successor = asyncio.ensure_future(self.open_worker())
@@ -103,7 +103,7 @@ class Succession(Generic[Request, Answer]):
             self._successor = None
             self._cap = self._cap * 3 // 2
 
-    def _above_cap(self, worker: Worker[Request, Answer]) -> bool:
+    def _above_cap(self, worker: Worker[Request, Result]) -> bool:
         now = self.clock()
         if now < self._next_check:
             return False
@@ -114,7 +114,7 @@ class Succession(Generic[Request, Answer]):
         successor = self._successor
         return successor is not None and successor.done() and successor.exception() is None
 
-    def take(self) -> asyncio.Future[Worker[Request, Answer]] | None:
+    def take(self) -> asyncio.Future[Worker[Request, Result]] | None:
         """Return the successor that is open or being opened, if any; the caller now owns it."""
         successor, self._successor = self._successor, None
         return successor
@@ -128,7 +128,7 @@ class Succession(Generic[Request, Answer]):
 
 
 @dataclass(eq=False, kw_only=True)
-class Instance(Generic[Request, Answer]):
+class Instance(Generic[Request, Result]):
     """Owner of one worker at a time. Opens the first at once; `opened` is settled when it is ready.
 
     `open_worker(first)` returns a worker that is tested and warm. If the first one is rejected
@@ -141,11 +141,11 @@ class Instance(Generic[Request, Answer]):
     """
 
     name: str
-    open_worker: Callable[[bool], Awaitable[Worker[Request, Answer]]]
+    open_worker: Callable[[bool], Awaitable[Worker[Request, Result]]]
     batcher: Batcher
     lost: Callable[[Restart], float]
     request_of: Callable[[Batch], Request]
-    deliver: Callable[[Run, Answer], None]
+    deliver: Callable[[Run, Result], None]
     serving: Callable[[int], None]
     clock: Clock
     max_resident_bytes: int
@@ -156,8 +156,8 @@ class Instance(Generic[Request, Answer]):
         self.opened: asyncio.Future[None] = loop.create_future()
         self.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._loop = loop
-        self._worker: Worker[Request, Answer] | None = None
-        self._succession: Succession[Request, Answer] = Succession(
+        self._worker: Worker[Request, Result] | None = None
+        self._succession: Succession[Request, Result] = Succession(
             self.name, partial(self.open_worker, False), self.max_resident_bytes, self.clock
         )
         self._runs: deque[Run] = deque()
@@ -205,7 +205,7 @@ class Instance(Generic[Request, Answer]):
             log.warning("%s: replacing its process: %s", self.name, reason)
             worker = await self._open(reason)
 
-    async def _open(self, reason: Restart | None) -> Worker[Request, Answer] | None:
+    async def _open(self, reason: Restart | None) -> Worker[Request, Result] | None:
         """Open a worker, retrying without limit. `reason` is None for the first one.
 
         Returns None if the model is rejected, or if the instance is closing.
@@ -236,7 +236,7 @@ class Instance(Generic[Request, Answer]):
         except TimeoutError:
             return False
 
-    async def _serve(self, worker: Worker[Request, Answer]) -> Restart | None:
+    async def _serve(self, worker: Worker[Request, Result]) -> Restart | None:
         """Run batches; return why the worker was lost, or None when the instance closes."""
         self._loss = self._loop.create_future()
         self._worker = worker
@@ -275,7 +275,7 @@ class Instance(Generic[Request, Answer]):
         self.batcher.give_back(*unbegun)
 
     def healthy(self) -> bool:
-        """Whether the process can run a batch. Checks the process if it was idle. See Taker."""
+        """Whether the process can run a batch. Checks the process if it was idle. See Consumer."""
         if (worker := self._worker) is None:
             return False
         if self.clock() - self._used > IDLE_CHECK_SECONDS and (reason := worker.failure()):
@@ -283,12 +283,12 @@ class Instance(Generic[Request, Answer]):
         return self._worker is not None
 
     def has_room(self) -> bool:
-        """Whether a second batch may be sent while one runs. See Taker."""
+        """Whether a second batch may be sent while one runs. See Consumer."""
         usable = self.ahead and self._copying is None and not self._succession.ready()
         return usable and len(self._runs) == 1 and not self._closing.is_set()
 
     def take(self, batch: Batch) -> None:
-        """Send the batch to the process. If that fails, give it back or fail it. See Taker."""
+        """Send the batch to the process. If that fails, give it back or fail it. See Consumer."""
         if (worker := self._worker) is None:
             self.batcher.give_back(batch)
             return
@@ -301,14 +301,14 @@ class Instance(Generic[Request, Answer]):
         else:
             self._copy(worker, self._send_beside(worker, batch))
 
-    async def _send_beside(self, worker: Worker[Request, Answer], batch: Batch) -> None:
+    async def _send_beside(self, worker: Worker[Request, Result], batch: Batch) -> None:
         try:
             put = await self._copied(worker, partial(self._put, worker, batch))
             self._send(worker, batch, *put)
         except Exception as error:
             self._not_sent(worker, batch, error)
 
-    def _put(self, worker: Worker[Request, Answer], batch: Batch) -> tuple[Request, float]:
+    def _put(self, worker: Worker[Request, Result], batch: Batch) -> tuple[Request, float]:
         """Join the batch's inputs and copy them; returns the request and the seconds of joining."""
         began = self.clock()
         request = self.request_of(batch)
@@ -317,14 +317,14 @@ class Instance(Generic[Request, Answer]):
         return request, joining
 
     def _send(
-        self, worker: Worker[Request, Answer], batch: Batch, request: Request, joining: float
+        self, worker: Worker[Request, Result], batch: Batch, request: Request, joining: float
     ) -> None:
         worker.send(request)
         self._runs.append(Run(batch, joining, began=self.clock()))
         if len(self._runs) == 1:
             self._expect(worker, self._runs[0].began)
 
-    def _not_sent(self, worker: Worker[Request, Answer], batch: Batch, error: Exception) -> None:
+    def _not_sent(self, worker: Worker[Request, Result], batch: Batch, error: Exception) -> None:
         if not isinstance(error, WorkerCrashed):
             self._refused(batch, error)
             self._next()
@@ -335,7 +335,7 @@ class Instance(Generic[Request, Answer]):
             self._lose(worker.failure() or Restart.CRASHED)
         self.batcher.give_back(batch)
 
-    def _expect(self, worker: Worker[Request, Answer], now: float) -> None:
+    def _expect(self, worker: Worker[Request, Result], now: float) -> None:
         """Set the timeout of the oldest run, which begins now."""
         run = self._runs[0]
         run.began = now
@@ -343,14 +343,14 @@ class Instance(Generic[Request, Answer]):
         worker.expect(timeout=patience + GRACE_SECONDS)
         self._schedule_check(worker, min(IDLE_CHECK_SECONDS, patience + GRACE_SECONDS))
 
-    def _schedule_check(self, worker: Worker[Request, Answer], seconds: float) -> None:
+    def _schedule_check(self, worker: Worker[Request, Result], seconds: float) -> None:
         if self._check_timer is not None:
             if self._check_timer.when() <= self._loop.time() + seconds:
                 return
             self._check_timer.cancel()
         self._check_timer = self._loop.call_later(seconds, self._check, worker)
 
-    def _check(self, worker: Worker[Request, Answer]) -> None:
+    def _check(self, worker: Worker[Request, Result]) -> None:
         """Check whether a run takes too long, or an idle process has died."""
         self._check_timer, wait = None, IDLE_CHECK_SECONDS
         if self._copying is None and self._runs:
@@ -363,7 +363,7 @@ class Instance(Generic[Request, Answer]):
         if self._worker is not None:
             self._schedule_check(worker, wait)
 
-    def _check_idle(self, worker: Worker[Request, Answer]) -> None:
+    def _check_idle(self, worker: Worker[Request, Result]) -> None:
         """Replace an idle process that has died, or whose successor is open."""
         if reason := worker.failure():
             self._lose(reason)
@@ -372,7 +372,7 @@ class Instance(Generic[Request, Answer]):
         if self._succession.ready():
             self._lose(Restart.MEMORY)
 
-    def _on_readable(self, worker: Worker[Request, Answer]) -> None:
+    def _on_readable(self, worker: Worker[Request, Result]) -> None:
         """Handle the readable socket: the oldest run, or the process itself, has ended."""
         try:
             size = worker.poll_reply()
@@ -385,22 +385,22 @@ class Instance(Generic[Request, Answer]):
         except Exception as error:
             self._failed(worker, error)
         else:
-            self._answered(worker, answer)
+            self._complete(worker, answer)
 
-    async def _fetch_beside(self, worker: Worker[Request, Answer]) -> None:
+    async def _fetch_beside(self, worker: Worker[Request, Result]) -> None:
         try:
             answer = await self._copied(worker, worker.fetch)
         except Exception as error:
             self._failed(worker, error)
         else:
-            self._answered(worker, answer)
+            self._complete(worker, answer)
 
-    def _copy(self, worker: Worker[Request, Answer], copying: Coroutine[Any, Any, None]) -> None:
+    def _copy(self, worker: Worker[Request, Result], copying: Coroutine[Any, Any, None]) -> None:
         """Hand the worker to a thread; the event loop does not use it meanwhile."""
         self._loop.remove_reader(worker.fileno())
         self._copying = self._loop.create_task(copying)
 
-    async def _copied(self, worker: Worker[Request, Answer], work: Callable[[], T]) -> T:
+    async def _copied(self, worker: Worker[Request, Result], work: Callable[[], T]) -> T:
         """Run `work` in a thread; afterwards the event loop uses the worker again."""
         try:
             return await in_some_thread(f"{self.name} copy", work)
@@ -409,7 +409,7 @@ class Instance(Generic[Request, Answer]):
             if self._worker is not None:
                 self._loop.add_reader(worker.fileno(), self._on_readable, worker)
 
-    def _answered(self, worker: Worker[Request, Answer], answer: Answer) -> None:
+    def _complete(self, worker: Worker[Request, Result], answer: Result) -> None:
         run = self._ended(worker)
         self.batcher.finished(run.batch, answer.seconds)
         self._next()
@@ -418,7 +418,7 @@ class Instance(Generic[Request, Answer]):
         except Exception as error:
             self._refused(run.batch, error)
 
-    def _failed(self, worker: Worker[Request, Answer], error: Exception) -> None:
+    def _failed(self, worker: Worker[Request, Result], error: Exception) -> None:
         """Handle a failed run, or an idle process that has died.
 
         A crash fails every job of the batch: the job that caused it is unknown, and running them
@@ -441,7 +441,7 @@ class Instance(Generic[Request, Answer]):
                 self.batcher.finished(run.batch, None)
         self._lose(lost or Restart.CRASHED)
 
-    def _ended(self, worker: Worker[Request, Answer]) -> Run:
+    def _ended(self, worker: Worker[Request, Result]) -> Run:
         run = self._runs.popleft()
         run.ended = self._used = self.clock()
         if self._runs:
@@ -489,7 +489,7 @@ class Instance(Generic[Request, Answer]):
             job.fail(error)
 
 
-async def close_all(instances: Sequence[Instance[Request, Answer]]) -> None:
+async def close_all(instances: Sequence[Instance[Request, Result]]) -> None:
     """End the instances and wait for them. The caller must have closed their batcher before."""
     for instance in instances:
         instance.ask_to_close()

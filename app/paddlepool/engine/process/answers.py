@@ -39,7 +39,7 @@ class Reply(NamedTuple):
     seconds: float
 
 
-class Answer(NamedTuple):
+class Message(NamedTuple):
     """An answer whose `layout` is not checked yet; SharedArrays.read() does that."""
 
     meta: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
     seconds: float
 
 
-def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
+def parse_message(text: bytes, *, opening: bool = False) -> Message | Exception:
     """Return the result of a call, or the error it raised. Raises ValueError for anything else.
 
     Only an answer to `opening` may report that the system lacks resources; opening is then retried.
@@ -66,7 +66,7 @@ def read_answer(text: bytes, *, opening: bool = False) -> Answer | Exception:
         raise ValueError("an answer must have values and arrays")
     if type(seconds) is not float or not 0 <= seconds < math.inf:
         raise ValueError("an answer must have its seconds")
-    return Answer(meta, layout, seconds)
+    return Message(meta, layout, seconds)
 
 
 def _error(described: object, *, opening: bool) -> Exception:
@@ -83,8 +83,10 @@ def _error(described: object, *, opening: bool) -> Exception:
         limit=_plain(described.get("limit")),
         received=_plain(described.get("received")),
     )
-    if isinstance(error, errors.BackendError) and isinstance(said := described.get("said"), str):
-        error.said = sentence(said[:MESSAGE_CHARACTERS])
+    if isinstance(error, errors.BackendError) and isinstance(
+        said := described.get("library_text"), str
+    ):
+        error.library_text = sentence(said[:MESSAGE_CHARACTERS])
     return error
 
 

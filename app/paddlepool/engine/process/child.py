@@ -28,7 +28,7 @@ import numpy as np
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Array, Tensors
-from paddlepool.engine.process.answers import Check, Reply, read_answer
+from paddlepool.engine.process.answers import Check, Reply, parse_message
 from paddlepool.engine.process.environment import Limits, child_environment
 from paddlepool.engine.process.printed import PrintedLines
 from paddlepool.engine.process.shared_arrays import Layout, SharedArrays
@@ -334,7 +334,7 @@ class Child:
             raise self._kill_corrupt("unrequested reply")
         slot, sent, asked, size = self._under_way[0]
         try:
-            answer = read_answer(received, opening=not self._open)
+            answer = parse_message(received, opening=not self._open)
             if isinstance(answer, Exception):
                 self._under_way.popleft()
             else:
@@ -438,7 +438,7 @@ class Child:
         except (OSError, ValueError):
             return [b"X"]
 
-    def settle(self) -> None:
+    def end_suspension(self) -> None:
         """Leave the suspension for good."""
         if self._suspension is not None:
             self._suspension.discard(self._process)

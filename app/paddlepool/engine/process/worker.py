@@ -117,12 +117,12 @@ def _resource_errno(failure: Exception) -> int | None:
 
 
 def _described(failure: Exception) -> Mapping[str, str]:
-    """Describe an error that is none of ours; only the part `said` may quote a client's input."""
+    """Describe an error that is none of ours; only `library_text` may quote a client's input."""
     frames = traceback.extract_tb(failure.__traceback__)[-6:]
     where = ", ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
     name = type(failure).__name__
-    said = sentence(str(failure)) or name
-    return {"kind": "BackendError", "message": f"{name} in {where}", "said": said}
+    text = sentence(str(failure)) or name
+    return {"kind": "BackendError", "message": f"{name} in {where}", "library_text": text}
 
 
 def _ignore_signals() -> None:

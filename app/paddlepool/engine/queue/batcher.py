@@ -27,7 +27,7 @@ SHORT_RUN_SECONDS = 0.1
 and another instance may be free first."""
 
 
-class Taker(Protocol):
+class Consumer(Protocol):
     """What the batcher needs of an instance."""
 
     def healthy(self) -> bool:
@@ -111,8 +111,8 @@ class Batcher:
             self._queues, self._times, self.max_queue, self.on_rejected, self
         )
         self._closed_with: PaddlepoolError | None = None
-        self._takers: list[Taker] = []
-        self._free: list[Taker] = []
+        self._consumers: list[Consumer] = []
+        self._free: list[Consumer] = []
         self._dispatching = self._collecting = False
         self._delay: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -160,21 +160,21 @@ class Batcher:
         if self._collecting and taken + jobs > self.max_queue:
             self.dispatch()
 
-    def join(self, taker: Taker) -> None:
+    def join(self, consumer: Consumer) -> None:
         """Add an instance, which takes batches from now on."""
-        self._takers.append(taker)
-        self.offer(taker)
+        self._consumers.append(consumer)
+        self.offer(consumer)
 
-    def leave(self, taker: Taker) -> None:
+    def leave(self, consumer: Consumer) -> None:
         """Remove an instance, which takes no further batch; does nothing if it has left already."""
-        for each in (self._takers, self._free):
-            if taker in each:
-                each.remove(taker)
+        for each in (self._consumers, self._free):
+            if consumer in each:
+                each.remove(consumer)
 
-    def offer(self, taker: Taker) -> None:
+    def offer(self, consumer: Consumer) -> None:
         """Mark an instance that has joined as free for the next batch."""
-        if taker in self._takers:
-            self._free.append(taker)
+        if consumer in self._consumers:
+            self._free.append(consumer)
             self.dispatch()
 
     def dispatch(self) -> None:
@@ -201,26 +201,26 @@ class Batcher:
         if not jobs and not self._running.returned:
             self._schedule_dispatch(ask_again - now)
             return False
-        free = self._free_taker()
+        free = self._free_consumer()
         # A batch that was given back waits for a free instance, and goes before those in the queue.
-        taker = free or (None if self._running.returned else self._taker_ahead(jobs))
-        if taker is None:
+        consumer = free or (None if self._running.returned else self._consumer_with_room(jobs))
+        if consumer is None:
             return False
         if batch := self._running.resume(now) or self._start(jobs, now):
-            taker.take(batch)
+            consumer.take(batch)
         elif free is not None:
             self._free.append(free)
         return True
 
-    def _free_taker(self) -> Taker | None:
+    def _free_consumer(self) -> Consumer | None:
         """Take the free instance that ran last: its memory is warm."""
         while self._free:
-            taker = self._free[-1]
-            if taker.healthy():
+            consumer = self._free[-1]
+            if consumer.healthy():
                 return self._free.pop()
         return None
 
-    def _taker_ahead(self, jobs: list[Job]) -> Taker | None:
+    def _consumer_with_room(self, jobs: list[Job]) -> Consumer | None:
         """Return a busy instance that may receive this batch early, or None.
 
         Only a full batch with few bytes and a short run is sent early.
@@ -231,7 +231,7 @@ class Batcher:
             return None
         if not 0.0 < self._times.expected(jobs[0].key) < SHORT_RUN_SECONDS:
             return None
-        return next((taker for taker in self._takers if taker.has_room()), None)
+        return next((consumer for consumer in self._consumers if consumer.has_room()), None)
 
     def _schedule_dispatch(self, seconds: float) -> None:
         if self._delay is not None:
@@ -288,12 +288,12 @@ class Batcher:
     @property
     def live(self) -> int:
         """Instances that take batches."""
-        return len(self._takers)
+        return len(self._consumers)
 
     @property
     def free(self) -> int:
         """Number of instances that would take a batch at once."""
-        return max(len(self._free), len(self._takers) - len(self._running.batches))
+        return max(len(self._free), len(self._consumers) - len(self._running.batches))
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need."""

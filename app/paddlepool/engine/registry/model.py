@@ -190,11 +190,11 @@ class ServedModel:
         self._unleased = asyncio.Event()
         self._unleased.set()
 
-    async def start(self, *, gently: bool = False) -> None:
+    async def start(self, *, low_priority: bool = False) -> None:
         """Open the groups that always run; returns when each instance is tested and warm.
 
         A group whose program or GPU is missing is skipped, unless it is the default group. Use
-        `gently` while requests are served; opening then takes longer. Raises ConfigError or
+        `low_priority` while requests are served; opening then takes longer. Raises ConfigError or
         BackendError if an instance rejects the model.
         """
         groups = [
@@ -203,7 +203,7 @@ class ServedModel:
             if group.config.start == "always"
             and (group.can_open or name == self.config.default_group)
         ]
-        opened = [each for group in groups for each in group.start(gently=gently)]
+        opened = [each for group in groups for each in group.start(low_priority=low_priority)]
         if opened:
             done, _ = await asyncio.wait(opened, return_when=asyncio.FIRST_EXCEPTION)
             for each in done:

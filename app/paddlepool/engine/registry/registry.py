@@ -220,18 +220,18 @@ class ModelRegistry:
             await self._retire(model)
 
     async def _build(self, name: str, version: int) -> ServedModel:
-        gently = bool(self._models) and not self._starting
+        low_priority = bool(self._models) and not self._starting
         with self._history.attempt(name, version):
             try:
-                read = partial(self._repository.read, name, version, gently=gently)
+                read = partial(self._repository.read, name, version, low_priority=low_priority)
                 files = await in_thread(f"{name}@{version} reading", read)
                 check_threads(name, files.config, cores=self._cores)
-                return await self._open(files, gently=gently)
+                return await self._open(files, low_priority=low_priority)
             except PaddlepoolError as error:
                 log.error("%s: version %d is not served: %s", name, version, error.message)
                 raise
 
-    async def _open(self, files: ModelFiles, *, gently: bool) -> ServedModel:
+    async def _open(self, files: ModelFiles, *, low_priority: bool) -> ServedModel:
         """Open a version with the kept choice, or the first group that this machine can run.
 
         Returns when the groups that always run are tested and warm. Raises ManifestError,
@@ -242,7 +242,7 @@ class ModelRegistry:
             log.warning("%s: express_instance in config.toml has no effect any more", label)
         while True:
             try:
-                return await self._open_chosen(files, gently)
+                return await self._open_chosen(files, low_priority)
             except BackendUnavailable as unavailable:
                 following = files.config.after_first_group()
                 if following is None:
@@ -256,32 +256,32 @@ class ModelRegistry:
                 )
                 files = replace(files, config=following)
 
-    async def _open_chosen(self, files: ModelFiles, gently: bool) -> ServedModel:
+    async def _open_chosen(self, files: ModelFiles, low_priority: bool) -> ServedModel:
         """Open with the kept choice, or with the first group if the choice cannot start."""
         choice = None if files.config.first_group is None else self._kept_choice(files)
         try:
-            return await self._started(files, choice, gently=gently)
+            return await self._started(files, choice, low_priority=low_priority)
         except (ConfigError, BackendError) as error:
             if choice is None or choice.group == files.config.default_group:
                 raise
             reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
         choice = first_choice(files.config, reason=reason)
         log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
-        return await self._started(files, choice, gently=gently)
+        return await self._started(files, choice, low_priority=low_priority)
 
     async def _started(
         self,
         files: ModelFiles,
         choice: Choice | None,
         *,
-        gently: bool,
+        low_priority: bool,
         before: ServedModel | None = None,
     ) -> ServedModel:
         build = partial(ServedModel, files, context=self._context, choice=choice, before=before)
         model = await in_thread(f"{files.name}@{files.version} reading", build)
         try:
             model.pipeline = await self._build_pipeline(model.info)
-            await model.start(gently=gently)
+            await model.start(low_priority=low_priority)
         except BaseException:
             await model.close()
             raise
@@ -300,7 +300,7 @@ class ModelRegistry:
             if served not in self.served():
                 return False
             await self._replace(
-                await self._started(served.files, choice, gently=True, before=served)
+                await self._started(served.files, choice, low_priority=True, before=served)
             )
         return True
 

@@ -206,7 +206,7 @@ class CandidateUnderLoad:
     jobs: Iterator[Tensors]
     model: ServedModel
     seconds: float = 0.0
-    answered: list[float] = field(default_factory=list)
+    completed: list[float] = field(default_factory=list)
     """Seconds of each request."""
 
     async def run(self, seconds: float) -> None:
@@ -216,7 +216,7 @@ class CandidateUnderLoad:
             while time.perf_counter() < ends:
                 began = time.monotonic()
                 await self.model.submit(next(self.jobs), deadline=began + REQUEST_SECONDS)
-                self.answered.append(time.monotonic() - began)
+                self.completed.append(time.monotonic() - began)
 
         began = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(self.clients)))
@@ -226,8 +226,8 @@ class CandidateUnderLoad:
         return Outcome(
             candidate=self.candidate,
             clients=self.clients,
-            per_second=len(self.answered) / self.seconds,
-            p95_seconds=float(np.quantile(self.answered, 0.95)),
+            per_second=len(self.completed) / self.seconds,
+            p95_seconds=float(np.quantile(self.completed, 0.95)),
             resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
         )
 

@@ -280,7 +280,7 @@ class Background:
     def ended(self) -> None:
         self.idle_gate.ended()
 
-    def answered(
+    def completed(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> None:
         if self.shadow.offer(served, group, jobs, outputs):

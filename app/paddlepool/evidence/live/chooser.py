@@ -127,7 +127,7 @@ class Chooser:
             log.info("%s@%d %s: %s", served.name, served.version, group, candidate.reason)
             served.record_choice(replace(served.choice, candidates=tuple(search.found.values())))
         else:
-            self._settle(served, search)
+            self._conclude(served, search)
         return True
 
     def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
@@ -190,7 +190,7 @@ class Chooser:
                 return together
         return 0
 
-    def _settle(self, served: ServedModel, search: _Search) -> None:
+    def _conclude(self, served: ServedModel, search: _Search) -> None:
         """Put the best candidate in place; if it cannot start, another one is the best."""
         config = served.files.config
         found = tuple(search.found.values())

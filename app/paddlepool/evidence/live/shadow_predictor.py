@@ -179,7 +179,7 @@ class FinalFailures:
 
 def _has_its_files(served: ServedModel) -> bool:
     try:
-        served.files.verify_again(gently=True)
+        served.files.verify_again(low_priority=True)
     except (ManifestError, OSError):
         return False
     return True

@@ -66,14 +66,14 @@ class ModelFiles:
         test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
         return replace(test.with_outputs(self.config.outputs), agreement=agreement)
 
-    def verify_again(self, *, gently: bool = False) -> None:
+    def verify_again(self, *, low_priority: bool = False) -> None:
         """Raise ManifestError if a file of this version has changed since it was read.
 
         Raises OSError if the system does not let the server read it.
         """
         label = f"{self.name}/{self.version}"
         with _faults_of_system():
-            verify_listed(self.directory, self.manifest, label=label, gently=gently)
+            verify_listed(self.directory, self.manifest, label=label, low_priority=low_priority)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
         """The specification with which a backend opens `group`.
@@ -170,8 +170,8 @@ class ModelRepository:
         """Read the model's config.toml. Raises ModelNotFound, ConfigError and OSError."""
         return load_config(self._model_directory(name) / "config.toml")
 
-    def read(self, name: str, version: int, *, gently: bool = False) -> ModelFiles:
-        """Read and verify one version; pass `gently` while requests are being served.
+    def read(self, name: str, version: int, *, low_priority: bool = False) -> ModelFiles:
+        """Read and verify one version; pass `low_priority` while requests are being served.
 
         Raises ModelNotFound, ConfigError and ManifestError, and OSError as versions() does.
         """
@@ -182,7 +182,7 @@ class ModelRepository:
         config = load_config(model / "config.toml")
         with _faults_of_system():
             manifest = read_manifest(directory)
-            verify_files(directory, manifest, gently=gently)
+            verify_files(directory, manifest, low_priority=low_priority)
         if SELFTEST not in manifest.files:
             raise ManifestError(f"{name}/{version}: {SELFTEST} is not listed in files")
         named_outputs(manifest.outputs, config)

@@ -207,24 +207,26 @@ def is_unused(entry: os.DirEntry[str]) -> bool:
 
 
 def verify_files(
-    directory: Path, manifest: Manifest, *, label: str = "", gently: bool = False
+    directory: Path, manifest: Manifest, *, label: str = "", low_priority: bool = False
 ) -> None:
     """Compare every file of a version with its manifest; raises ManifestError at the first fault.
 
     A file that is missing, not listed, a link, or different in a single byte makes the version
     unusable: the framework itself would load it and return garbage. Entries that nothing opens
-    (is_unused()) are ignored. With `gently`, this takes four times as long and uses a quarter of a
-    core.
+    (is_unused()) are ignored. With `low_priority`, this takes four times as long and uses a quarter
+    of a core.
     """
     label = label or f"{directory.parent.name}/{directory.name}"
     with os.scandir(directory) as entries:
         present = {entry.name for entry in entries if not is_unused(entry)} - {MANIFEST}
     if unlisted := sorted(present - set(manifest.files)):
         raise ManifestError(f"{label}: not listed in {MANIFEST}: {', '.join(unlisted)}")
-    verify_listed(directory, manifest, label=label, gently=gently)
+    verify_listed(directory, manifest, label=label, low_priority=low_priority)
 
 
-def verify_listed(directory: Path, manifest: Manifest, *, label: str, gently: bool = False) -> None:
+def verify_listed(
+    directory: Path, manifest: Manifest, *, label: str, low_priority: bool = False
+) -> None:
     """Like verify_files(), but accept further files, such as those of a program added later."""
     for name, expected in manifest.files.items():
         try:
@@ -234,7 +236,7 @@ def verify_listed(directory: Path, manifest: Manifest, *, label: str, gently: bo
                     raise ManifestError(
                         f"{label}: {name} has {size} bytes, its manifest says {expected.bytes}"
                     )
-                found = _sha256(file, gently=gently)
+                found = _sha256(file, low_priority=low_priority)
         except OSError as error:
             raise ManifestError(f"{label}: {name} {_reason(error)}") from error
         if found != expected.sha256:
@@ -244,12 +246,12 @@ def verify_listed(directory: Path, manifest: Manifest, *, label: str, gently: bo
             )
 
 
-def _sha256(file: BufferedReader, *, gently: bool) -> str:
+def _sha256(file: BufferedReader, *, low_priority: bool) -> str:
     digest = hashlib.sha256()
     began = time.perf_counter()
     while block := file.read(BLOCK_BYTES):
         digest.update(block)
-        if gently:
+        if low_priority:
             time.sleep(3 * (time.perf_counter() - began))
             began = time.perf_counter()
     return digest.hexdigest()

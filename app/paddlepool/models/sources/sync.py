@@ -262,7 +262,7 @@ def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) 
         raise ManifestError(f"{MANIFEST} cannot be read: {error}") from error
     if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
         return False
-    verify_files(local, read_manifest(local), gently=True)
+    verify_files(local, read_manifest(local), low_priority=True)
     return True
 
 

@@ -140,7 +140,7 @@ KEY = "key"
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
-    """Build the OpenAPI document once; `models` are those that routes and doors only refer to."""
+    """Build the OpenAPI document once; `models` are those that routes only refer to."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paddlepool.contracts.errors import InvalidParameter, UnsupportedMediaType
-from paddlepool.engine.dataplane import Answer
+from paddlepool.engine.dataplane import RequestOutput
 from paddlepool.service.api.errors import ErrorForm, Refused, http_fault
 from paddlepool.service.api.services import services_of
 from paddlepool.service.api.uploads import media_type
@@ -103,7 +103,7 @@ def whole_number(text: str, *, digits: int = 9) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
-def answer_headers(answer: Answer) -> dict[str, str]:
+def output_headers(answer: RequestOutput) -> dict[str, str]:
     """X-Model, X-Predictor and Server-Timing (W3C, in milliseconds) of an answered request."""
     timing = [f"{name};dur={seconds * 1000:.2f}" for name, seconds in answer.stages.items()]
     return {

@@ -37,17 +37,17 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-MAX_MARKS = 4_096
+MAX_DELIMITERS = 4_096
 """Maximum opening brackets, colons and commas in a body; base64 contains none of them. The parser
 needs far more memory and time for each of them than for any other byte."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises InvalidParameter for anything else."""
-    marks = sum(map(body.count, (b"[", b"{", b":", b",")))
-    if marks > MAX_MARKS:
+    delimiters = sum(map(body.count, (b"[", b"{", b":", b",")))
+    if delimiters > MAX_DELIMITERS:
         raise InvalidParameter(
-            f"the body has {marks} brackets, colons and commas, the limit is {MAX_MARKS}"
+            f"the body has {delimiters} brackets, colons and commas, the limit is {MAX_DELIMITERS}"
         )
     try:
         document = orjson.loads(body)

@@ -52,7 +52,7 @@ class Call:
         return fault
 
 
-Answer = Callable[[bytes, Call], Awaitable[bytes]]
+UnaryHandler = Callable[[bytes, Call], Awaitable[bytes]]
 """Returns the reply's message for a request's message."""
 
 
@@ -62,7 +62,7 @@ class Method:
 
     name: str
     path: str
-    answer: Answer
+    answer: UnaryHandler
     service: str = SERVICE
 
     @property
@@ -108,7 +108,7 @@ class Calls:
         context.set_trailing_metadata(tuple(call.metadata.items()))
         return reply
 
-    async def answer_each(
+    async def serve_stream(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes | Fault]:
         """Answer a stream's messages in order: a reply, or a Fault for a rejected message."""

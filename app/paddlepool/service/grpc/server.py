@@ -21,11 +21,11 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from paddlepool.contracts import errors
 from paddlepool.service.api.errors import Fault
 from paddlepool.service.api.middleware.limits import Gates
-from paddlepool.service.api.routes import answer_headers
+from paddlepool.service.api.routes import output_headers
 from paddlepool.service.api.services import Services
 from paddlepool.service.api.v2 import models
 from paddlepool.service.api.v2.tensors import NO_SHARED_MEMORY
-from paddlepool.service.grpc.calls import Answer, Call, Calls, Method, unary
+from paddlepool.service.grpc.calls import Call, Calls, Method, UnaryHandler, unary
 from paddlepool.service.grpc.messages import (
     SERVICE,
     Messages,
@@ -136,7 +136,7 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
     kind = messages["ModelStreamInferResponse"]
 
     async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for reply in calls.answer_each(method, requests, context):
+        async for reply in calls.serve_stream(method, requests, context):
             if isinstance(reply, Fault):
                 response = kind(error_message=reply.detail)
             else:
@@ -222,7 +222,7 @@ def methods(services: Services, messages: Messages) -> list[Method]:
     infer = partial(_infer, services, messages)
     answers = {name: partial(_answer, name, services, messages) for name in PATHS}
     answers |= {INFER: infer, STREAM: infer}
-    health: dict[str, Answer] = {"Check": partial(_check, services), "Watch": _parse}
+    health: dict[str, UnaryHandler] = {"Check": partial(_check, services), "Watch": _parse}
     return [
         *(Method(name=name, path=path, answer=answers[name]) for name, path in PATHS.items()),
         *(
@@ -234,7 +234,7 @@ def methods(services: Services, messages: Messages) -> list[Method]:
 
 async def _infer(services: Services, messages: Messages, message: bytes, call: Call) -> bytes:
     reply, found = await infer_message(services, messages, message, within=call.within)
-    call.metadata |= {name.lower(): text for name, text in answer_headers(found.answer).items()}
+    call.metadata |= {name.lower(): text for name, text in output_headers(found.answer).items()}
     return reply
 
 

@@ -51,14 +51,14 @@ class Call(Job):
     """A job of one row: a function by name and its arguments.
 
     `descriptors` are duplicates of the caller's. They are kept until the call is settled, because
-    it may be retried. `blame` is the error to raise if the process dies. `wall_seconds` limits the
-    run itself; time spent waiting for a processor does not count.
+    it may be retried. `crash_error` is the error to raise if the process dies. `wall_seconds`
+    limits the run itself; time spent waiting for a processor does not count.
     """
 
     function: str
     meta: Mapping[str, Any]
     wall_seconds: float
-    blame: type[errors.PaddlepoolError]
+    crash_error: type[errors.PaddlepoolError]
     descriptors: list[int] = field(default_factory=list)
     interrupted: bool = False
 
@@ -127,7 +127,9 @@ class CodecProcess(ChildWorker):
             if self._wall < call.wall_seconds or died.starved:
                 return errors.DeadlineExceeded("the deadline passed while a picture was open")
             limit = call.wall_seconds
-            return call.blame(f"the picture took longer than the limit of {limit:g} s", limit=limit)
+            return call.crash_error(
+                f"the picture took longer than the limit of {limit:g} s", limit=limit
+            )
         if died.reason in (Restart.KILLED, Restart.STOPPED):
             if not call.interrupted:
                 call.interrupted = True
@@ -135,11 +137,11 @@ class CodecProcess(ChildWorker):
             message = "the system killed two processes that worked on the picture"
             return errors.Overloaded(message, retry_after=KILLED_RETRY_SECONDS)
         if died.reason is Restart.MEMORY:
-            return call.blame("the picture needs more memory than the limit for one picture")
+            return call.crash_error("the picture needs more memory than the limit for one picture")
         if died.reason is Restart.TIMEOUT:
-            return call.blame("the picture took longer than the limit for its size")
-        blame = errors.WorkerCrashed if died.reason is Restart.CORRUPT else call.blame
-        return blame("the process that worked on the picture died")
+            return call.crash_error("the picture took longer than the limit for its size")
+        crash_error = errors.WorkerCrashed if died.reason is Restart.CORRUPT else call.crash_error
+        return crash_error("the process that worked on the picture died")
 
     def _end_call(self) -> None:
         """Kill a process that keeps a picture open, because it would hold the picture's memory.
@@ -225,7 +227,7 @@ class CodecPool:
         *,
         descriptors: Sequence[int] = (),
         deadline: float,
-        blame: type[errors.PaddlepoolError] = errors.WorkerCrashed,
+        crash_error: type[errors.PaddlepoolError] = errors.WorkerCrashed,
         urgent: bool = False,
     ) -> asyncio.Future[Reply]:
         """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
@@ -235,7 +237,7 @@ class CodecPool:
         before the others, does not count against the queue's limit, and may run until its deadline.
 
         The future raises the function's error, or DeadlineExceeded if the deadline passed before
-        the wall limit, or while other processes used the processors. It raises `blame` if the
+        the wall limit, or while other processes used the processors. It raises `crash_error` if the
         process crashed, ran out of memory or exceeded the wall limit, because a picture that kills
         its decoder is at fault. It raises Overloaded if two processes in turn were killed from
         outside during the call, and WorkerCrashed if the answer was invalid.
@@ -253,7 +255,7 @@ class CodecPool:
             deadline=deadline,
             enqueued=time.monotonic(),
             wall_seconds=math.inf if urgent else self.wall_seconds,
-            blame=blame,
+            crash_error=crash_error,
         )
         call.future.add_done_callback(lambda _: call.close())
         try:

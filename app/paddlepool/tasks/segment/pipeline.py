@@ -199,7 +199,7 @@ class SegmentPipeline:
                     {"body": np.frombuffer(body, np.uint8)},
                     descriptors=(picture.descriptor,),
                     deadline=deadline,
-                    blame=ImageUnreadable,
+                    crash_error=ImageUnreadable,
                 )
                 picture.charge()
                 CALLER.get().spend("pixels", reply.meta["pixels"])

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from paddlepool.contracts.errors import InvalidParameter
-from paddlepool.engine.dataplane import Answer
-from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, answer_headers, whole_number
+from paddlepool.engine.dataplane import RequestOutput
+from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, output_headers, whole_number
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import FORM, RAW_CONTENT, read_upload
 from paddlepool.settings.server import Settings
@@ -113,7 +113,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     )
     answer = await services.dataplane.run("segment", payload, **routing.options(settings))
     result: SegmentResult = answer.value
-    headers = answer_headers(answer) | result_headers(result)
+    headers = output_headers(answer) | result_headers(result)
     if not as_json:
         headers["Content-Disposition"] = f'inline; filename="{result.output}.{result.format}"'
         return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
@@ -121,7 +121,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     return Response(content, media_type=_JSON, headers=headers)
 
 
-def _document(answer: Answer) -> bytes:
+def _document(answer: RequestOutput) -> bytes:
     """Build the JSON reply; `image` bypasses the JSON encoder, because base64 needs no escapes."""
     result: SegmentResult = answer.value
     reply = {

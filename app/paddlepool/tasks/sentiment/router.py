@@ -9,8 +9,8 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from paddlepool.contracts.errors import InvalidParameter
-from paddlepool.engine.dataplane import Answer
-from paddlepool.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, answer_headers
+from paddlepool.engine.dataplane import RequestOutput
+from paddlepool.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, output_headers
 from paddlepool.service.api.services import Services, ServicesDep
 from paddlepool.settings.server import Settings
 from paddlepool.tasks.sentiment.pipeline import (
@@ -139,11 +139,11 @@ async def classify_sentiment(
     return Response(
         orjson.dumps(replies[0] if single else replies),
         media_type="application/json",
-        headers=answer_headers(answer) | {"X-Truncated": truncated},
+        headers=output_headers(answer) | {"X-Truncated": truncated},
     )
 
 
-async def classify(services: Services, texts: Sequence[str], routing: Routing) -> Answer:
+async def classify(services: Services, texts: Sequence[str], routing: Routing) -> RequestOutput:
     """Check and classify the texts, and count their padding; all request formats call this."""
     settings = services.settings
     check_texts(texts, limits=settings.of(SentimentSettings))

@@ -51,7 +51,7 @@ def test_what_the_framework_refuses_is_the_clients_to_mend(
     client: Client, factory: FakeFactory
 ) -> None:
     """Shapes that do not fit, an index out of range: 400 with the framework's words, not 500."""
-    factory.behaviour = failing(lambda: RunRefused("it cannot be run", said="3 is not 4"))
+    factory.behaviour = failing(lambda: RunRefused("it cannot be run", library_text="3 is not 4"))
     message = refused(client.post(INFER, json=document()))
     assert "x [1, 2]" in message
     assert message.endswith("The framework says: 3 is not 4")

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from paddlepool.contracts.errors import FileTooLarge, InvalidTensor
 from paddlepool.contracts.tensors import TaskTensors, Tensors
-from paddlepool.engine.dataplane import Answer, TensorRequest
+from paddlepool.engine.dataplane import RequestOutput, TensorRequest
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.service.api.errors import PROTOCOL, documented
-from paddlepool.service.api.routes import answer_headers, split_model, whole_number
+from paddlepool.service.api.routes import output_headers, split_model, whole_number
 from paddlepool.service.api.services import LARGE_BYTES, Services, run_off_loop, services_of
 from paddlepool.service.api.v2 import documents
 from paddlepool.service.api.v2.documents import Expected, ReplyForm
@@ -190,7 +190,7 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
     write = partial(documents.write_reply, outputs, form, model=found.model, version=found.version)
     size = documents.written_size(outputs, form)
     content, json_length = await run_off_loop(services, write, size=size)
-    headers = answer_headers(found.answer)
+    headers = output_headers(found.answer)
     if json_length is None:
         return Response(content, media_type="application/json", headers=headers)
     headers[BINARY_HEADER] = str(json_length)
@@ -211,7 +211,7 @@ class Inferred:
 
     outputs: Tensors
     form: ReplyForm
-    answer: Answer
+    answer: RequestOutput
     model: str
     version: int
 

@@ -118,12 +118,12 @@ def router() -> APIRouter:
     return routes
 
 
-Answer = Callable[[Request, str, int | None], Awaitable[Any]]
+ModelHandler = Callable[[Request, str, int | None], Awaitable[Any]]
 """An endpoint for a request, a model and a version; None is the version without a number."""
 
 
 def add_by_version(
-    routes: APIRouter, tail: str, answer: Answer, *, one: str, operation: str, **options: Any
+    routes: APIRouter, tail: str, answer: ModelHandler, *, one: str, operation: str, **options: Any
 ) -> None:
     """Add a route for a model and one for its version, with `tail` after their paths.
 
@@ -153,7 +153,7 @@ def add_by_version(
         )
 
 
-def _read(of: Callable[[Services, str, int | None], Any]) -> Answer:
+def _read(of: Callable[[Services, str, int | None], Any]) -> ModelHandler:
     @wraps(of)
     async def answer(request: Request, model: str, version: int | None) -> Any:
         return of(services_of(request), model, version)

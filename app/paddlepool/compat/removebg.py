@@ -14,9 +14,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from paddlepool.compat import api
+from paddlepool.compat.api import JSON, CompatibleApi, refused, run_segment
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from paddlepool.doors import door
-from paddlepool.doors.door import JSON, Door, refused, run_segment
 from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
@@ -105,7 +105,7 @@ async def _received(
     most = max(settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
         # A field may be a picture in base64, so its limit is that of the whole body.
-        cap = door.picture_bytes(settings)
+        cap = api.picture_bytes(settings)
         form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
         size = sum(len(value) for _, value in form.fields)
         return partial(translate, dict(form.fields), dict(form.files)), size
@@ -202,7 +202,7 @@ def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byt
     """Return the picture and, if there is one, the background. Raises InputError."""
     for name in ("image_url", "bg_image_url"):
         if given.get(name):
-            raise refused(name, door.NOT_FETCHED)
+            raise refused(name, api.NOT_FETCHED)
     for name in ("image_file", "bg_image_file"):
         if given.get(name):
             raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
@@ -214,7 +214,7 @@ def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byt
     background = files.get("bg_image_file")
     if background is not None and not background:
         raise FileMissing("bg_image_file: the picture has 0 bytes")
-    return file or door.picture_in_base64(text, "image_file_b64"), background
+    return file or api.picture_in_base64(text, "image_file_b64"), background
 
 
 def _word(value: object) -> str:
@@ -323,7 +323,7 @@ def _flag(fields: Mapping[str, str], name: str) -> bool:
 TEXT = {"type": "string", "example": ""}  # the API page leaves empty fields out
 FILE = {"type": "string", "format": "binary"}
 FLAG = {"type": "boolean", "default": False}
-SCHEMA = door.schema_of(
+SCHEMA = api.schema_of(
     {
         "image_file": (FILE, "The picture, unless image_file_b64 is given."),
         "image_file_b64": (TEXT, "The picture in base64; required in JSON."),
@@ -354,7 +354,7 @@ SCHEMA = door.schema_of(
     }
 )
 
-DOOR = Door(
+API = CompatibleApi(
     name="removebg",
     task="segment",
     path="/v1.0/removebg",
@@ -367,7 +367,7 @@ DOOR = Door(
         | {JSON: {"schema": {"type": "object"}}},
     },
     body={FORM: {"schema": SCHEMA}, URLENCODED: {"schema": SCHEMA}}
-    | {JSON: {"schema": SCHEMA, "example": {"image_file_b64": door.EXAMPLE}}},
+    | {JSON: {"schema": SCHEMA, "example": {"image_file_b64": api.EXAMPLE}}},
     more=add_account,
     errors=ErrorForm(
         model=RemoveBgError,

@@ -5,26 +5,26 @@ from typing import Any
 import pytest
 
 from paddlepool.tasks.sentiment.pipeline import WholeTexts
-from tests.doors.fakes import Doors, shared_doors
+from tests.compat.fakes import FakeServer, shared_server
 
 PATH = "/predict"
 LABELS = [{"score": 0.75, "label": "happy"}, {"score": 0.25, "label": "sad"}]
 
 
-def test_a_text_and_a_batch(doors: Doors) -> None:
-    assert doors.post(PATH, json={"inputs": "好"}).json() == LABELS
+def test_a_text_and_a_batch(server: FakeServer) -> None:
+    assert server.post(PATH, json={"inputs": "好"}).json() == LABELS
     nulls = {"truncate": None, "truncation_direction": None, "raw_scores": None}
-    assert doors.post(PATH, json={"inputs": ["好"]} | nulls).json() == LABELS
-    assert doors.post(PATH, json={"inputs": [["好"], ["坏"]]}).json() == [LABELS, LABELS]
+    assert server.post(PATH, json={"inputs": ["好"]} | nulls).json() == LABELS
+    assert server.post(PATH, json={"inputs": [["好"], ["坏"]]}).json() == [LABELS, LABELS]
     one, several = WholeTexts(["好"]), WholeTexts(["好", "坏"])
-    assert doors.plane.payloads == [one, one, several]
-    assert all(isinstance(each, WholeTexts) for each in doors.plane.payloads)
+    assert server.plane.payloads == [one, one, several]
+    assert all(isinstance(each, WholeTexts) for each in server.plane.payloads)
 
 
-def test_with_truncate_a_text_may_be_cut(doors: Doors) -> None:
+def test_with_truncate_a_text_may_be_cut(server: FakeServer) -> None:
     body = {"inputs": "好", "truncate": True, "truncation_direction": "right", "raw_scores": False}
-    assert doors.post(PATH, json=body).status_code == 200
-    assert not isinstance(doors.plane.payloads[-1], WholeTexts)
+    assert server.post(PATH, json=body).status_code == 200
+    assert not isinstance(server.plane.payloads[-1], WholeTexts)
 
 
 @pytest.mark.parametrize(
@@ -49,27 +49,29 @@ def test_with_truncate_a_text_may_be_cut(doors: Doors) -> None:
         ({"inputs": "a" * 9_999}, 413, "Validation", "2000"),
     ],
 )
-def test_refusals(doors: Doors, body: dict[str, Any], status: int, kind: str, says: str) -> None:
-    response = doors.post(PATH, json=body)
+def test_refusals(
+    server: FakeServer, body: dict[str, Any], status: int, kind: str, says: str
+) -> None:
+    response = server.post(PATH, json=body)
     assert response.status_code == status, response.text
     assert response.json()["error_type"] == kind
     assert says in response.json()["error"]
-    assert not doors.plane.payloads
+    assert not server.plane.payloads
 
 
-def test_a_body_that_no_parser_takes(doors: Doors) -> None:
+def test_a_body_that_no_parser_takes(server: FakeServer) -> None:
     """400 says to its clients that there is no text."""
-    response = doors.post(PATH, content=b"[" * 3_000, headers={"content-type": "application/json"})
+    response = server.post(PATH, content=b"[" * 3_000, headers={"content-type": "application/json"})
     assert (response.status_code, response.json()["error_type"]) == (422, "Validation")
 
 
-def test_health_and_info(doors: Doors) -> None:
+def test_health_and_info(server: FakeServer) -> None:
     """What clients ask first: one status, also for PaddleX's, and the limits of a classifier."""
-    healthy = doors.client.get("/health")
+    healthy = server.client.get("/health")
     assert (healthy.status_code, healthy.json()["errorCode"]) == (200, 0)
-    info = doors.client.get("/info").json()
+    info = server.client.get("/info").json()
     assert (info["max_client_batch_size"], info["name"]) == (32, "paddlepool")
     assert set(info["model_type"]) == {"classifier"}
-    closed = shared_doors(doors=("rembg",))
+    closed = shared_server(compatible_apis=("rembg",))
     assert closed.client.get("/health").status_code == 404
     assert "model_type" not in closed.client.get("/info").json()

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from paddlepool.doors.paddlex import PART_LABELS, _labels
-from tests.doors.fakes import IN_BASE64, PICTURE, Doors
+from paddlepool.compat.paddlex import PART_LABELS, _labels
+from tests.compat.fakes import IN_BASE64, PICTURE, FakeServer
 
 PATH = "/semantic-segmentation"
 
 
 @pytest.mark.parametrize("visualize", [None, True, False])
-def test_labels_and_their_picture(doors: Doors, visualize: bool | None) -> None:
+def test_labels_and_their_picture(server: FakeServer, visualize: bool | None) -> None:
     """Row by row, 1 for the foreground; `size` is height and width."""
-    response = doors.post(PATH, json={"image": IN_BASE64, "visualize": visualize})
+    response = server.post(PATH, json={"image": IN_BASE64, "visualize": visualize})
     reply = response.json()
     assert (reply["errorCode"], reply["errorMsg"]) == (0, "Success")
     assert reply["logId"] == response.headers["x-request-id"]
@@ -22,14 +22,14 @@ def test_labels_and_their_picture(doors: Doors, visualize: bool | None) -> None:
     assert reply["result"] == {"labelMap": [0, 1, 0, 1, 1, 0], "size": [2, 3]}
     assert (image is None) == (visualize is False)
     assert image is None or base64.b64decode(image) == b"encoded"
-    asked = doors.plane.picture
+    asked = server.plane.picture
     assert (asked.body, asked.output, asked.threshold) == (PICTURE, "mask", 0.5)
 
 
-def test_a_body_without_a_type_is_json(doors: Doors) -> None:
+def test_a_body_without_a_type_is_json(server: FakeServer) -> None:
     """PaddleX's example for Node names none."""
     body = f'{{"image": "{IN_BASE64}", "unheard_of": 1}}'.encode()
-    assert doors.post(PATH, content=body).status_code == 200
+    assert server.post(PATH, content=body).status_code == 200
 
 
 @pytest.mark.parametrize("count", [0, 1, PART_LABELS, PART_LABELS + 1])
@@ -55,11 +55,11 @@ def test_labels_are_written_in_parts(count: int) -> None:
         ({"image": IN_BASE64, "more": {str(n): 0 for n in range(2_048)}}, "limit is 4096"),
     ],
 )
-def test_refusals(doors: Doors, body: Any, says: str) -> None:
-    response = doors.post(PATH, json=body)
+def test_refusals(server: FakeServer, body: Any, says: str) -> None:
+    response = server.post(PATH, json=body)
     assert response.status_code == 422, response.text
     reply = response.json()
     assert set(reply) == {"logId", "errorCode", "errorMsg"}
     assert reply["errorCode"] == 422
     assert says in reply["errorMsg"]
-    assert not doors.plane.payloads
+    assert not server.plane.payloads

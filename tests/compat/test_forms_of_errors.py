@@ -1,4 +1,4 @@
-"""Every door says what went wrong in its own form and code, also what is refused before it."""
+"""Every compatible API reports errors in its own form and code, also those raised before it."""
 
 import json
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from paddlepool.contracts.errors import (
     TextTooLong,
     WorkerCrashed,
 )
-from paddlepool.settings.server import DOOR_NAMES
-from tests.doors.fakes import IN_BASE64, PICTURE, Doors, shared_doors
+from paddlepool.settings.server import API_NAMES
+from tests.compat.fakes import IN_BASE64, PICTURE, FakeServer, shared_server
 
 FULL = Overloaded("the queue is full", retry_after=1.2)
 ERRORS: dict[str, PaddlepoolError] = {
@@ -36,7 +36,7 @@ FORM = {"files": {"file": ("a", PICTURE)}}
 
 @dataclass(frozen=True)
 class Case:
-    """A good request to a door, how it tells errors, and its status for each."""
+    """A good request to an API, how it tells errors, and its status for each."""
 
     path: str
     request: dict[str, Any]
@@ -116,9 +116,9 @@ def check(response: httpx.Response, case: Case, status: int) -> None:
 
 @every
 @pytest.mark.parametrize("kind", ERRORS)
-def test_what_the_task_raises(doors: Doors, case: Case, kind: str) -> None:
-    doors.plane.error = ERRORS[kind]
-    response = doors.post(case.path, **case.request)
+def test_what_the_task_raises(server: FakeServer, case: Case, kind: str) -> None:
+    server.plane.error = ERRORS[kind]
+    response = server.post(case.path, **case.request)
     check(response, case, case.statuses[kind])
     if kind == "overloaded":
         assert response.headers["retry-after"] == "2"
@@ -127,47 +127,47 @@ def test_what_the_task_raises(doors: Doors, case: Case, kind: str) -> None:
 @every
 @pytest.mark.parametrize("header", ["X-Api-Key", "Authorization"])
 def test_keys(case: Case, header: str) -> None:
-    doors = shared_doors(api_keys=("secret",))
+    server = shared_server(api_keys=("secret",))
     request = dict(case.request)
     headers = request.pop("headers", {})
     value = "secret" if header == "X-Api-Key" else "Bearer secret"
-    check(doors.post(case.path, headers=headers, **request), case, case.statuses["no_key"])
+    check(server.post(case.path, headers=headers, **request), case, case.statuses["no_key"])
     wrong = headers | {header: value.replace("secret", "guess")}
-    check(doors.post(case.path, headers=wrong, **request), case, case.statuses["no_key"])
+    check(server.post(case.path, headers=wrong, **request), case, case.statuses["no_key"])
     right = headers | {header: value}
-    assert doors.post(case.path, headers=right, **request).status_code == 200
+    assert server.post(case.path, headers=right, **request).status_code == 200
 
 
 @every
 def test_a_body_that_is_too_large(case: Case) -> None:
     """The task's own limit; nothing of it reaches the task."""
-    doors = shared_doors(segment_max_bytes=20, sentiment_max_bytes=5)
-    check(doors.post(case.path, **case.request), case, case.statuses["too_large"])
-    assert not doors.plane.payloads
+    server = shared_server(segment_max_bytes=20, sentiment_max_bytes=5)
+    check(server.post(case.path, **case.request), case, case.statuses["too_large"])
+    assert not server.plane.payloads
 
 
 @every
-def test_another_method_and_a_wrong_deadline(doors: Doors, case: Case) -> None:
+def test_another_method_and_a_wrong_deadline(server: FakeServer, case: Case) -> None:
     """What routing and the query's own checks refuse."""
     request = dict(case.request)
     headers = request.get("headers", {})
-    response = doors.client.send("DELETE", case.path, headers=headers)
+    response = server.client.send("DELETE", case.path, headers=headers)
     assert response.status_code == 405
     assert case.form(response.json(), 405)
     for timeout in ("0", "99999999", "soon"):
-        refused = doors.post(f"{case.path}?timeout_ms={timeout}", **request)
+        refused = server.post(f"{case.path}?timeout_ms={timeout}", **request)
         check(refused, case, 400 if case.form is removebg else 422)
-    assert not doors.plane.payloads
+    assert not server.plane.payloads
 
 
 @pytest.mark.parametrize("name", ["removebg", "huggingface pictures", "paddlex"])
 @pytest.mark.parametrize("body", ["good", "broken"])
-def test_base64_is_read_when_a_place_is_held(doors: Doors, name: str, body: str) -> None:
+def test_base64_is_read_when_a_place_is_held(server: FakeServer, name: str, body: str) -> None:
     case = CASES[name]
     fields = {"removebg": "image_file_b64", "paddlex": "image"}
     good = json.dumps({fields.get(name, "inputs"): IN_BASE64})
-    doors.plane.before_reading = FULL
-    response = doors.post(
+    server.plane.before_reading = FULL
+    response = server.post(
         case.path,
         content=good if body == "good" else good[:-1],
         headers={"content-type": "application/json"},
@@ -175,14 +175,14 @@ def test_base64_is_read_when_a_place_is_held(doors: Doors, name: str, body: str)
     check(response, case, case.statuses["overloaded"])
 
 
-@pytest.mark.parametrize("closed", DOOR_NAMES)
+@pytest.mark.parametrize("closed", API_NAMES)
 def test_each_door_can_be_closed(closed: str) -> None:
-    doors = Doors(doors=tuple(name for name in DOOR_NAMES if name != closed))
-    paths = doors.client.get("/openapi.json").json()["paths"]
+    server = FakeServer(compatible_apis=tuple(name for name in API_NAMES if name != closed))
+    paths = server.client.get("/openapi.json").json()["paths"]
     for name, case in CASES.items():
         if "agent" in name:
             continue
         assert (case.path in paths) == (not name.startswith(closed))
     if closed == "huggingface":
-        response = doors.post("/sentiment", **TEXT, headers={"user-agent": "hf_hub/2.4.0"})
+        response = server.post("/sentiment", **TEXT, headers={"user-agent": "hf_hub/2.4.0"})
         assert response.json()[0]["label"] == "happy"

@@ -1,4 +1,4 @@
-"""The product's application, its doors included, over a data plane that opens no picture."""
+"""The product's application with its compatible APIs, over a data plane that opens no picture."""
 
 import base64
 import functools
@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import httpx
 
-from paddlepool.application import build_application, open_doors
+from paddlepool.application import build_application, enabled_apis
 from paddlepool.contracts.errors import PaddlepoolError
-from paddlepool.engine.dataplane import Answer, DataPlane
+from paddlepool.engine.dataplane import DataPlane, RequestOutput
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
 from paddlepool.tasks.sentiment.pipeline import Score, TextScores
@@ -42,7 +42,7 @@ class FakePlane:
         self.scores: tuple[Score, ...] = SCORES
         self.box = ForegroundBox(top=1, left=2, width=3, height=4)
 
-    async def run(self, task: str, payload: Any, **options: Any) -> Answer:
+    async def run(self, task: str, payload: Any, **options: Any) -> RequestOutput:
         if self.before_reading is not None:
             raise self.before_reading
         given = await payload() if callable(payload) else payload
@@ -52,7 +52,7 @@ class FakePlane:
             raise self.error
         value = self._mask(given) if task == "segment" else self._scores(given)
         model = "u2netp" if task == "segment" else "emotion"
-        return Answer(value=value, model=model, version=2, group="onednn", stages=STAGES)
+        return RequestOutput(value=value, model=model, version=2, group="onednn", stages=STAGES)
 
     def _mask(self, asked: SegmentRequest) -> SegmentResult:
         return SegmentResult(
@@ -79,8 +79,8 @@ class FakePlane:
         return payload
 
 
-class Doors:
-    """A client of all doors, and the data plane behind them."""
+class FakeServer:
+    """A client of all APIs, and the data plane behind them."""
 
     def __init__(self, operations: Executor | None = None, **settings: Any) -> None:
         self.plane = FakePlane()
@@ -93,7 +93,7 @@ class Doors:
                 keys=services.settings.keys(),
                 tasks=tasks.values(),
                 lifespan=no_lifespan,
-                doors=open_doors(services.settings.doors, tasks),
+                compatible_apis=enabled_apis(services.settings.compatible_apis, tasks),
             )
         )
 
@@ -109,12 +109,12 @@ class Doors:
 
 
 @functools.cache
-def _built(**settings: Any) -> Doors:
-    return Doors(**settings)
+def _built(**settings: Any) -> FakeServer:
+    return FakeServer(**settings)
 
 
-def shared_doors(**settings: Any) -> Doors:
-    """Return doors built once for these settings (80 ms), that remember nothing of other tests."""
-    doors = _built(**settings)
-    doors.plane.forget()
-    return doors
+def shared_server(**settings: Any) -> FakeServer:
+    """Return a server built once for these settings (80 ms), without the state of other tests."""
+    server = _built(**settings)
+    server.plane.forget()
+    return server

@@ -13,8 +13,8 @@ import numpy as np
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
-from paddlepool.doors import door
-from paddlepool.doors.door import JSON, Door, refused, run_segment
+from paddlepool.compat import api
+from paddlepool.compat.api import JSON, CompatibleApi, refused, run_segment
 from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
@@ -53,7 +53,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, bool]:
     visualize = document.get("visualize")
     if not isinstance(visualize, bool | None):
         raise refused("visualize", "must be true, false or null")
-    picture = door.picture_in_base64(document.get("image"), "image")
+    picture = api.picture_in_base64(document.get("image"), "image")
     options = {"output": "mask", "format": "png", "threshold": "0.5"}
     return read_options(picture, options, labels=True), visualize is not False
 
@@ -85,7 +85,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "visualize": ({"type": ["boolean", "null"]}, "If false, `image` is null."),
 }
 
-DOOR = Door(
+API = CompatibleApi(
     name="paddlex",
     task="segment",
     path="/semantic-segmentation",
@@ -97,7 +97,7 @@ DOOR = Door(
         " `size` as [height, width], and `image`, the same as a PNG in base64.",
         "content": {JSON: {"schema": {"type": "object"}}},
     },
-    body={JSON: {"schema": door.schema_of(FIELDS, "image"), "example": {"image": door.EXAMPLE}}},
-    more=door.add_health,
+    body={JSON: {"schema": api.schema_of(FIELDS, "image"), "example": {"image": api.EXAMPLE}}},
+    more=api.add_health,
     errors=ErrorForm(model=PaddleXError, write=_write),
 )

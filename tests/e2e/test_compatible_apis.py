@@ -17,7 +17,7 @@ from tests.ran import ran
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 PHOTO = ROOT / "docs" / "images" / "astronaut.jpg"
-PYTHON = ROOT / ".venv-doors" / "bin" / "python"
+PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 HEADERS = {"X-Api-Key": KEY}
 HAPPY = "今天收到了大学的录取通知书，太开心了！"
 
@@ -101,7 +101,7 @@ for give in (
 
 def test_the_removebg_client(keyed_server: Server, client: httpx.Client, tmp_path: Path) -> None:
     if not PYTHON.exists():
-        pytest.skip("SKIPPED THE CLIENT OF REMOVE.BG: `make .venv-doors/.installed` installs it")
+        pytest.skip("SKIPPED THE CLIENT OF REMOVE.BG: `make .venv-clients/.installed` installs it")
     photo = shutil.copy(PHOTO, tmp_path / "photo.jpg")
     command = [PYTHON, "-c", REMOVEBG, f"{keyed_server.url}/v1.0/removebg", KEY, photo, tmp_path]
     done = ran([str(each) for each in command])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.fakes import PICTURE, Doors
+from tests.compat.fakes import PICTURE, FakeServer
 from tests.e2e.process import ROOT
 
 PATH = "/api/remove"
@@ -16,12 +16,12 @@ def told(response: Any) -> list[tuple[list[str], str]]:
     return [(each["loc"], each["msg"]) for each in response.json()["detail"]]
 
 
-def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(doors: Doors) -> None:
-    response = doors.form(PATH, "file")
+def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(server: FakeServer) -> None:
+    response = server.form(PATH, "file")
     assert (response.status_code, response.content) == (200, b"encoded")
     assert response.headers["content-type"] == "image/png"
     assert response.headers["x-model"] == "u2netp@2"
-    asked = doors.plane.picture
+    asked = server.plane.picture
     assert asked.body == PICTURE
     assert (asked.output, asked.format, asked.size) == ("cutout", "png", "full")
     assert (asked.refine, asked.colours, asked.threshold) == ("none", "original", None)
@@ -43,12 +43,12 @@ def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(doors: Doors) ->
     ids=["a", "defaults", "unused", "om", "ppm", "dc", "vm", "bgc", "unknown"],
 )
 def test_fields(
-    doors: Doors, fields: dict[str, str], query: str, expected: dict[str, object]
+    server: FakeServer, fields: dict[str, str], query: str, expected: dict[str, object]
 ) -> None:
     """What rembg takes no notice of is taken no notice of here."""
-    response = doors.form(PATH + query, "file", fields)
+    response = server.form(PATH + query, "file", fields)
     assert response.status_code == 200, response.text
-    asked = doors.plane.picture
+    asked = server.plane.picture
     assert {name: getattr(asked, name) for name in expected} == expected
 
 
@@ -66,32 +66,32 @@ def test_fields(
     ],
 )
 def test_what_is_not_offered_is_refused_by_name(
-    doors: Doors, fields: dict[str, str], query: str, place: list[str]
+    server: FakeServer, fields: dict[str, str], query: str, place: list[str]
 ) -> None:
-    [(found, _)] = told(doors.form(PATH + query, "file", fields))
+    [(found, _)] = told(server.form(PATH + query, "file", fields))
     assert found == place
-    assert not doors.plane.payloads
+    assert not server.plane.payloads
 
 
-def test_nothing_is_fetched_by_address(doors: Doors) -> None:
-    [(place, why)] = told(doors.client.get(f"{PATH}?url=http://127.0.0.1/x.png"))
+def test_nothing_is_fetched_by_address(server: FakeServer) -> None:
+    [(place, why)] = told(server.client.get(f"{PATH}?url=http://127.0.0.1/x.png"))
     assert place == ["query", "url"]
     assert "not fetched by URL" in why
 
 
 @pytest.mark.parametrize("fields", [{}, {"file": "text"}], ids=["none", "text"])
-def test_without_a_picture(doors: Doors, fields: dict[str, str]) -> None:
+def test_without_a_picture(server: FakeServer, fields: dict[str, str]) -> None:
     files = [("other", ("a", b"b"))]
-    [(_, why)] = told(doors.post(PATH, files=files, data=fields))
+    [(_, why)] = told(server.post(PATH, files=files, data=fields))
     assert "curl -F file=@photo.jpg" in why
 
 
-def test_pages_of_another_origin_need_the_setting_that_the_guide_names(doors: Doors) -> None:
+def test_pages_of_another_origin_need_the_setting_that_the_guide_names(server: FakeServer) -> None:
     """rembg answers them all; a browser tells a page that is refused nothing."""
     guide = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
     origin = re.search(r"PADDLEPOOL_CORS_ORIGINS=(https://[a-z.]+)", guide)
     assert origin is not None
     page = {"origin": origin[1], "sec-fetch-site": "cross-site"}
-    assert doors.form(PATH, "file", headers=page).status_code == 403
-    allowing = Doors(cors_origins=(origin[1],)).form(PATH, "file", headers=page)
+    assert server.form(PATH, "file", headers=page).status_code == 403
+    allowing = FakeServer(cors_origins=(origin[1],)).form(PATH, "file", headers=page)
     assert allowing.headers["access-control-allow-origin"] == origin[1]

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from paddlepool.compat.api import NOT_FETCHED, CompatibleApi, refused, schema_of
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
-from paddlepool.doors.door import NOT_FETCHED, Door, refused, schema_of
 from paddlepool.service.api.errors import ErrorForm, Fault
-from paddlepool.service.api.routes import RoutingDep, answer_headers, whole_number
+from paddlepool.service.api.routes import RoutingDep, output_headers, whole_number
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from paddlepool.tasks.segment.request import SegmentRequest, read_options
@@ -63,7 +63,7 @@ async def remove(
     payload = translate(pictures["file"], fields, bgc=bgc, extras=extras)
     options = routing.options(settings, model=fields.get("model"))
     answer = await services.dataplane.run("segment", payload, **options)
-    headers = answer_headers(answer)
+    headers = output_headers(answer)
     return Response(answer.value.image, media_type="image/png", headers=headers)
 
 
@@ -173,7 +173,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "vm": (FLAG, "Rejected if true: ViTMatte is not supported."),
 }
 
-DOOR = Door(
+API = CompatibleApi(
     name="rembg",
     task="segment",
     path="/api/remove",

@@ -1,4 +1,4 @@
-"""The declaration of a door (a compatible API), and the steps that several doors share.
+"""The declaration of a compatible API, and the steps that several of them share.
 
 Decoding base64 is costly, so it waits until the request has a place in the queue.
 """
@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from paddlepool.contracts.errors import FileMissing, InvalidParameter
 from paddlepool.service.api.errors import ErrorForm
-from paddlepool.service.api.routes import Routing, TaskRoute, answer_headers
+from paddlepool.service.api.routes import Routing, TaskRoute, output_headers
 from paddlepool.service.api.services import Services, ServicesDep, run_off_loop
 from paddlepool.service.api.v2.models import check_server
 from paddlepool.settings.server import Settings
@@ -34,13 +34,13 @@ def text_bytes(settings: Settings) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """One compatible API of one task. Doors with the same name are enabled together.
+class CompatibleApi:
+    """One compatible API of one task. APIs with the same name are enabled together.
 
     `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. `reply` and `body`,
     the content by media type, are for the OpenAPI document; `body` is None if the endpoint's
     signature declares it. `more` adds other routes. `info` returns additional members for `/info`.
-    `paths` maps other paths of the server, such as `/sentiment`, to paths of the door. The mapping
+    `paths` maps other paths of the server, such as `/sentiment`, to paths of this API. The mapping
     applies only to clients whose User-Agent contains one of `agents`.
     """
 
@@ -56,7 +56,7 @@ class Door:
     more: Callable[[APIRouter], None] = lambda _router: None
     errors: ErrorForm
     headers: tuple[str, ...] = ()
-    """The door's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
+    """The API's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     agents: tuple[bytes, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
     info: Callable[[Services], Mapping[str, Any]] | None = None
@@ -105,7 +105,7 @@ async def run_segment(
         return payload
 
     answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
-    return answer.value, answer_headers(answer), parsed[0]
+    return answer.value, output_headers(answer), parsed[0]
 
 
 EXAMPLE = (

@@ -56,7 +56,7 @@ LIMITS = Settings(header_timeout_seconds=30, header_max_bytes=4096, max_connecti
 REPLY_BYTES = 2**20
 
 
-class Door:
+class Entry:
     """One application; `send` opens a connection, sends the pieces and leaves."""
 
     def __init__(self) -> None:
@@ -110,12 +110,12 @@ class Door:
 
 
 @functools.cache
-def door() -> Door:
-    return Door()
+def entry() -> Entry:
+    return Entry()
 
 
 def http(data: bytes) -> None:
     """Whole and in pieces: replies that begin as HTTP has it, and none is a fault of ours."""
     pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
-    for statuses in (door().send(data), door().send(*pieces)):
+    for statuses in (entry().send(data), entry().send(*pieces)):
         assert 500 not in statuses

@@ -11,10 +11,10 @@ import orjson
 from fastapi import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from paddlepool.compat.api import JSON, CompatibleApi, add_health, refused, text_bytes
 from paddlepool.contracts.errors import InvalidParameter, TextEmpty
-from paddlepool.doors.door import JSON, Door, add_health, refused, text_bytes
 from paddlepool.service.api.errors import ErrorForm, Fault
-from paddlepool.service.api.routes import RoutingDep, answer_headers
+from paddlepool.service.api.routes import RoutingDep, output_headers
 from paddlepool.service.api.services import Services, ServicesDep
 from paddlepool.tasks.sentiment.pipeline import SentimentSettings, WholeTexts
 from paddlepool.tasks.sentiment.router import classify
@@ -72,7 +72,7 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
         for result in answer.value
     ]
     content = orjson.dumps(replies[0] if single else replies)
-    return Response(content, media_type=JSON, headers=answer_headers(answer))
+    return Response(content, media_type=JSON, headers=output_headers(answer))
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
@@ -137,7 +137,7 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     return {"error": fault.detail, "error_type": kind}
 
 
-DOOR = Door(
+API = CompatibleApi(
     name="tei",
     task="sentiment",
     path="/predict",

@@ -5,41 +5,41 @@ from typing import Any
 
 import pytest
 
-from tests.doors.fakes import IN_BASE64, PICTURE, Doors
+from tests.compat.fakes import IN_BASE64, PICTURE, FakeServer
 
 AGENT = {"user-agent": "unknown/None; hf_hub/2.4.0; python/3.11.7"}
 LABELS = [{"label": "happy", "score": 0.75}, {"label": "sad", "score": 0.25}]
 
 
 @pytest.mark.parametrize("path", ["/hf/sentiment", "/sentiment", "/hf", "/"])
-def test_labels_are_nested(doors: Doors, path: str) -> None:
-    one = doors.post(path, json={"inputs": "好", "parameters": {}}, headers=AGENT)
+def test_labels_are_nested(server: FakeServer, path: str) -> None:
+    one = server.post(path, json={"inputs": "好", "parameters": {}}, headers=AGENT)
     assert one.json() == [LABELS]
     parameters = {"top_k": 1, "function_to_apply": "softmax", "truncation": True, "targets": None}
     body = {"inputs": ["好", "坏"], "parameters": parameters, "options": {"use_cache": True}}
-    assert doors.post(path, json=body, headers=AGENT).json() == [LABELS[:1]] * 2
+    assert server.post(path, json=body, headers=AGENT).json() == [LABELS[:1]] * 2
 
 
 @pytest.mark.parametrize("agent", ["curl/8", "", "python-httpx/0.28"])
-def test_others_get_what_they_always_got(doors: Doors, agent: str) -> None:
+def test_others_get_what_they_always_got(server: FakeServer, agent: str) -> None:
     """A flat list for one text, and a picture for a picture."""
     headers = {"user-agent": agent}
-    reply = doors.post("/sentiment", json={"inputs": "好"}, headers=headers).json()
+    reply = server.post("/sentiment", json={"inputs": "好"}, headers=headers).json()
     assert [each["label"] for each in reply] == ["happy", "sad"]
     kind = {"content-type": "image/jpeg"}
-    assert doors.post("/segment", content=PICTURE, headers=headers | kind).content == b"encoded"
-    assert doors.post("/", content=PICTURE, headers=headers | kind).status_code == 405
-    assert doors.client.get("/", headers=AGENT).headers["content-type"].startswith("text/html")
+    assert server.post("/segment", content=PICTURE, headers=headers | kind).content == b"encoded"
+    assert server.post("/", content=PICTURE, headers=headers | kind).status_code == 405
+    assert server.client.get("/", headers=AGENT).headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.parametrize("path", ["/hf/segment", "/segment", "/hf", "/"])
 @pytest.mark.parametrize("kind", [None, "image/jpeg", "application/octet-stream"])
-def test_a_picture_without_a_type(doors: Doors, path: str, kind: str | None) -> None:
+def test_a_picture_without_a_type(server: FakeServer, path: str, kind: str | None) -> None:
     headers = AGENT | ({"content-type": kind} if kind else {})
-    [segment] = doors.post(path, content=PICTURE, headers=headers).json()
+    [segment] = server.post(path, content=PICTURE, headers=headers).json()
     assert base64.b64decode(segment.pop("mask")) == b"encoded"
     assert segment == {"label": "foreground", "score": 0.9}
-    asked = doors.plane.picture
+    asked = server.plane.picture
     assert (asked.body, asked.output, asked.threshold) == (PICTURE, "mask", None)
 
 
@@ -53,12 +53,12 @@ def test_a_picture_without_a_type(doors: Doors, path: str, kind: str | None) -> 
     ],
 )
 def test_parameters_come_with_base64(
-    doors: Doors, parameters: dict[str, Any], threshold: float | None, segments: int
+    server: FakeServer, parameters: dict[str, Any], threshold: float | None, segments: int
 ) -> None:
     for path in ("/hf/segment", "/hf"):
-        reply = doors.post(path, json={"inputs": IN_BASE64, "parameters": parameters})
+        reply = server.post(path, json={"inputs": IN_BASE64, "parameters": parameters})
         assert (reply.status_code, len(reply.json())) == (200, segments)
-        assert doors.plane.picture.threshold == threshold
+        assert server.plane.picture.threshold == threshold
 
 
 @pytest.mark.parametrize(
@@ -85,15 +85,15 @@ def test_parameters_come_with_base64(
         ("/hf/segment", [], "object"),
     ],
 )
-def test_refusals(doors: Doors, path: str, body: Any, says: str) -> None:
-    response = doors.post(path, json=body)
+def test_refusals(server: FakeServer, path: str, body: Any, says: str) -> None:
+    response = server.post(path, json=body)
     assert response.status_code == 422, response.text
     assert says in response.json()["error"]
     assert set(response.json()) == {"error"}
 
 
-def test_other_bodies(doors: Doors) -> None:
-    assert doors.form("/hf/segment", "file").status_code == 415
-    assert doors.post("/hf/segment").status_code == 422
-    large = doors.post("/hf", json={"inputs": ["好"] * 100_000})
+def test_other_bodies(server: FakeServer) -> None:
+    assert server.form("/hf/segment", "file").status_code == 415
+    assert server.post("/hf/segment").status_code == 422
+    large = server.post("/hf", json={"inputs": ["好"] * 100_000})
     assert (large.status_code, set(large.json())) == (413, {"error"})

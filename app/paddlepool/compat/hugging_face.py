@@ -17,11 +17,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
+from paddlepool.compat import api
+from paddlepool.compat.api import JSON, CompatibleApi, refused, run_segment
 from paddlepool.contracts.errors import FileMissing, FileTooLarge, UnsupportedMediaType
-from paddlepool.doors import door
-from paddlepool.doors.door import JSON, Door, refused, run_segment
 from paddlepool.service.api.errors import PROTOCOL, ErrorForm
-from paddlepool.service.api.routes import RoutingDep, answer_headers, read_body
+from paddlepool.service.api.routes import RoutingDep, output_headers, read_body
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type
 from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, read_options
@@ -83,7 +83,7 @@ async def answer(request: Request, services: ServicesDep, routing: RoutingDep) -
     content = await request.body()
     if media_type(request) != JSON or PICTURE.search(content):
         return await segment_picture(request, services, routing)
-    limit = door.text_bytes(services.settings)
+    limit = api.text_bytes(services.settings)
     if len(content) > limit:
         raise FileTooLarge(f"The texts have {len(content)} bytes, the limit is {limit}.")
     faults: list[Any] = []
@@ -108,7 +108,7 @@ async def classify_texts(
         [{"label": name, "score": round(score, 7)} for name, _, score in each.scores[: asked.top_k]]
         for each in answer.value
     ]
-    return Response(orjson.dumps(replies), media_type=JSON, headers=answer_headers(answer))
+    return Response(orjson.dumps(replies), media_type=JSON, headers=output_headers(answer))
 
 
 async def segment_picture(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
@@ -148,7 +148,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
     _fraction(asked, "overlap_mask_area_threshold")  # no effect: one segment overlaps nothing
     threshold = _fraction(asked, "mask_threshold")
     options = {} if threshold is None else {"threshold": str(threshold)}
-    picture = door.picture_in_base64(document.get("inputs"), "inputs")
+    picture = api.picture_in_base64(document.get("inputs"), "inputs")
     return _plain(picture, options), _fraction(asked, "threshold") or 0.0
 
 
@@ -197,17 +197,20 @@ INPUTS = {
 def _body(inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
     properties = {"inputs": inputs, "parameters": {"type": "object", **parameters}}
     schema = {"type": "object", "required": ["inputs"], "properties": properties}
-    return RAW_CONTENT | {JSON: {"schema": schema, "example": {"inputs": door.EXAMPLE}}}
+    return RAW_CONTENT | {JSON: {"schema": schema, "example": {"inputs": api.EXAMPLE}}}
 
 
-_door = partial(
-    Door, name="huggingface", errors=ErrorForm(model=HubError, write=PROTOCOL.write), agents=AGENTS
+_api = partial(
+    CompatibleApi,
+    name="huggingface",
+    errors=ErrorForm(model=HubError, write=PROTOCOL.write),
+    agents=AGENTS,
 )
-TEXTS = _door(
+TEXTS = _api(
     task="sentiment",
     path="/hf/sentiment",
     endpoint=classify_texts,
-    max_bytes=door.text_bytes,
+    max_bytes=api.text_bytes,
     operation="huggingFaceTextClassification",
     summary="As Hugging Face: text classification",
     reply={
@@ -217,7 +220,7 @@ TEXTS = _door(
     },
     paths={"/sentiment": "/hf/sentiment"},
 )
-PICTURES = _door(
+PICTURES = _api(
     task="segment",
     path="/hf/segment",
     endpoint=segment_picture,
@@ -231,14 +234,14 @@ PICTURES = _door(
     body=_body(PICTURE_INPUTS, {"properties": PICTURE_PARAMETERS}),
     paths={"/segment": "/hf/segment"},
 )
-BOTH = _door(
+BOTH = _api(
     task="sentiment",
     path="/hf",
     endpoint=answer,
     max_bytes=lambda settings: (
-        door.picture_bytes(settings)
+        api.picture_bytes(settings)
         if hasattr(settings, "segment_max_bytes")
-        else door.text_bytes(settings)
+        else api.text_bytes(settings)
     ),
     operation="huggingFace",
     summary="As Hugging Face: text classification or image segmentation",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from paddlepool.compat.removebg import FIELDS, SCHEMA, UNLIMITED_CALLS
 from paddlepool.contracts.errors import (
     FileMissing,
     FileTooLarge,
@@ -14,9 +15,8 @@ from paddlepool.contracts.errors import (
     ResolutionTooHigh,
     UnsupportedMediaType,
 )
-from paddlepool.doors.removebg import FIELDS, SCHEMA, UNLIMITED_CALLS
 from paddlepool.tasks.segment.request import ForegroundBox, Scene
-from tests.doors.fakes import IN_BASE64, PICTURE, Doors
+from tests.compat.fakes import IN_BASE64, PICTURE, FakeServer
 
 PATH = "/v1.0/removebg"
 JSON = {"accept": "application/json"}
@@ -29,51 +29,51 @@ def refusal(response: Any, status: int = 400) -> dict[str, str]:
     return dict(error)
 
 
-def test_a_form_with_a_file(doors: Doors) -> None:
+def test_a_form_with_a_file(server: FakeServer) -> None:
     """A preview, as it is there, with remove.bg's headers."""
-    response = doors.form(PATH, "image_file")
+    response = server.form(PATH, "image_file")
     assert (response.status_code, response.content) == (200, b"encoded")
     found = {name: response.headers[f"x-{name}"] for name in ("width", "height", "type")}
     assert found == {"width": "3", "height": "2", "type": "other"}
     assert response.headers["x-credits-charged"] == "0"
     assert response.headers["x-foreground-left"] == "2"
-    asked = doors.plane.picture
+    asked = server.plane.picture
     assert asked.body == PICTURE
     assert (asked.output, asked.format, asked.size) == ("cutout", "png", "preview")
 
 
-def test_a_form_may_send_every_field_empty(doors: Doors) -> None:
+def test_a_form_may_send_every_field_empty(server: FakeServer) -> None:
     files = dict.fromkeys(SCHEMA["properties"], (None, "")) | {"image_file": ("a.jpg", PICTURE)}
-    assert doors.post(PATH, files=files).status_code == 200
+    assert server.post(PATH, files=files).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["form", "urlencoded", "broken lines", "json", "data address"])
-def test_a_picture_in_base64(doors: Doors, kind: str) -> None:
+def test_a_picture_in_base64(server: FakeServer, kind: str) -> None:
     fields = {"image_file_b64": IN_BASE64, "size": "full", "crop": "true"}
     if kind == "form":
         files = [(name, (None, value)) for name, value in fields.items()]
-        response = doors.post(PATH, files=files)
+        response = server.post(PATH, files=files)
     elif kind == "json":
-        response = doors.post(PATH, json=fields | {"crop": True, "roi": None, "scale": ""})
+        response = server.post(PATH, json=fields | {"crop": True, "roi": None, "scale": ""})
     else:
         broken = base64.encodebytes(PICTURE * 40).decode()
         given = {"broken lines": broken, "data address": f"data:image/jpeg;base64,{IN_BASE64}"}
         text = given.get(kind, IN_BASE64)
-        response = doors.post(PATH, data=fields | {"image_file_b64": text})
+        response = server.post(PATH, data=fields | {"image_file_b64": text})
     assert response.status_code == 200, response.text
-    asked = doors.plane.picture
+    asked = server.plane.picture
     assert asked.body == PICTURE * (40 if kind == "broken lines" else 1)
     assert (asked.size, asked.crop) == ("full", True)
 
 
-def test_a_plus_sign_that_is_not_quoted_is_no_space(doors: Doors) -> None:
+def test_a_plus_sign_that_is_not_quoted_is_no_space(server: FakeServer) -> None:
     """As clients send it that put base64 into a form as it is."""
     text = base64.b64encode(b"\xfb\xef\xbe" * 9).decode()
     assert "+" in text
     body = f"size=auto&image_file_b64={text}".encode()
     kind = {"content-type": "application/x-www-form-urlencoded"}
-    assert doors.post(PATH, content=body, headers=kind).status_code == 200
-    assert doors.plane.picture.body == b"\xfb\xef\xbe" * 9
+    assert server.post(PATH, content=body, headers=kind).status_code == 200
+    assert server.plane.picture.body == b"\xfb\xef\xbe" * 9
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(doors: Doors) -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_fields(doors: Doors, fields: dict[str, str], expected: dict[str, object]) -> None:
+def test_fields(server: FakeServer, fields: dict[str, str], expected: dict[str, object]) -> None:
     """Each as the task's own option; what has an effect on nothing here has none."""
-    response = doors.form(PATH, "image_file", fields)
+    response = server.form(PATH, "image_file", fields)
     assert response.status_code == 200, response.text
-    asked = doors.plane.picture
+    asked = server.plane.picture
     assert {name: getattr(asked, name) for name in expected} == expected
 
 
@@ -136,12 +136,12 @@ def test_fields(doors: Doors, fields: dict[str, str], expected: dict[str, object
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_what_is_not_offered_is_refused_by_name(
-    doors: Doors, fields: dict[str, str], name: str
+    server: FakeServer, fields: dict[str, str], name: str
 ) -> None:
-    error = refusal(doors.form(PATH, "image_file", fields))
+    error = refusal(server.form(PATH, "image_file", fields))
     assert error["code"] == (f"invalid_{name}" if name in FIELDS else "invalid_parameter")
     assert error["detail"].startswith(name)
-    assert not doors.plane.payloads
+    assert not server.plane.payloads
 
 
 @pytest.mark.parametrize(
@@ -156,37 +156,37 @@ def test_what_is_not_offered_is_refused_by_name(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_wrong_with_a_picture_has_remove_bgs_code(
-    doors: Doors, error: PaddlepoolError, code: str
+    server: FakeServer, error: PaddlepoolError, code: str
 ) -> None:
-    doors.plane.error = error
-    assert refusal(doors.form(PATH, "image_file"))["code"] == code
+    server.plane.error = error
+    assert refusal(server.form(PATH, "image_file"))["code"] == code
 
 
-def test_a_background_picture(doors: Doors) -> None:
+def test_a_background_picture(server: FakeServer) -> None:
     files = {"image_file": ("a", PICTURE), "bg_image_file": ("b", b"background")}
-    assert doors.post(PATH, files=files).status_code == 200
-    asked = doors.plane.picture
+    assert server.post(PATH, files=files).status_code == 200
+    asked = server.plane.picture
     assert (asked.output, asked.background, asked.format) == ("composite", b"background", "jpg")
-    error = refusal(doors.post(PATH, files=files, data={"bg_color": "fff"}))
+    error = refusal(server.post(PATH, files=files, data={"bg_color": "fff"}))
     assert error["detail"].startswith("bg_color")
 
 
 @pytest.mark.parametrize("level", ["none", "1"])
-def test_the_type_is_told_unless_it_is_not_wanted(doors: Doors, level: str) -> None:
-    response = doors.form(PATH, "image_file", {"type_level": level})
+def test_the_type_is_told_unless_it_is_not_wanted(server: FakeServer, level: str) -> None:
+    response = server.form(PATH, "image_file", {"type_level": level})
     assert ("x-type" in response.headers) == (level != "none")
 
 
-def test_as_json(doors: Doors) -> None:
-    data = doors.form(PATH, "image_file", headers=JSON).json()["data"]
+def test_as_json(server: FakeServer) -> None:
+    data = server.form(PATH, "image_file", headers=JSON).json()["data"]
     assert base64.b64decode(data["result_b64"]) == b"encoded"
     places = {side: data[f"foreground_{side}"] for side in ("top", "left", "width", "height")}
     assert places == {"top": 1, "left": 2, "width": 3, "height": 4}
 
 
-def test_without_a_foreground(doors: Doors) -> None:
-    doors.plane.box = ForegroundBox(top=0, left=0, width=0, height=0)
-    assert refusal(doors.form(PATH, "image_file"))["code"] == "unknown_foreground"
+def test_without_a_foreground(server: FakeServer) -> None:
+    server.plane.box = ForegroundBox(top=0, left=0, width=0, height=0)
+    assert refusal(server.form(PATH, "image_file"))["code"] == "unknown_foreground"
 
 
 @pytest.mark.parametrize(
@@ -202,15 +202,15 @@ def test_without_a_foreground(doors: Doors) -> None:
         (json.dumps({"image_file_b64": "http://a.example"}).encode(), "application/json"),
     ],
 )
-def test_bodies_that_cannot_be_read(doors: Doors, body: bytes, kind: str) -> None:
-    refusal(doors.post(PATH, content=body, headers={"content-type": kind}))
-    assert not doors.plane.payloads
+def test_bodies_that_cannot_be_read(server: FakeServer, body: bytes, kind: str) -> None:
+    refusal(server.post(PATH, content=body, headers={"content-type": kind}))
+    assert not server.plane.payloads
 
 
 @pytest.mark.parametrize(("quota", "calls"), [(0, UNLIMITED_CALLS), (30, 30)])
 def test_the_account_has_nothing_to_pay(quota: int, calls: int) -> None:
     """Clients look whether calls are left."""
-    reply = Doors(quota_requests_per_minute=quota).client.get("/v1.0/account")
+    reply = FakeServer(quota_requests_per_minute=quota).client.get("/v1.0/account")
     attributes = reply.json()["data"]["attributes"]
     assert attributes["credits"]["total"] == 0
     assert attributes["api"] == {"free_calls": calls, "sizes": "all"}
