@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from paddlepool import __version__
-from paddlepool.settings.server import Settings
+from paddlepool.settings.server import OLDER_NAMES, Settings
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import load_tasks, settings_class
 from tests.deploy.conftest import in_their_environment, promtool
@@ -24,7 +24,7 @@ CRDS = ROOT.parent / "shared" / "data" / "crds"
 SETTINGS = {
     f"PADDLEPOOL_{name.upper()}"
     for name in settings_class(load_tasks(PIPELINES).values()).model_fields
-}
+} | {*OLDER_NAMES.values()}
 KEPT = {
     f"PADDLEPOOL_{name}"
     for name in (

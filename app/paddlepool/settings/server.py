@@ -23,6 +23,8 @@ from paddlepool.contracts.errors import ConfigError
 
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
+OLDER_NAMES = {"compatible_apis": f"{PREFIX}DOORS"}
+"""Variables that are still read for the settings that have another name now."""
 KIB, MIB = 1024, 1024 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
@@ -100,8 +102,11 @@ class Settings(BaseSettings):
         tuple[ApiName, ...],
         NoDecode,
         BeforeValidator(split_words),
-        # PADDLEPOOL_DOORS is the older name.
-        Field(validation_alias=AliasChoices(f"{PREFIX}COMPATIBLE_APIS", f"{PREFIX}DOORS")),
+        Field(
+            validation_alias=AliasChoices(
+                f"{PREFIX}COMPATIBLE_APIS", OLDER_NAMES["compatible_apis"]
+            )
+        ),
     ] = API_NAMES
     """Formats of other servers that this server also answers: `rembg`, `removebg`, `tei`,
     `huggingface`, `paddlex`. Empty: none."""
@@ -335,7 +340,8 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
     """
     faults = []
     for fault in error.errors(include_url=False):
-        name = str(fault["loc"][0]) if fault["loc"] else "settings"
+        # A setting with two names is reported with its prefix.
+        name = str(fault["loc"][0]).removeprefix(PREFIX).lower() if fault["loc"] else "settings"
         received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
         said = fault["msg"].removeprefix("Value error, ")
         source = f"--{name.replace('_', '-')}" if name in options else PREFIX + name.upper()
@@ -358,5 +364,5 @@ def settings_with(*parts: type[BaseModel]) -> type[Settings]:
 
 def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
     """Find variables with the settings' prefix that name no setting: most are typing errors."""
-    known = {PREFIX + name.upper() for name in settings.model_fields}
+    known = {PREFIX + name.upper() for name in settings.model_fields} | {*OLDER_NAMES.values()}
     return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))
