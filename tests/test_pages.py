@@ -9,6 +9,7 @@ import pytest
 from tests.ran import ROOT, ran
 
 PAGES = [ROOT / name for name in ran(["git", "ls-files", "*.md"]).stdout.splitlines()]
+PACKAGE = ROOT / "app" / "paddlepool"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 MOST_LINES = 250
 
@@ -73,12 +74,12 @@ def test_commands_of_a_chinese_page_are_those_of_the_english_one(page: Path) -> 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_that_a_page_names_is_there(page: Path) -> None:
-    """Paths in backticks; the changelog and decisions may name what is gone."""
+    """Paths in backticks, from the checkout or from the package; the changelog and decisions may
+    name what is gone."""
     if page.name == "CHANGELOG.md" or page.parent.name == "decisions":
         return
-    named = re.findall(
-        r"`((?:app|deploy|loadtest|tests|training)/[\w./-]+)`", page.read_text("utf-8")
-    )
-    assert [
-        path for path in named if not (ROOT / path).exists() and not path.endswith(".pem")
-    ] == []
+    named = re.findall(r"`([a-z]+)(/[\w./-]+)`", page.read_text("utf-8"))
+    roots = dict.fromkeys(("app", "deploy", "loadtest", "tests", "training"), ROOT)
+    roots |= {path.parent.name: PACKAGE for path in PACKAGE.glob("*/__init__.py")}
+    paths = [roots[first] / (first + rest) for first, rest in named if first in roots]
+    assert [path for path in paths if not path.exists() and path.suffix != ".pem"] == []
