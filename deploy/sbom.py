@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = ROOT / ".venv" / "bin" / "python"
-STATIC = ROOT / "app" / "paddlepool" / "service" / "api" / "static"
+STATIC = ROOT / "app" / "paddlepool" / "web"
 VENDORED = (
     ("swagger-ui", "Apache-2.0", "swagger-ui*", r'PACKAGE_VERSION:"([\d.]+)"'),
     ("uplot", "MIT", "comparison/uplot*", r"uPlot \(v([\d.]+)\)"),

@@ -85,10 +85,7 @@ def test_other_projects_scripts_and_the_base_are_in_it(bill: dict[str, Any]) -> 
     names = {each["name"] for each in bill["components"]}
     assert {"python", "libgomp1", "swagger-ui", "uplot"} <= names
     carried = {file["name"] for each in bill["components"] for file in each.get("components", ())}
-    packed = {
-        str(path.relative_to(ROOT))
-        for path in ROOT.glob("app/paddlepool/service/api/static/**/*.gz")
-    }
+    packed = {str(path.relative_to(ROOT)) for path in ROOT.glob("app/paddlepool/web/**/*.gz")}
     assert packed <= carried
 
 

@@ -21,9 +21,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from paddlepool.service.api.errors import ErrorCode, Problem, ProtocolError, documented, error_codes
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).parents[2] / "web"
 PAGES: Mapping[str, str] = {"demo": "/", "comparison": "/compare"}
-"""Maps a page's folder below static/ to the address of its index.html. Its other files are served
+"""Maps a page's folder below web/ to the address of its index.html. Its other files are served
 under the folder's name."""
 SHARED = ("console", "samples")
 """Folders that every page may load from: style, modules and the header; sample pictures."""
@@ -192,7 +192,7 @@ DOCS_FILES = (
     *("docs.css", "docs.js", "errors.js", "chinese.json"),
     *("swagger-ui.css.gz", "swagger-ui-bundle.js.gz"),
 )
-"""Files below static/ that the two pages load."""
+"""Files below web/ that the two pages load."""
 
 
 async def openapi(request: Request) -> Response:

@@ -1,4 +1,4 @@
-// What the page shows first. Pictures: static/samples/SOURCES.md; sentences: written for this page.
+// What the page shows first. Pictures: samples/SOURCES.md; sentences: written for this page.
 
 export const PICTURES = ["astronaut", "coffee", "hopper", "cat", "camera"];
 
