@@ -50,10 +50,14 @@ async def told(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def opened(app: ASGIApp, line: Transport, state: ServerState) -> LimitedProtocol:
+def opened(
+    app: ASGIApp, line: Transport, state: ServerState, *, keep_alive_seconds: int = 5
+) -> LimitedProtocol:
     """A connection that has just been made."""
     kind = protocol_class(LIMITS, reply_bytes=REPLY_BYTES)
-    config = uvicorn.Config(app, http=kind, ws="none", log_config=None)
+    config = uvicorn.Config(
+        app, http=kind, ws="none", log_config=None, timeout_keep_alive=keep_alive_seconds
+    )
     config.load()
     protocol = kind(config=config, server_state=state, app_state={})
     protocol.connection_made(line)
@@ -203,6 +207,27 @@ async def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
     del protocol.parser
     protocol.data_received(b"1\r\nx\r\n" * 200_000)
     assert (line.paused, line.closing) == (True, False)
+    protocol.connection_lost(None)
+
+
+async def rejecting(scope: Scope, receive: Receive, send: Send) -> None:
+    """Replies before it reads the body."""
+    del scope
+    await send({"type": "http.response.start", "status": 200, "headers": [LENGTH]})
+    await send({"type": "http.response.body", "body": b"body"})
+    await receive()
+
+
+async def test_a_connection_is_closed_that_stays_idle_after_an_early_reply() -> None:
+    state, line = ServerState(), Transport()
+    protocol = opened(rejecting, line, state, keep_alive_seconds=0)
+    protocol.data_received(POST + b"Content-Length: 2\r\n\r\n1")
+    await asyncio.wait(state.tasks, timeout=20)
+    assert not line.closing
+    protocol.data_received(b"2")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert line.closing
     protocol.connection_lost(None)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -14,10 +15,19 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.service.server.system import INTERVAL_SECONDS, bind, passed_listener, watch_loop
+from paddlepool.service.server.system import (
+    INTERVAL_SECONDS,
+    PoolServer,
+    bind,
+    passed_listener,
+    watch_loop,
+)
+from paddlepool.settings.server import Settings
 from tests.e2e.process import GATED, PATIENCE, Server, asking, running, wait_until
+from tests.service.api.fakes import make_app, make_services
 
 READY = b"READY=1\nWATCHDOG=1"
 
@@ -197,3 +207,29 @@ async def test_a_step_that_blocks_the_loop_is_seen() -> None:
     watching.cancel()
     assert seen[0] >= 0.4 * INTERVAL_SECONDS
     assert min(seen) >= 0
+
+
+async def test_a_signal_drains_the_server_and_is_not_raised_again() -> None:
+    """`handle_exit`, `on_tick` and `shutdown` replace methods that uvicorn does not document."""
+    services = make_services(Settings(drain_delay_seconds=0))
+    closed: list[bool] = []
+
+    async def close() -> None:
+        closed.append(services.lifecycle.draining)
+
+    services.lifecycle.closers.append(close)
+    raised: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, _: raised.append(number))
+    try:
+        with bind("127.0.0.1", 0) as listener:
+            listener.listen()
+            config = uvicorn.Config(make_app(services=services), ws="none", log_config=None)
+            serving = asyncio.create_task(PoolServer(config, services).serve([listener]))
+            port = listener.getsockname()[1]
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                assert (await client.get("/v2/health/live")).status_code == 200
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(serving, PATIENCE)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert (closed, raised) == ([True], [])

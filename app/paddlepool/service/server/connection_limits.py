@@ -13,15 +13,14 @@ import logging
 import re
 import secrets
 import select
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any, cast
 
 import httptools
-from starlette.types import Receive, Scope, Send
-from uvicorn._types import ASGI3Application, ASGIReceiveCallable
-from uvicorn._types import Scope as UvicornScope
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -51,10 +50,10 @@ paddlepool.service.server.system includes their descriptors."""
 IDLE_GRACE_SECONDS = 1.0
 """How long a stopping server still accepts a request on an idle connection."""
 
-FIRST_LOOK_SECONDS = 0.02
-LATER_LOOK_SECONDS = 0.5
-"""A half-closed connection is checked for a reset after the first time, and then less and less
-often."""
+FIRST_POLL_SECONDS = 0.02
+MAX_POLL_SECONDS = 0.5
+"""A half-closed connection is polled for a reset at intervals that double from the first to the
+maximum."""
 
 ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?#].*)?", re.IGNORECASE)
 log = logging.getLogger("paddlepool.protocol")
@@ -69,6 +68,10 @@ def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProto
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. `_deadline` is armed while the client is sending a request."""
 
+    # uvicorn documents that `http=` takes a protocol class, but not the attributes of its own one,
+    # and it has no setting for these limits. If the attributes change, the first test to fail is
+    # test_pipelined_requests_are_answered_in_order.
+
     limits: Settings
     unread_replies: sending.UnreadReplies
 
@@ -80,20 +83,20 @@ class LimitedProtocol(HttpToolsProtocol):
         self._began = self.loop.time()
         self._body_framing = b""
         self._running: RequestResponseCycle | None = None
-        self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self._held: tuple[RequestResponseCycle, ASGIApp] | None = None
         self._final_reply: Callable[[], None] | None = None
         self._lingering = sending.Lingering(transport, self.loop)
         self._sending = sending.StallWatch(transport, self.loop, self.unread_replies)
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._watching: asyncio.TimerHandle | None = None
+        self._reset_poll: asyncio.TimerHandle | None = None
         self._arm_deadline(self.limits.header_timeout_seconds)
         if len(self.connections) > self.limits.max_connections + REFUSED_CONNECTIONS:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline = None
-        for timer in (self._alarm, self._watching):
+        for timer in (self._alarm, self._reset_poll):
             if timer is not None:
                 timer.cancel()
         self._sending.stop()
@@ -145,18 +148,18 @@ class LimitedProtocol(HttpToolsProtocol):
         running = self._running
         if running and not running.response_started and running.scope["http_version"] == "1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._watching = self.loop.call_later(FIRST_LOOK_SECONDS, self._look_for_reset, 1)
+            self._reset_poll = self.loop.call_later(FIRST_POLL_SECONDS, self._poll_for_reset, 1)
         return True
 
-    def _look_for_reset(self, times: int) -> None:
-        """Abort the connection after a reset, which the event loop does not see after the end."""
+    def _poll_for_reset(self, polls: int) -> None:
+        """Abort the connection after a reset, which the event loop does not report after EOF."""
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), 0)
         if poll.poll(0):
             self.transport.abort()
         else:
-            wait = min(LATER_LOOK_SECONDS, FIRST_LOOK_SECONDS * 2**times)
-            self._watching = self.loop.call_later(wait, self._look_for_reset, times + 1)
+            wait = min(MAX_POLL_SECONDS, FIRST_POLL_SECONDS * 2**polls)
+            self._reset_poll = self.loop.call_later(wait, self._poll_for_reset, polls + 1)
 
     def _ignore_offer(self, rest: bytes) -> None:
         """Answer a request that offers another protocol over HTTP/1.1 (RFC 9110, 7.8).
@@ -274,17 +277,19 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             super().shutdown()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(  # type: ignore[override]  # Starlette's type for the same thing
+        self, cycle: RequestResponseCycle, app: ASGIApp
+    ) -> None:
         if self.flow.write_paused:
             # Wait until the client has read the last reply before producing the next.
             self._held = cycle, app
             return
         self._running = cycle
 
-        async def answer(scope: UvicornScope, receive: ASGIReceiveCallable, _send: object) -> None:
-            await app(scope, receive, sending.WholeReply(cycle).send)  # type: ignore[arg-type]
+        def app_of_reply(scope: Scope, receive: Receive, _send: Send) -> Awaitable[None]:
+            return app(scope, receive, sending.WholeReply(cycle).send)
 
-        super()._start_asgi_task(cycle, answer)
+        super()._start_asgi_task(cycle, cast(Any, app_of_reply))
 
     def _is_answering(self) -> bool:
         """Whether a request waits for its reply. One that is being rejected does not count."""

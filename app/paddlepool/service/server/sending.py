@@ -11,8 +11,7 @@ import struct
 import termios
 from typing import cast
 
-from starlette.types import Message
-from uvicorn._types import ASGISendEvent
+from starlette.types import Message, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 STALLED_BYTES = 64 * 1024
@@ -109,10 +108,11 @@ class WholeReply:
     invalid header by counting the line ends.
     """
 
-    __slots__ = ("_cycle", "_start")
+    __slots__ = ("_cycle", "_cycle_send", "_start")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
+        self._cycle_send = cast(Send, cycle.send)
         self._start: Message | None = None
 
     async def send(self, message: Message) -> None:
@@ -123,8 +123,8 @@ class WholeReply:
         if start is not None:
             if self._is_sent(start, message):
                 return
-            await self._cycle.send(cast(ASGISendEvent, start))
-        await self._cycle.send(cast(ASGISendEvent, message))
+            await self._cycle_send(start)
+        await self._cycle_send(message)
 
     def _is_sent(self, start: Message, message: Message) -> bool:
         """Send the reply and return True, unless uvicorn must send it."""
@@ -145,7 +145,6 @@ class WholeReply:
         if not head.count(b"\n") == head.count(b"\r") == len(lines) + 2:
             return False  # uvicorn raises the error
         cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
         cycle.message_event.set()
         if len(body) > JOINED_BYTES:
             cycle.transport.write(head)

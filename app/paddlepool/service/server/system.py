@@ -103,6 +103,10 @@ async def watch_loop(observe: Callable[[float], None]) -> None:
 class PoolServer(uvicorn.Server):
     """A uvicorn server that drains at the first signal, and ends the process at a second one."""
 
+    # uvicorn documents `run` and `serve`, but none of the methods below, and has no setting for a
+    # drain delay. If they change, the first test to fail is
+    # test_a_signal_drains_the_server_and_is_not_raised_again.
+
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
         self._services = services
