@@ -3,12 +3,11 @@
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from paddlepool import __version__
@@ -27,9 +26,10 @@ from paddlepool.service.api.middleware.keys import WRONG_KEYS, WRONG_KEYS_PER_MI
 from paddlepool.service.api.middleware.layer import (
     REPLICA,
     TRACE_ID,
-    RequestLayer,
+    Admission,
+    RequestLog,
     Traced,
-    by_agent,
+    redirect_agents,
 )
 from paddlepool.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from paddlepool.service.api.routes import RouteTable
@@ -113,6 +113,29 @@ def build_application(
     for route in routes.routes:
         services.metrics.expect_route(route.template)
     gates = build_gates(settings, keys)
+    redirects = {
+        path: (target, api.agents) for api in compatible_apis for path, target in api.paths.items()
+    }
+    # The outermost first. All are plain ASGI, because one that buffers would hide a disconnect.
+    layers = [Middleware(redirect_agents, redirects)] if redirects else []
+    if services.tracing is not None:
+        layers.append(Middleware(Traced, tracing=services.tracing))
+    layers.append(Middleware(RequestLog, services=services, routes=routes, gates=gates))
+    if settings.trusted_proxies:
+        layers.append(Middleware(ProxyHeadersMiddleware, trusted_hosts=settings.proxies()))
+    if settings.cors_origins:
+        exposed = {name for task in tasks for name in task.headers}
+        exposed |= {name for api in compatible_apis for name in api.headers}
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=ACCEPTED,
+                expose_headers=[*EXPOSED, *sorted(exposed)],
+            )
+        )
+    layers.append(Middleware(Admission, settings=settings, routes=routes, gates=gates))
     app = FastAPI(
         title="Paddlepool",
         version=__version__,
@@ -124,40 +147,16 @@ def build_application(
         # FastAPI's own spans would duplicate ours and contain the client's path and query.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         lifespan=lifespan,
+        middleware=layers,
     )
     app.state.paddlepool = services
     app.state.gates = gates
     for router, statuses, errors in mounts:
         pages.title(router)
         app.include_router(router, responses=documented(*ANY_STATUSES, *statuses, form=errors))
-    exposed = [*EXPOSED, *(name for task in tasks for name in task.headers)]
-    exposed += [name for api in compatible_apis for name in api.headers]
-
-    def wrap_admission(layered: Any) -> ASGIApp:
-        """Apply the proxy's headers about the client, and CORS for pages of other origins."""
-        if settings.cors_origins:
-            layered = CORSMiddleware(
-                layered,
-                allow_origins=settings.cors_origins,
-                allow_methods=("GET", "POST"),
-                allow_headers=ACCEPTED,
-                expose_headers=exposed,
-            )
-        if settings.trusted_proxies:
-            layered = ProxyHeadersMiddleware(layered, trusted_hosts=settings.proxies())
-        return cast(ASGIApp, layered)
-
-    # All layers are plain ASGI, because a layer that buffers would hide a disconnect.
-    stack: ASGIApp = RequestLayer(app.router, services, routes, gates, wrap=wrap_admission)
-    if services.tracing is not None:
-        stack = Traced(stack, tracing=services.tracing)
-    redirects = {
-        asked: (path, api.agents) for api in compatible_apis for asked, path in api.paths.items()
-    }
-    app.middleware_stack = by_agent(stack, redirects) if redirects else stack
     referenced: list[type[BaseModel]] = [
         infer.InferRequest,
-        *(d.errors.model for d in compatible_apis),
+        *(api.errors.model for api in compatible_apis),
     ]
     # The documented way to replace FastAPI's OpenAPI document.
     app.openapi = partial(  # type: ignore[method-assign]

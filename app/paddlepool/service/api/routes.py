@@ -8,7 +8,7 @@ spends in the queue. Validation errors have the same form as FastAPI's.
 
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -122,13 +122,12 @@ class TaskRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        handle = self.get_route_handler()
+        self._respond = self.get_route_handler()
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await handle(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        self.app = answer
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Replaces APIRoute.handle, whose exit stacks no task endpoint needs."""
+        response = await self._respond(Request(scope, receive, send))
+        await response(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         endpoint: Callable[..., Coroutine[Any, Any, Response]] = self.endpoint
@@ -222,7 +221,7 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 class RouteFacts:
     """One route.
 
-    `max_body` is in bytes. `answer` is the route's ASGI application. `errors` is the route's own
+    `max_body` is in bytes. `handle` is the route's ASGI application. `errors` is the route's own
     form of errors; None means problem+json.
     """
 
@@ -230,35 +229,41 @@ class RouteFacts:
     pattern: re.Pattern[str]
     methods: frozenset[str]
     max_body: int
-    answer: ASGIApp
+    handle: ASGIApp
     errors: ErrorForm | None = None
 
 
 class RouteTable:
-    """All routes of the application in order of precedence. Paths are percent-decoded."""
+    """All routes of the application in order of precedence. Paths are percent-decoded.
+
+    Starlette's router tries every route in turn, which doubles the time of a metadata request.
+    """
 
     def __init__(
         self, routers: Iterable[tuple[APIRouter, ErrorForm | None]], *, default_max_body: int
     ) -> None:
         """Each router is paired with the form of its errors; `default_max_body` is in bytes."""
         self.default_max_body = default_max_body
+        # `path_regex` and the exit stack, which FastAPI's handlers need to close uploaded files,
+        # are not documented. tests/service/api/test_framework.py fails if they change:
+        # test_the_route_table_finds_the_route_that_starlette_finds and
+        # test_fastapi_closes_the_files_of_its_own_endpoints.
         self.routes = tuple(
             RouteFacts(
                 template=route.path,
                 pattern=route.path_regex,
                 methods=frozenset(route.methods or ()),
                 max_body=route.max_body_size or default_max_body,
-                # FastAPI's handlers use this exit stack to close uploaded files.
-                answer=AsyncExitStackMiddleware(route.app)
-                if not isinstance(route, TaskRoute)
-                else route.app,
+                handle=route.handle
+                if isinstance(route, TaskRoute)
+                else AsyncExitStackMiddleware(route.handle),
                 errors=errors,
             )
             for router, errors in routers
             for route in router.routes
             if isinstance(route, APIRoute)
         )
-        self._open = [route for route in self.routes if route.pattern.groups]
+        self._templates = [route for route in self.routes if route.pattern.groups]
         self._fixed = {
             path: [route for route in self.routes if route.pattern.match(path)]
             for path in {route.template for route in self.routes if not route.pattern.groups}
@@ -267,12 +272,12 @@ class RouteTable:
     def find(self, path: str, method: str) -> RouteFacts | None:
         """The path's first route with this method, else the path's first route, else None."""
         routes = self._all(path)
-        allowed = (route for route in routes if method in route.methods)
-        return next(allowed, routes[0] if routes else None)
+        matches = (route for route in routes if method in route.methods)
+        return next(matches, routes[0] if routes else None)
 
     def _all(self, path: str) -> list[RouteFacts]:
         fixed = self._fixed.get(path)
-        return fixed or [route for route in self._open if route.pattern.match(path)]
+        return fixed or [route for route in self._templates if route.pattern.match(path)]
 
     def body_cap(self, route: RouteFacts | None) -> int:
         return self.default_max_body if route is None else route.max_body
@@ -280,19 +285,19 @@ class RouteTable:
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
         """Raise Refused (405) unless `route` accepts the method."""
         if method not in route.methods:
-            allowed = {each for found in self._all(path) for each in found.methods}
+            allowed = {method for other in self._all(path) for method in other.methods}
             allowed |= {"HEAD"} if "GET" in allowed else set()
             detail = f"The method {method} is not allowed here."
             raise Refused(http_fault(405, detail, {"Allow": ", ".join(sorted(allowed))}))
 
-    async def answer(
+    def handle(
         self, route: RouteFacts | None, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    ) -> Awaitable[None]:
         """Call `route`. Raises HTTPException (404) if it is None, and Refused (405)."""
         path = scope["path"]
         if route is None:
             raise HTTPException(404)
         self.check_method(route, path, scope["method"])
-        found = route.pattern.match(path) if route.pattern.groups else None
-        scope["path_params"] = found.groupdict() if found else {}
-        await route.answer(scope, receive, send)
+        match = route.pattern.match(path) if route.pattern.groups else None
+        scope["path_params"] = match.groupdict() if match else {}
+        return route.handle(scope, receive, send)

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from paddlepool.observability.metrics import METHODS, OTHER, UNMATCHED, Metrics
-from paddlepool.service.api.middleware.compression import packed
+from paddlepool.service.api.middleware.compression import is_long, send_packed
 from paddlepool.service.api.middleware.limits import Budget, TokenBucket, too_large
 from paddlepool.service.api.services import Lifecycle
 
@@ -42,9 +42,9 @@ class Exchange:
         body_cap: int,
         bodies: Budget,
         lifecycle: Lifecycle,
-        marks: Iterable[tuple[bytes, bytes]],
+        common_headers: Iterable[tuple[bytes, bytes]],
     ) -> None:
-        """`body_cap` is in bytes; `marks` are headers for every reply."""
+        """`body_cap` is in bytes; every reply gets the `common_headers`."""
         self.headers = Headers(scope=scope)
         self.request_id = request_id_of(self.headers.get("x-request-id"))
         self.body_cap = body_cap
@@ -56,18 +56,18 @@ class Exchange:
         self._send = send
         self._bodies = bodies
         self._lifecycle = lifecycle
-        self._marks = marks
+        self._common_headers = common_headers
         self._received = 0
+        self._long_start: Message | None = None
         self._handler = asyncio.current_task()
+        self._cancelled = False
         self._watcher: asyncio.Task[None] | None = None
         self._watching: asyncio.TimerHandle | None = None
-        self._gone = asyncio.Event()
 
     async def receive(self) -> Message:
         """The server's next message. Raises FileTooLarge and Overloaded."""
         if self._watching is not None:
-            self._start_watching()
-            await self._gone.wait()
+            await asyncio.wait((self._start_watching(),))
             return {"type": "http.disconnect"}
         message = await self._receive()
         if message["type"] == "http.disconnect":
@@ -85,13 +85,23 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._mark(message)
-            self._send = packed(message, self.headers, self._send)
-        elif not message.get("more_body", False) and not self._gone.is_set():
-            self._stop_watching()  # the server also reports a disconnect after every reply
+            self._begin_reply(message)
+            if is_long(message):
+                self._long_start = message
+                return
+        else:
+            whole = not message.get("more_body", False)
+            if whole and not self._cancelled:
+                self._stop_watching()  # the server also reports a disconnect after every reply
+            if self._long_start is not None:
+                start, self._long_start = self._long_start, None
+                if whole:
+                    await send_packed(start, message, self.headers, self._receive, self._send)
+                    return
+                await self._send(start)
         await self._send(message)
 
-    def _mark(self, message: Message) -> None:
+    def _begin_reply(self, message: Message) -> None:
         self.status = message["status"]
         for name, value in message["headers"]:
             if name in LOGGED:
@@ -99,30 +109,30 @@ class Exchange:
         message["headers"] = [
             *message["headers"],
             (b"x-request-id", self.request_id.encode()),
-            *self._marks,
+            *self._common_headers,
         ]
         if self._lifecycle.draining:
             MutableHeaders(scope=message)["Connection"] = "close"
         if self.bucket is not None:
             MutableHeaders(scope=message).update(self.bucket.headers())
 
-    def _start_watching(self) -> None:
+    def _start_watching(self) -> asyncio.Task[None]:
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch())
+        return self._watcher
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.client_gone = True
-        self._gone.set()
+        self.client_gone = self._cancelled = True
         assert self._handler is not None, "this is a bug: an ASGI application runs in a task"
         self._handler.cancel()
 
     def was_cancelled(self) -> bool:
         """Return True, and clear the cancellation, if a disconnect cancelled the handler."""
-        if self._gone.is_set() and self._handler is not None:
+        if self._cancelled and self._handler is not None:
             self._handler.uncancel()
-        return self._gone.is_set()
+        return self._cancelled
 
     def close(self) -> None:
         """Return the body's bytes to the budget, and stop watching."""

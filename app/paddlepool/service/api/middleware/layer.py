@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from paddlepool.service.api.middleware.keys import Sites, is_routine
 from paddlepool.service.api.middleware.limits import Gates, check_body, is_free
 from paddlepool.service.api.routes import RouteTable
 from paddlepool.service.api.services import Services
+from paddlepool.settings.server import Settings
 
 if TYPE_CHECKING:  # an optional extra
     from paddlepool.observability.tracing import Tracing
@@ -27,53 +28,37 @@ if TYPE_CHECKING:  # an optional extra
 REPLICA, TRACE_ID = "X-Replica", "X-Trace-ID"
 
 
-class RequestLayer:
-    """Answers each request through the route of its path and method.
-
-    FastAPI runs the lifespan and builds the OpenAPI document from the same routes. Its own
-    middleware and routing are not used: they take more time than all steps here.
-    """
+class RequestLog:
+    """Assigns each request its id, route and Exchange; logs and measures it when it ends."""
 
     def __init__(
-        self,
-        lifespan: ASGIApp,
-        services: Services,
-        routes: RouteTable,
-        gates: Gates,
-        *,
-        wrap: Callable[[ASGIApp], ASGIApp],
+        self, app: ASGIApp, *, services: Services, routes: RouteTable, gates: Gates
     ) -> None:
-        """`wrap` adds layers between the request log and the first step that may reject."""
-        settings = services.settings
-        self._lifespan = lifespan
+        self._app = app
         self._services = services
         self._routes = routes
         self._gates = gates
-        self._sites = Sites(hosts=settings.hosts(), origins=settings.cors_origins)
-        self._marks = [(b"x-content-type-options", b"nosniff")]
-        if replica := settings.replica:
-            self._marks.append((REPLICA.lower().encode(), replica.encode()))
-        self._admit = wrap(self._admitted)
+        self._common_headers = [(b"x-content-type-options", b"nosniff")]
+        if replica := services.settings.replica:
+            self._common_headers.append((REPLICA.lower().encode(), replica.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Assign a request its id and route; log and measure it when it ends."""
         if scope["type"] != "http":
-            await self._lifespan(scope, receive, send)
+            await self._app(scope, receive, send)
             return
         began, method = time.perf_counter(), scope["method"]
         if method == "HEAD":  # handled like GET; the HTTP server omits the body
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
         route = self._routes.find(scope["path"], scope["method"])
-        cap = min(self._routes.body_cap(route), self._gates.bodies.limit)
         exchange = Exchange(
             scope,
             receive,
             send,
-            body_cap=cap,
+            body_cap=min(self._routes.body_cap(route), self._gates.bodies.limit),
             bodies=self._gates.bodies,
             lifecycle=self._services.lifecycle,
-            marks=self._marks,
+            common_headers=self._common_headers,
         )
         state = scope.setdefault("state", {})
         state["exchange"] = exchange
@@ -81,7 +66,7 @@ class RequestLayer:
         state["route"] = route
         state["errors"] = route.errors if route else None
         try:
-            await self._admit(scope, exchange.receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:
             if exchange.was_cancelled():
                 return
@@ -103,8 +88,26 @@ class RequestLayer:
                 sent=exchange.sent,
             )
 
-    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or reply with the reason why a step rejected it."""
+
+class Admission:
+    """Answers a request through its route, or replies with the reason why a step rejected it.
+
+    The routes of `RouteTable` are called directly. FastAPI's router, which serves the same routes,
+    would take more time than all steps here; only the lifespan reaches it.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, settings: Settings, routes: RouteTable, gates: Gates
+    ) -> None:
+        self._app = app
+        self._routes = routes
+        self._gates = gates
+        self._sites = Sites(hosts=settings.hosts(), origins=settings.cors_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         state = scope["state"]
         exchange: Exchange = state["exchange"]
         path, client = scope["path"], scope["client"]
@@ -119,7 +122,7 @@ class RequestLayer:
             with self._quota(exchange, path):
                 if state["route"] is not None:
                     check_body(exchange.headers, cap=exchange.body_cap)
-                await self._routes.answer(state["route"], scope, receive, send)
+                await self._routes.handle(state["route"], scope, receive, send)
         except Exception as error:
             if exchange.client_gone:
                 return  # the error came from reading from or writing to a disconnected client
@@ -137,7 +140,7 @@ class RequestLayer:
         return buckets.running(exchange.bucket)
 
 
-def by_agent(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> ASGIApp:
+def redirect_agents(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> ASGIApp:
     """Change the path of a request if its User-Agent is that of a known client.
 
     `paths` maps a path to its replacement and to parts of the User-Agents of the clients that get
@@ -149,7 +152,7 @@ def by_agent(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> 
         if redirect is not None and scope["method"] not in ("GET", "HEAD"):
             path, agents = redirect
             agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
-            if any(each in agent for each in agents):
+            if any(part in agent for part in agents):
                 scope = {**scope, "path": path}
         return app(scope, receive, send)
 

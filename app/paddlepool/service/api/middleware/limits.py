@@ -62,10 +62,9 @@ class Gates:
 
 def check_body(headers: Headers, *, cap: int) -> None:
     """Check a body's headers before it is read. Raises UnsupportedEncoding and FileTooLarge."""
-    # The list may be in one header or in several.
-    codings = ",".join(headers.getlist("content-encoding")).lower().split(",")
-    if not {coding.strip() for coding in codings} <= {"", "identity"}:
-        raise UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
+    for codings in headers.getlist("content-encoding"):  # in one header or in several
+        if not {coding.strip().lower() for coding in codings.split(",")} <= {"", "identity"}:
+            raise UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
     length = int(headers.get("content-length", "0"))  # the HTTP parser has validated it
     if length > cap:
         raise too_large(cap, length)
