@@ -95,20 +95,21 @@ def build_application(
     """Build the HTTP application around `services`. If there are `keys`, requests need one."""
     settings, tasks = services.settings, tuple(tasks)
     card = [name for task in tasks for name in task.card]
-    more = [api.info for api in compatible_apis if api.info is not None]
+    extra = [api.info for api in compatible_apis if api.info is not None]
     # Each router with the statuses of its routes besides ANY_STATUSES, and the form of its errors.
     # Routes are tried in order: inference routes come first because their latency matters.
-    mounts: list[tuple[APIRouter, tuple[int, ...], ErrorForm | None]] = [
+    routers: list[tuple[APIRouter, tuple[int, ...], ErrorForm | None]] = [
         *((task.endpoints(settings), TASK_STATUSES, None) for task in tasks),
         (infer.router(settings), (), PROTOCOL),
         *((api.routes(settings), TASK_STATUSES, api.errors) for api in compatible_apis),
-        (info.router(card=card, more=more), (), None),
+        (info.router(card=card, extra=extra), (), None),
         *((module.router(), (), None) for module in (compare, pages)),
         (models.router(), (), PROTOCOL),
         (sample.router(), (), PROTOCOL),
     ]
     routes = RouteTable(
-        [(router, errors) for router, _, errors in mounts], default_max_body=settings.body_max_bytes
+        [(router, errors) for router, _, errors in routers],
+        default_max_body=settings.body_max_bytes,
     )
     for route in routes.routes:
         services.metrics.expect_route(route.template)
@@ -151,7 +152,7 @@ def build_application(
     )
     app.state.paddlepool = services
     app.state.gates = gates
-    for router, statuses, errors in mounts:
+    for router, statuses, errors in routers:
         pages.title(router)
         app.include_router(router, responses=documented(*ANY_STATUSES, *statuses, form=errors))
     referenced: list[type[BaseModel]] = [

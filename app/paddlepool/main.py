@@ -88,7 +88,7 @@ def create_app(
             from paddlepool.observability.tracing import open_tracing, trace_stages
         tracing = open_tracing()
         stages_done.append(trace_stages)
-    kept = KeptChoices(settings.state_file, precision=settings.precision, machine=machine())
+    choices = KeptChoices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
     workers = build_workers(settings, metrics, tasks.values())
@@ -106,10 +106,10 @@ def create_app(
             ),
             build_pipeline=partial(_build, repository, metrics, tasks, workers),
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
-            kept_choice=kept.get,
+            kept_choice=choices.get,
         )
     metrics.gauges.read = partial(read_gauges, registry)
-    background = _open_background(registry, settings, metrics, tasks, kept)
+    background = _open_background(registry, settings, metrics, tasks, choices)
     operations = ThreadPoolExecutor(1, thread_name_prefix="operations")
     services = Services(
         settings=settings,
@@ -215,7 +215,7 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
     for served in registry.served():
         task = parts.tasks.get(served.config.pipeline or "")
         at = first_route(task, settings) if task else f"/v2/models/{served.name}"
-        [group] = [each for each in served.groups() if each.name == served.config.default_group]
+        group = {group.name: group for group in served.groups()}[served.config.default_group]
         weights = served.manifest.weights
         preview = ", preview" if weights.get("preview") else ""
         facts = {
@@ -247,7 +247,7 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
     )
     pool = CodecPool(
         count=settings.codec_processes,
-        warm_ups=[each for task in tasks for each in task.warm_ups],
+        warm_ups=[warm_up for task in tasks for warm_up in task.warm_ups],
         queue_size=settings.codec_queue_size,
         wall_seconds=settings.codec_timeout_seconds,
         memory_bytes=settings.codec_memory_bytes,
@@ -267,7 +267,7 @@ def _open_background(
     settings: Settings,
     metrics: Metrics,
     tasks: Mapping[str, Task],
-    kept: KeptChoices,
+    choices: KeptChoices,
 ) -> Background | None:
     """Return the thread that compares groups, not yet started; None if all its parts are off.
 
@@ -290,7 +290,7 @@ def _open_background(
     )
     prover = Prover(registry, predictors, which=prove)
     precision: Choosing = "off" if prove == "off" else settings.precision
-    chooser = Chooser(registry, predictors, precision=precision, keep=kept.keep)
+    chooser = Chooser(registry, predictors, precision=precision, keep=choices.keep)
     return Background(idle_gate, shadow, prover, chooser)
 
 

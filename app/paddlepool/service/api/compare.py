@@ -129,10 +129,10 @@ def estimated(
 
     They have four digits: the buckets allow no more precision, and the reply is a third shorter.
     """
-    found = counts.quantiles(bounds, [SHARES[name] for name in names])
-    if not found:
+    values = counts.quantiles(bounds, [SHARES[name] for name in names])
+    if not values:
         return dict.fromkeys(names)
-    return {name: significant(value) for name, value in zip(names, found, strict=True)}
+    return {name: significant(value) for name, value in zip(names, values, strict=True)}
 
 
 def significant(value: float) -> float:
@@ -148,19 +148,14 @@ def window_seconds(history: History, intervals: int) -> float:
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
     """Every group's intervals with a number above `after`, for a chart of the last hour."""
-    found = []
+    columns = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [estimated(RUN_SECONDS, counts, *SHARES) for _, counts in intervals]
-        columns: dict[str, Any] = {name: [each[name] for each in times] for name in SHARES}
-        found.append(
-            HistorySeries(
-                **series._asdict(),
-                interval=[number for number, _ in intervals],
-                runs=[counts.count for _, counts in intervals],
-                **columns,
-            )
-        )
-    return found
+        quantiles: dict[str, Any] = {name: [row[name] for row in times] for name in SHARES}
+        numbers = [number for number, _ in intervals]
+        runs = [counts.count for _, counts in intervals]
+        columns.append(HistorySeries(**series._asdict(), interval=numbers, runs=runs, **quantiles))
+    return columns
 
 
 WINDOWS = {"1m": 60.0, "10m": 600.0, "1h": 3600.0}
@@ -207,7 +202,7 @@ def _comparison(services: Services, window: str, after: int) -> str:
         processor=info.processor_info(),
         prove_groups=services.settings.prove_groups,
         bounds=list(RUN_SECONDS),
-        models=[_model(services, each, intervals) for each in shown],
+        models=[_model(services, status, intervals) for status in shown],
         history=history_of(history, after),
     ).model_dump_json()
 
@@ -229,7 +224,7 @@ def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedM
             groups=list(settings.shadow_groups),
             outcomes=metrics.shadow_outcomes(served.name),
         ),
-        groups=[_group(metrics.history, served, each, intervals) for each in groups],
+        groups=[_group(metrics.history, served, group, intervals) for group in groups],
     )
 
 

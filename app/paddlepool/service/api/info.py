@@ -154,17 +154,17 @@ class Info(BaseModel):
     )
 
 
-More = Callable[[Services], Mapping[str, Any]]
+ExtraMembers = Callable[[Services], Mapping[str, Any]]
 """A function that returns additional members of the document."""
 
 
-def router(*, card: Sequence[str], more: Sequence[More] = ()) -> APIRouter:
+def router(*, card: Sequence[str], extra: Sequence[ExtraMembers] = ()) -> APIRouter:
     """Build the routes; `card` names the parameters of each model that /info shows."""
 
     async def info(services: ServicesDep) -> Info:
         """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(services.operations, _info, services, card, more)
+        return await loop.run_in_executor(services.operations, _info, services, card, extra)
 
     routes = APIRouter(tags=["operations"])
     routes.add_api_route("/info", info, operation_id="info")
@@ -191,11 +191,11 @@ async def metrics(
     return Response(text, headers={"Content-Type": content_type})
 
 
-def _info(services: Services, card: Sequence[str], more: Sequence[More]) -> Info:
-    added = {name: value for each in more for name, value in each(services).items()}
+def _info(services: Services, card: Sequence[str], extra: Sequence[ExtraMembers]) -> Info:
+    members = {name: value for read in extra for name, value in read(services).items()}
     budget, lifecycle = services.registry.budget(), services.lifecycle
     return Info(
-        **added,
+        **members,
         version=__version__,
         ready=services.registry.ready() and not (lifecycle.draining or lifecycle.failure),
         default_models=dict(services.dataplane.default_models),
@@ -267,9 +267,9 @@ def _reason(group: GroupStatus, choice: Choice) -> str | None:
     if group.ready:
         return None if group.effect.effective else group.effect.reason
     # A failed proof or trial explains more than "no request has named this group".
-    tried = [each.reason for each in choice.candidates if each.group == group.name]
-    refused = (each for each in (group.effect.reason, *tried) if each.startswith(CANNOT_START))
-    return next(refused, group.reason)
+    trials = [trial.reason for trial in choice.candidates if trial.group == group.name]
+    reasons = (group.effect.reason, *trials)
+    return next((reason for reason in reasons if reason.startswith(CANNOT_START)), group.reason)
 
 
 def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:

@@ -279,9 +279,6 @@ class RouteTable:
         fixed = self._fixed.get(path)
         return fixed or [route for route in self._templates if route.pattern.match(path)]
 
-    def body_cap(self, route: RouteFacts | None) -> int:
-        return self.default_max_body if route is None else route.max_body
-
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
         """Raise Refused (405) unless `route` accepts the method."""
         if method not in route.methods:

@@ -84,11 +84,10 @@ def merged(texts: Mapping[str, str], *, label: str) -> bytes:
     """Merge servers' texts in Prometheus' format; each sample gets the server's name as `label`."""
     families: dict[str, Metric] = {}
     for server, text in texts.items():
-        for found in text_string_to_metric_families(text):
-            named = Metric(found.name, found.documentation, found.type)
-            family = families.setdefault(found.name, named)
-            family.samples += [
-                each._replace(labels={label: server} | each.labels) for each in found.samples
+        for family in text_string_to_metric_families(text):
+            empty = Metric(family.name, family.documentation, family.type)
+            families.setdefault(family.name, empty).samples += [
+                sample._replace(labels={label: server} | sample.labels) for sample in family.samples
             ]
     # generate_latest() calls only collect(), so this needs no registry.
     return generate_latest(cast(CollectorRegistry, SimpleNamespace(collect=families.values)))

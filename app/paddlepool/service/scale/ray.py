@@ -59,10 +59,10 @@ class Scale(BaseModel):
 
     @field_validator("max_replicas")
     @classmethod
-    def _at_least_the_fewest(cls, value: int, info: ValidationInfo) -> int:
-        least = info.data.get("min_replicas", 1)
-        if value < least:
-            raise ValueError(f"must be at least min_replicas, which is {least}")
+    def _check_max_replicas(cls, value: int, info: ValidationInfo) -> int:
+        minimum = info.data.get("min_replicas", 1)
+        if value < minimum:
+            raise ValueError(f"must be at least min_replicas, which is {minimum}")
         return value
 
 
@@ -80,7 +80,7 @@ class Replica:
         await self._until_ready()
 
         # uvicorn recognizes a coroutine function as ASGI 3, but not a bound method.
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def serve_request(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "lifespan":
                 await self._live(receive, send)
             elif scope["type"] == "websocket":
@@ -94,7 +94,7 @@ class Replica:
             else:
                 await self._relay(scope, receive, send)
 
-        return answer
+        return serve_request
 
     async def check_health(self) -> None:
         """Raise RuntimeError if the server is not ready."""
@@ -109,16 +109,16 @@ class Replica:
 
     async def _until_ready(self) -> None:
         until = asyncio.get_running_loop().time() + START_SECONDS
-        seen: object = "no answer"
+        failure: object = "no answer"
         while asyncio.get_running_loop().time() < until:
             try:
                 await self.check_health()
             except (aiohttp.ClientError, RuntimeError) as error:
-                seen = error
+                failure = error
                 await asyncio.sleep(POLL_SECONDS)
             else:
                 return
-        raise RuntimeError(f"the server was not ready within {START_SECONDS:.0f} s: {seen}")
+        raise RuntimeError(f"the server was not ready within {START_SECONDS:.0f} s: {failure}")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Drain the server when Ray ends the application, which Ray does after the last request."""
@@ -142,10 +142,10 @@ class Replica:
             return
         context = serve.get_replica_context()
         handle = serve.get_deployment_handle(context.deployment, context.app_name)
-        answers = await handle.broadcast("scrape", headers).results_async(
+        results = await handle.broadcast("scrape", headers).results_async(
             timeout_s=SCRAPE_SECONDS, return_exceptions=True
         )
-        texts = dict(each for each in answers if not isinstance(each, Exception))
+        texts = dict(result for result in results if not isinstance(result, Exception))
         response = Response(
             await asyncio.to_thread(merged, texts, label="replica"),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
@@ -153,13 +153,13 @@ class Replica:
         await response(scope, receive, send)
 
 
-def application(given: Mapping[str, Any]) -> serve.Application:
-    """Build the application for `serve run` and `serveConfigV2`; `given` has the fields of Scale.
+def application(args: Mapping[str, Any]) -> serve.Application:
+    """Build the application for `serve run` and `serveConfigV2`; `args` has the fields of Scale.
 
     The replicas' shutdown timeout comes from this process's settings. Raises
     pydantic.ValidationError for a field that Scale does not accept, and for a wrong setting.
     """
-    scale = Scale.model_validate(given)
+    scale = Scale.model_validate(args)
     return (
         serve.deployment(Replica)
         .options(

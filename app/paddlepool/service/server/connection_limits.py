@@ -83,7 +83,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._began = self.loop.time()
         self._body_framing = b""
         self._running: RequestResponseCycle | None = None
-        self._held: tuple[RequestResponseCycle, ASGIApp] | None = None
+        self._postponed: tuple[RequestResponseCycle, ASGIApp] | None = None
         self._final_reply: Callable[[], None] | None = None
         self._lingering = sending.Lingering(transport, self.loop)
         self._sending = sending.StallWatch(transport, self.loop, self.unread_replies)
@@ -100,13 +100,13 @@ class LimitedProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._sending.stop()
-        self._held = self._final_reply = None
+        self._postponed = self._final_reply = None
         super().connection_lost(exc)
         self.pipeline.clear()
         for cycle in (self._running, self.cycle):
             if cycle is None:
                 continue
-            cycle.transport = self.transport  # ours would make a reference cycle
+            cycle.transport = self.transport  # the wrapper would make a reference cycle
             if not cycle.response_complete:  # uvicorn notifies only the newest request
                 cycle.disconnected = True
                 cycle.message_event.set()
@@ -138,8 +138,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer the complete requests of a client that has closed its sending side.
 
-        A client that has left looks the same; it resets the connection when it receives something.
-        Hence the interim response: without it, the server would work for nobody until its reply.
+        A client that has left sends the same, but resets the connection when it receives data.
+        The interim response provokes that reset, so the work is cancelled before the reply.
         """
         if not self._is_answering() or (self._in_body and not self._ended):
             return False
@@ -173,7 +173,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.parser.feed_data(b"POST / HTTP/1.1\r\n" + self._body_framing + b"\r\n\r\n")
             self._body_framing, events.passing = b"", True
         if rest:
-            self.data_received(rest)  # at most PIPELINED times within each other
+            self.data_received(rest)  # recurses at most PIPELINED times
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -263,9 +263,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._sending.stop()
-        if self._held is not None:
-            held, self._held = self._held, None
-            self._start_asgi_task(*held)
+        if self._postponed is not None:
+            postponed, self._postponed = self._postponed, None
+            self._start_asgi_task(*postponed)
         elif self._deadline is None and not (self._is_answering() or self.transport.is_closing()):
             self._await_next()
 
@@ -282,7 +282,7 @@ class LimitedProtocol(HttpToolsProtocol):
     ) -> None:
         if self.flow.write_paused:
             # Wait until the client has read the last reply before producing the next.
-            self._held = cycle, app
+            self._postponed = cycle, app
             return
         self._running = cycle
 
@@ -294,7 +294,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         """Whether a request waits for its reply. One that is being rejected does not count."""
         running = self._running
-        if self._held is not None:
+        if self._postponed is not None:
             return True
         if running is None or running.response_complete:
             return False
@@ -361,8 +361,8 @@ class LimitedProtocol(HttpToolsProtocol):
             extra={"request_id": request_id, "status": fault.status, "code": fault.code},
         )
         if self._in_body and self.cycle is not self._running:  # earlier requests still run
-            if self._held is not None and self._held[0] is self.cycle:
-                self._held = None
+            if self._postponed is not None and self._postponed[0] is self.cycle:
+                self._postponed = None
             else:
                 self.pipeline.popleft()
         final_reply = partial(self._send_final_reply, fault, request_id)
@@ -402,10 +402,10 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Split off the target's authority, if it has one. Raises Refused (400) for invalid targets."""
     if b"://" not in target or target.startswith(b"/"):
         return b"", target
-    found = ABSOLUTE.fullmatch(target)
-    if found is None:
+    match = ABSOLUTE.fullmatch(target)
+    if match is None:
         raise Refused(http_fault(400, "The target is neither a path nor an HTTP URL."))
-    authority, rest = found.groups(b"")
+    authority, rest = match.groups(b"")
     return authority, rest if rest.startswith(b"/") else b"/" + rest
 
 
@@ -468,7 +468,7 @@ def fault_of_parser(error: httptools.HttpParserError) -> Fault:
 
 
 async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI application that replaces ours if too many connections are open."""
+    """The ASGI application for requests if too many connections are open."""
     scope["state"]["request_id"] = secrets.token_hex(8)
     fault = overloaded("Too many connections are open.")
     await reply(fault, scope)(scope, receive, send)

@@ -30,8 +30,8 @@ class UnreadReplies:
 
     def add(self, watch: StallWatch) -> None:
         self._watches.add(watch)
-        while sum(each.held for each in self._watches) > self._limit:
-            largest = max(self._watches, key=lambda each: each.held)
+        while sum(watch.held for watch in self._watches) > self._limit:
+            largest = max(self._watches, key=lambda watch: watch.held)
             largest.cut("reply dropped for others", limit_bytes=self._limit)
 
     def discard(self, watch: StallWatch) -> None:
@@ -63,8 +63,8 @@ class StallWatch:
             self._timer = None
             self._unread.discard(self)
 
-    def cut(self, event: str, **said: int) -> None:
-        log.info(event, extra={"left_bytes": self._unread_bytes(), **said})
+    def cut(self, event: str, **details: int) -> None:
+        log.info(event, extra={"left_bytes": self._unread_bytes(), **details})
         self.stop()
         self._transport.abort()
 

@@ -71,7 +71,7 @@ class KeyRules:
         try:
             _find(headers, self._admin_keys, "the admin key")
         except Unauthorized:
-            if _offered(headers):  # a request without a key is no guess
+            if _key_of(headers):  # a request without a key is no guess
                 quota.spend(WRONG_KEYS, 1)
             raise
 
@@ -110,32 +110,31 @@ def client_network(address: str) -> str:
     if ":" not in address:
         return address
     try:
-        found = ipaddress.IPv6Address(address.partition("%")[0])
+        ipv6 = ipaddress.IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((found, IPV6_NETWORK), strict=False))
+    if ipv6.ipv4_mapped is not None:
+        return str(ipv6.ipv4_mapped)
+    return str(ipaddress.IPv6Network((ipv6, IPV6_NETWORK), strict=False))
 
 
-def _offered(headers: Headers) -> str:
+def _key_of(headers: Headers) -> str:
     """Return the key in the request, or an empty string."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
-def _find(headers: Headers, keys: Collection[bytes], wanted: str) -> bytes:
+def _find(headers: Headers, keys: Collection[bytes], kind: str) -> bytes:
     """Return the one of `keys` that the request has. Raises Unauthorized."""
-    offered = _offered(headers)
-    if not offered:
+    key = _key_of(headers).encode("latin-1")
+    if not key:
         raise Unauthorized(
-            f"This needs {wanted}, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`."
+            f"This needs {kind}, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`."
         )
-    # Headers are latin-1. Every key is compared, so the time taken reveals nothing.
-    given = offered.encode("latin-1")
-    matches = [key for key in keys if hmac.compare_digest(given, key)]
+    # Every key is compared, so the duration reveals nothing.
+    matches = [valid for valid in keys if hmac.compare_digest(key, valid)]
     if not matches:
-        raise Unauthorized(f"The key in the request is not {wanted}.")
+        raise Unauthorized(f"The key in the request is not {kind}.")
     return matches[0]
 
 
@@ -183,8 +182,8 @@ class Sites:
         return None
 
     def _allowed(self, host: bytes) -> bool:
-        found = HOST.fullmatch(host.lower())
-        name = (found[1] or found[2]) if found else b""
+        match = HOST.fullmatch(host.lower())
+        name = (match[1] or match[2]) if match else b""
         return name in self._names or name.endswith(self._endings)
 
 

@@ -51,11 +51,12 @@ class RequestLog:
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
         route = self._routes.find(scope["path"], scope["method"])
+        cap = route.max_body if route else self._routes.default_max_body
         exchange = Exchange(
             scope,
             receive,
             send,
-            body_cap=min(self._routes.body_cap(route), self._gates.bodies.limit),
+            body_cap=min(cap, self._gates.bodies.limit),
             bodies=self._gates.bodies,
             lifecycle=self._services.lifecycle,
             common_headers=self._common_headers,
@@ -182,7 +183,7 @@ class Traced:
         )
         status = 0
 
-        async def send_seen(message: Message) -> None:
+        async def send_traced(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -191,7 +192,7 @@ class Traced:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_seen)
+            await self._app(scope, receive, send_traced)
         finally:
             state = scope["state"]
             fault: Fault | None = state.get("fault")

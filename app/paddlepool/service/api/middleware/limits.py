@@ -128,7 +128,7 @@ class TokenBucket:
         if not self._limits:
             return {}
         self._refill()
-        what = min(self._limits, key=lambda each: self._left[each] / self._limits[each])
+        what = min(self._limits, key=lambda unit: self._left[unit] / self._limits[unit])
         limit = self._limits[what]
         return {
             "RateLimit-Limit": str(limit),
