@@ -67,20 +67,20 @@ def test_times_of_what_has_run(client: Client, metrics: Metrics) -> None:
     for group, seconds in (("one", 0.04), ("two", 0.02)):
         for _ in range(20):
             metrics.batch_done(model="m1", version=1, group=group, rows=1, seconds=seconds)
-    told = groups(client, window="1m")
-    assert told["one"]["times"]["p50"] == pytest.approx(0.04, rel=0.15)
-    assert "ratio" not in told["two"]
-    assert told["two"]["rate"] > 0
+    by_name = groups(client, window="1m")
+    assert by_name["one"]["times"]["p50"] == pytest.approx(0.04, rel=0.15)
+    assert "ratio" not in by_name["two"]
+    assert by_name["two"]["rate"] > 0
 
 
 def test_a_refused_group_says_why(client: Client) -> None:
     """With its configuration; an effective one has its proof in words."""
-    told = groups(client)
-    assert told["one"]["effective"] is True
-    assert told["one"]["proof"] == "other outputs than two"
-    assert told["one"]["base"] == "two"
-    assert told["two"]["refused"] == "cannot start: this processor has no bfloat16"
-    assert (told["two"]["start"], told["two"]["options"]) == ("on_demand", {"bfloat16": True})
+    by_name = groups(client)
+    assert by_name["one"]["effective"] is True
+    assert by_name["one"]["proof"] == "other outputs than two"
+    assert by_name["one"]["base"] == "two"
+    assert by_name["two"]["refused"] == "cannot start: this processor has no bfloat16"
+    assert (by_name["two"]["start"], by_name["two"]["options"]) == ("on_demand", {"bfloat16": True})
 
 
 def test_the_choice_and_shadowing_are_told(client: Client, metrics: Metrics) -> None:
@@ -90,7 +90,7 @@ def test_the_choice_and_shadowing_are_told(client: Client, metrics: Metrics) -> 
     metrics.shadowed(model="m1", outcome=ShadowOutcome.REPLAYED)
     [model] = client.get("/compare/data").json()["models"]
     assert model["choice"]["by"] == "measured"
-    assert [each["group"] for each in model["choice"]["candidates"]] == ["two"]
+    assert [candidate["group"] for candidate in model["choice"]["candidates"]] == ["two"]
     assert model["shadowing"]["outcomes"]["replayed"] == 1
     replays = model["groups"][1]["replays"]
     assert (replays["count"], replays["same_bits"], replays["agreement"]) == (2, 1, 0.95)

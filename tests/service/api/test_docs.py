@@ -46,8 +46,8 @@ def texts_of(part: Any, *, in_reply: bool = False) -> Iterator[str]:
     """The summaries and descriptions that the page shows of an opened operation. The schema of a
     reply is behind a tab, and all errors share one row with a text of its own."""
     if isinstance(part, list):
-        for each in part:
-            yield from texts_of(each, in_reply=in_reply)
+        for item in part:
+            yield from texts_of(item, in_reply=in_reply)
     if not isinstance(part, dict):
         return
     for key, value in part.items():
@@ -97,11 +97,11 @@ def test_every_error_status_is_documented_with_its_model(schema: dict[str, Any])
         of_path = (form for start, form in OTHER_FORMS.items() if path.startswith(start))
         model = next(of_path, "Problem")
         errors = {int(status) for status in operation["responses"] if status[0] in "45"}
-        wanted = {*ANY_STATUSES, *(TASK_STATUSES if path in ("/segment", "/sentiment") else ())}
+        expected = {*ANY_STATUSES, *(TASK_STATUSES if path in ("/segment", "/sentiment") else ())}
         if operation["tags"] == ["compatible"]:
-            wanted = {429, 503} if model == "RemoveBgError" else {401, 429, 503}
-            assert wanted == errors & {401, 429, 503}, path
-        assert wanted <= errors, path
+            expected = {429, 503} if model == "RemoveBgError" else {401, 429, 503}
+            assert expected == errors & {401, 429, 503}, path
+        assert expected <= errors, path
         assert (operation["tags"] == ["compatible"]) == (model not in OURS), path
         for status in errors:
             [[media_type, content]] = operation["responses"][str(status)]["content"].items()
@@ -147,7 +147,7 @@ def test_no_parameter_is_offered_twice(schema: dict[str, Any]) -> None:
     for _, path, operation in operations(schema):
         if operation["tags"] == ["compatible"]:
             continue  # rembg has some twice
-        query = [each["name"] for each in operation.get("parameters", ())]
+        query = [item["name"] for item in operation.get("parameters", ())]
         assert len(query) == len(set(query)), path
         assert not set(query) & fields(operation.get("requestBody", {})), path
 
@@ -160,9 +160,9 @@ def test_generators_of_clients_can_read_it(schema: dict[str, Any]) -> None:
             yield from [node["enum"]] if "enum" in node else ()
             node = list(node.values())
         if isinstance(node, list):
-            yield from (each for child in node for each in enums(child))
+            yield from (item for child in node for item in enums(child))
 
-    assert all(len({str(word).lower() for word in each}) == len(each) for each in enums(schema))
+    assert all(len({str(word).lower() for word in item}) == len(item) for item in enums(schema))
     for _, path, operation in operations(schema):
         assert "*" not in "".join(operation.get("requestBody", {}).get("content", {})), path
 
@@ -193,7 +193,7 @@ def test_inference_and_texts_are_typed(schema: dict[str, Any]) -> None:
 def test_what_needs_another_parameter_has_no_default_to_send(schema: dict[str, Any]) -> None:
     """A page would send it without that other, and be refused."""
     of_segment = schema["paths"]["/segment"]["post"]["parameters"]
-    sent = {each["name"] for each in of_segment if {"default", "example"} & each["schema"].keys()}
+    sent = {item["name"] for item in of_segment if {"default", "example"} & item["schema"].keys()}
     assert sent == {"output", "size", "crop", "colours", "scale", "shadow"}
 
 

@@ -30,8 +30,8 @@ def test_a_proxy_ends_with_its_server() -> None:
 
 def test_it_keeps_the_settings_and_learns_who_stands_in_front() -> None:
     """The relay says whose request it is; every replica of a machine would want one gRPC port."""
-    given = {"PADDLEPOOL_TRUSTED_PROXIES": "10.0.0.0/8", "PADDLEPOOL_GRPC_PORT": "8001", "A": "b"}
-    assert server_environment(given) == {
+    env = {"PADDLEPOOL_TRUSTED_PROXIES": "10.0.0.0/8", "PADDLEPOOL_GRPC_PORT": "8001", "A": "b"}
+    assert server_environment(env) == {
         "PADDLEPOOL_TRUSTED_PROXIES": "10.0.0.0/8,127.0.0.1",
         "PADDLEPOOL_DRAIN_DELAY_SECONDS": "0",
         "A": "b",

@@ -93,13 +93,13 @@ def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(up: Server) -> No
         until = time.monotonic() + PATIENCE
         while len(refused) < 12 and time.monotonic() < until:
             refused += [waiting.pop(each) for each in select.select([*waiting], [], [], 1)[0]]
-        answers = [each.getresponse() for each in refused]
-        assert [answer.status for answer in answers] == [503] * 12
-        assert {answer.getheader("retry-after") for answer in answers} == {"1"}
-        kept = list(waiting.values())
-        for each in kept:
+        responses = [each.getresponse() for each in refused]
+        assert [answer.status for answer in responses] == [503] * 12
+        assert {answer.getheader("retry-after") for answer in responses} == {"1"}
+        waiting_clients = list(waiting.values())
+        for each in waiting_clients:
             each.send(INFER[-5:])
-        assert [each.getresponse().status for each in kept] == [200] * 48
+        assert [each.getresponse().status for each in waiting_clients] == [200] * 48
 
 
 @needs_ray

@@ -50,7 +50,7 @@ async def whole_body() -> AsyncIterator[bytes]:
 
 
 async def through(
-    relay: Relay, asked: dict[str, Any], pieces: AsyncIterator[bytes] | None = None
+    relay: Relay, request_scope: dict[str, Any], pieces: AsyncIterator[bytes] | None = None
 ) -> list[dict[str, Any]]:
     """The messages of the answer to a request whose body comes in these pieces."""
     pieces = pieces or whole_body()
@@ -64,7 +64,7 @@ async def through(
         sent.append(message)
 
     async with asyncio.timeout(PATIENCE):
-        await relay(asked, receive, send)
+        await relay(request_scope, receive, send)
     return sent
 
 
@@ -103,7 +103,7 @@ async def test_a_request_arrives_as_it_was_sent() -> None:
     head, _, body = seen[0].partition(b"\r\n\r\n")
     line, *fields = head.split(b"\r\n")
     assert (line, body) == (b"POST /a%20b?x=%2F&y HTTP/1.1", b"body")
-    assert sorted(each.lower() for each in fields) == [
+    assert sorted(item.lower() for item in fields) == [
         b"content-length: 4",
         b"host: a.example",
         b"x-forwarded-for: 1.2.3.4",
@@ -125,8 +125,8 @@ async def test_an_answer_comes_back_as_it_was_given() -> None:
         (b"content-encoding", b"gzip"),
         (b"x-a", b"b"),
     ]
-    assert b"".join(each["body"] for each in bodies) == b"\x1f\x8b\x00"
-    assert [each.get("more_body", False) for each in bodies] == [True, False]
+    assert b"".join(item["body"] for item in bodies) == b"\x1f\x8b\x00"
+    assert [item.get("more_body", False) for item in bodies] == [True, False]
 
 
 async def test_a_body_is_passed_on_as_it_comes() -> None:
@@ -181,7 +181,7 @@ async def test_a_request_that_is_cancelled_leaves_the_server() -> None:
         left.set_result(await reader.read())
 
     async with relay_to(answer) as relay, asyncio.timeout(PATIENCE):
-        asked = asyncio.create_task(through(relay, scope()))
+        forwarding = asyncio.create_task(through(relay, scope()))
         await arrived.wait()
-        asked.cancel()
+        forwarding.cancel()
         assert await left == b""

@@ -36,7 +36,7 @@ POST = b"POST /body HTTP/1.1\r\n" + HOST
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-async def told(scope: Scope, receive: Receive, send: Send) -> None:
+async def describe_request(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers with the host, the path and the size of the body."""
     size, more = 0, True
     while more:
@@ -64,7 +64,7 @@ def opened(
     return protocol
 
 
-def completed(*parts: bytes, app: ASGIApp = told) -> Transport:
+def completed(*parts: bytes, app: ASGIApp = describe_request) -> Transport:
     """The connection on which these bytes came, once nothing more is written."""
 
     async def sent() -> Transport:
@@ -82,7 +82,7 @@ def completed(*parts: bytes, app: ASGIApp = told) -> Transport:
     return asyncio.run(sent())
 
 
-def replies(*parts: bytes, app: ASGIApp = told) -> bytes:
+def replies(*parts: bytes, app: ASGIApp = describe_request) -> bytes:
     return completed(*parts, app=app).written
 
 
@@ -246,8 +246,8 @@ def test_an_ended_connection_is_closed_after_a_second() -> None:
 async def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed() -> None:
     state, lines = ServerState(), [Transport() for _ in range(LIMITS.max_connections + 20)]
     protocols = [opened(make_app(), line, state) for line in lines]
-    kept = LIMITS.max_connections + REFUSED_CONNECTIONS
-    assert [line.closing for line in lines] == [number >= kept for number in range(len(lines))]
+    accepted = LIMITS.max_connections + REFUSED_CONNECTIONS
+    assert [line.closing for line in lines] == [number >= accepted for number in range(len(lines))]
     protocols[0].data_received(GET % 1)
     await asyncio.wait(state.tasks, timeout=20)
     assert lines[0].written.startswith(b"HTTP/1.1 503 ")
@@ -262,7 +262,7 @@ async def test_a_request_on_its_way_at_a_shutdown_is_answered(
     monkeypatch.setattr("paddlepool.service.server.connection_limits.IDLE_GRACE_SECONDS", 0.05)
     state, line, closed = ServerState(), Transport(), asyncio.Event()
     monkeypatch.setattr(line, "close", closed.set)
-    protocol = opened(told, line, state)
+    protocol = opened(describe_request, line, state)
     for number in range(requests_before):
         protocol.data_received(GET % number)
         await asyncio.wait(state.tasks, timeout=20)
@@ -324,7 +324,7 @@ def test_a_reply_in_one_write_is_that_of_uvicorn(
     """Byte for byte, and an invalid header is an error in both."""
     request = b"%b / HTTP/1.1\r\n%b\r\n" % (method, HOST)
     app = replying(*parts, headers=headers)
-    ours = replies(request, request, app=app)
+    in_one_write = replies(request, request, app=app)
     monkeypatch.setattr(WholeReply, "_is_sent", lambda *_: False)
-    assert replies(request, request, app=app) == ours
-    assert b"set-cookie" not in ours
+    assert replies(request, request, app=app) == in_one_write
+    assert b"set-cookie" not in in_one_write

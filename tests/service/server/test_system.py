@@ -64,14 +64,16 @@ def users(server: Server) -> Iterator[list[object]]:
 @contextlib.contextmanager
 def notices(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     """What the next server tells its manager."""
-    told: list[bytes] = []
+    messages: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(directory / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(directory / "notify"))
-        thread = threading.Thread(target=lambda: told.extend(iter(lambda: receiver.recv(99), b"")))
+        thread = threading.Thread(
+            target=lambda: messages.extend(iter(lambda: receiver.recv(99), b""))
+        )
         thread.start()
         try:
-            yield told
+            yield messages
         finally:
             receiver.shutdown(socket.SHUT_RD)
             thread.join()
@@ -117,22 +119,22 @@ def test_the_next_server_takes_over_the_socket_without_a_lost_request(
 ) -> None:
     """It takes no connection until its models answer, and is told of as ready then."""
     with contextlib.ExitStack() as stack:
-        told = {"old": stack.enter_context(notices(tmp_path / "old", monkeypatch))}
+        messages = {"old": stack.enter_context(notices(tmp_path / "old", monkeypatch))}
         old = start("old")
-        wait_until(lambda: READY in told["old"])
+        wait_until(lambda: READY in messages["old"])
         replies = stack.enter_context(users(old))
-        told["new"] = stack.enter_context(notices(tmp_path / "new", monkeypatch))
+        messages["new"] = stack.enter_context(notices(tmp_path / "new", monkeypatch))
         new = start("new")
         wait_until(lambda: len(new.children()) >= 3)
         asked = len(replies)
         wait_until(lambda: len(replies) > asked + 100)
         assert set(replies) == {"old"}, "it took connections before its model was loaded"
         gate.touch()
-        wait_until(lambda: READY in told["new"])
+        wait_until(lambda: READY in messages["new"])
         wait_until(lambda: "new" in replies)
         assert old.stop() == 0
-        assert told["old"].count(READY) >= 2, "no watchdog's notice each second"
-        assert told["old"][-1] == b"STOPPING=1"
+        assert messages["old"].count(READY) >= 2, "no watchdog's notice each second"
+        assert messages["old"][-1] == b"STOPPING=1"
         asked = len(replies)
         wait_until(lambda: len(replies) > asked + 100)
         assert set(replies) == {"old", "new"}

@@ -214,7 +214,10 @@ class LimitedProtocol(HttpToolsProtocol):
         keeps = self.cycle.keep_alive and not (self.expect_100_continue or tunnel)
         self._keeps_alive = self.cycle.keep_alive = keeps
         self._ended = tunnel
-        self._body_framing = framing_of(length) if offer else b""
+        self._body_framing = b""
+        if offer and length != 0:
+            chunked = b"Transfer-Encoding: chunked"
+            self._body_framing = chunked if length is None else b"Content-Length: %d" % length
         self.cycle.transport = SimpleNamespace(  # type: ignore[assignment]  # what uvicorn uses
             write=self.transport.write,
             is_closing=self.transport.is_closing,
@@ -445,13 +448,6 @@ def read_framing(
     if tunnel and (codings or length):
         raise Refused(http_fault(400, "A CONNECT request cannot have a body."))
     return None if codings else length
-
-
-def framing_of(length: int | None) -> bytes:
-    """Return the header that describes a body of this length; none without a body."""
-    if length is None:
-        return b"Transfer-Encoding: chunked"
-    return b"Content-Length: %d" % length if length else b""
 
 
 def version_unknown() -> Fault:

@@ -1,4 +1,4 @@
-"""The span of an HTTP request, and what of its trace the client and the log are told."""
+"""The span of an HTTP request, and what of its trace is sent to the client and logged."""
 
 import logging
 from dataclasses import replace
@@ -45,7 +45,7 @@ def app(memory: Memory) -> FastAPI:
     return make_app(failing(), services=replace(make_services(), tracing=memory.tracing))
 
 
-def told(span: ReadableSpan) -> dict[str, object]:
+def attributes_of(span: ReadableSpan) -> dict[str, object]:
     return dict(span.attributes or {})
 
 
@@ -63,8 +63,8 @@ def test_a_failed_request_says_what_failed(
     """The code of its reply, without the text of a bug; only the server's errors are errors."""
     status = Client(app).get(path).status_code
     span = memory.spans()[name]
-    assert told(span)["error.type"] == code
-    assert told(span)["http.response.status_code"] == status
+    assert attributes_of(span)["error.type"] == code
+    assert attributes_of(span)["http.response.status_code"] == status
     assert span.status.status_code is outcome
     if path == "/late":
         assert span.status.description == "no answer within the deadline of 5 ms"

@@ -95,7 +95,7 @@ async def test_requests_at_one_time_are_limited() -> None:
         await full.wait()
         assert (await asyncio.wait_for(client.post("/wait"), 20)).status_code == 429
         gate.set()
-        assert [(await each).status_code for each in running] == [200, 200]
+        assert [(await request).status_code for request in running] == [200, 200]
         assert (await client.post("/wait")).status_code == 200
 
 

@@ -62,9 +62,7 @@ class RequestLog:
             common_headers=self._common_headers,
         )
         state = scope.setdefault("state", {})
-        state["exchange"] = exchange
-        state["request_id"] = exchange.request_id
-        state["route"] = route
+        state |= {"exchange": exchange, "request_id": exchange.request_id, "route": route}
         state["errors"] = route.errors if route else None
         try:
             await self._app(scope, exchange.receive, exchange.send)
@@ -196,9 +194,8 @@ class Traced:
         finally:
             state = scope["state"]
             fault: Fault | None = state.get("fault")
-            attributes: dict[str, str | int] = {}
-            if route := state.get("route"):
-                attributes["http.route"] = route.template
+            route = state.get("route")
+            attributes: dict[str, str | int] = {"http.route": route.template} if route else {}
             if status:
                 attributes["http.response.status_code"] = status
             if state["exchange"].client_gone:
