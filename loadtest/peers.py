@@ -40,9 +40,9 @@ from tqdm import tqdm
 from paddlepool.cli.shared import read_version
 from paddlepool.engine.backends.handler import onnx_bytes
 from paddlepool.engine.backends.process import NICE
-from paddlepool.engine.process.answers import Reply as ChildReply
 from paddlepool.engine.process.child import Child
 from paddlepool.engine.process.environment import Limits
+from paddlepool.engine.process.replies import Reply as ChildReply
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from paddlepool.observability.build_info import describe_machine
 

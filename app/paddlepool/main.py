@@ -17,8 +17,8 @@ from paddlepool.application import build_application, enabled_apis
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import Pipeline, ServedModelInfo
 from paddlepool.contracts.resources import memory_limit
-from paddlepool.engine.awaiting import in_some_thread, in_thread, log_failure
 from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.engine.concurrency import in_thread, in_thread_or_inline, log_failure
 from paddlepool.engine.dataplane import DataPlane, StagesDone
 from paddlepool.engine.pool.context import EngineContext, OnDemand
 from paddlepool.engine.process.suspension import Suspension
@@ -203,7 +203,7 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
     """Load every model, then poll for changes if the settings say so."""
     settings, registry = parts.services.settings, parts.services.registry
     build = partial(RepositoryWatcher, parts.repository, registry)
-    watcher = await in_some_thread("repository", build)
+    watcher = await in_thread_or_inline("repository", build)
     started = time.monotonic()
     try:
         await watcher.load_all()

@@ -152,7 +152,7 @@ class Scheduler(RuleBasedStateMachine):
             status = main.status()
             if main._batcher.closed:
                 return True
-            queued = status.queue_depth + len(main._batcher._running.returned)
+            queued = status.queue_depth + len(main._batcher._running.requeued)
             return status.live == COUNT and (queued == 0 or len(self.runs) >= COUNT)
 
         wait_until(lambda: bool(self.loop(still)))

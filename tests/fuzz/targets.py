@@ -19,8 +19,8 @@ from starlette.types import Message
 
 from paddlepool.contracts.errors import ConfigError, InputError, ManifestError
 from paddlepool.contracts.tensors import DTYPES, STRINGS, Array, TensorSpec
-from paddlepool.engine.process.answers import Message as ChildMessage
-from paddlepool.engine.process.answers import parse_message
+from paddlepool.engine.process.replies import Message as ChildMessage
+from paddlepool.engine.process.replies import parse_message
 from paddlepool.engine.process.shared_arrays import SharedArrays
 from paddlepool.models.repository.config import load_config
 from paddlepool.models.repository.manifest import MANIFEST, read_manifest

@@ -16,8 +16,8 @@ import pytest
 
 from paddlepool.contracts.errors import BackendError, ModelNotReady, WorkerCrashed
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine import awaiting
-from paddlepool.engine.awaiting import NoThread
+from paddlepool.engine import concurrency
+from paddlepool.engine.concurrency import NoThread
 from paddlepool.engine.queue.job import INLINE_BYTES
 from tests.engine.driving import Loop
 from tests.engine.fakes import (
@@ -160,7 +160,7 @@ def test_without_a_thread_to_be_had_nothing_is_lost(
 ) -> None:
     """The event loop itself copies, and ends the process that has died."""
     no_thread = NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN))
-    monkeypatch.setattr(awaiting, "in_thread", AsyncMock(side_effect=no_thread))
+    monkeypatch.setattr(concurrency, "in_thread", AsyncMock(side_effect=no_thread))
     outputs = copying.ask(width, answer)[0].result(timeout=PATIENCE).outputs
     assert outputs["y"].shape == (1, answer)
     [predictor] = copying.factory.opened

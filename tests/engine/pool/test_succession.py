@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import Mock
 
-from paddlepool.engine.pool.instance import POLL_SECONDS, Succession
+from paddlepool.engine.pool.succession import POLL_SECONDS, Succession
 
 
 def test_short_runs_share_a_look_at_the_memory() -> None:
@@ -17,11 +17,11 @@ def test_short_runs_share_a_look_at_the_memory() -> None:
     succession: Succession[object, Any] = Succession(
         "w", unopened, smallest_cap=1 << 30, clock=lambda: now
     )
-    succession.began(worker)
+    succession.reset(worker)
     worker.resident_bytes.reset_mock()
     for _ in range(10):
-        succession.watch(worker)
+        succession.check(worker)
     assert worker.resident_bytes.call_count == 1
     now = 1.01 * POLL_SECONDS
-    succession.watch(worker)
+    succession.check(worker)
     assert worker.resident_bytes.call_count == 2

@@ -31,5 +31,5 @@ def check_held(measures: tuple[str, ...] | None) -> None:
 
 
 def live_pids(pool: CodecPool) -> list[int]:
-    workers = [each._worker for each in pool._instances if each._worker is not None]
+    workers = [each._worker for each in pool._instances if each._uses_worker()]
     return [each.pid for each in workers if isinstance(each, CodecProcess) and not each.failure()]

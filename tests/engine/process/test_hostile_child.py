@@ -11,8 +11,8 @@ import pytest
 
 from paddlepool.contracts.errors import BackendError, InputError, PaddlepoolError
 from paddlepool.contracts.reasons import Restart
-from paddlepool.engine.process.answers import parse_message
 from paddlepool.engine.process.child import Child, ChildDied
+from paddlepool.engine.process.replies import parse_message
 from paddlepool.engine.process.shared_arrays import SharedArrays
 from paddlepool.service.api.errors import fault_of
 from tests.engine.fakes import wait_until

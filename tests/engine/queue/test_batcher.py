@@ -38,7 +38,7 @@ class RecordingTaker:
     def has_room(self) -> bool:
         return self.room
 
-    def take(self, batch: Batch) -> None:
+    def execute(self, batch: Batch) -> None:
         self.batches.append(batch)
 
 
@@ -101,7 +101,7 @@ class Bench:
             self.loop(job.future.set_result, infer_result())
 
     def usual(self, seconds: float) -> None:
-        self.batcher.observed(self.job().key, seconds)
+        self.batcher.record_run(self.job().key, seconds)
 
 
 Build = Callable[..., Bench]
@@ -506,13 +506,13 @@ def test_what_comes_back_goes_to_whoever_is_free_first(build: Build) -> None:
     bench = build(live=2)
     jobs = [bench.submit() for _ in range(3)]
     first, second = bench.take(), bench.take()
-    bench.batcher.give_back(first, second)
+    bench.batcher.requeue(first, second)
     assert bench.batcher.inflight == 2
     *_, third = batches = [bench.take() for _ in range(3)]
     assert [batch.jobs for batch in batches] == [(job,) for job in jobs]
     idle = bench.takers[1]
     bench.batcher.offer(idle)
-    bench.batcher.give_back(third)
+    bench.batcher.requeue(third)
     assert [batch.jobs for batch in idle.batches] == [(jobs[2],)]
 
 
@@ -525,7 +525,7 @@ def test_what_comes_back_is_not_sent_to_a_busy_instance(build: Build) -> None:
     first, second = bench.take(), bench.take()
     assert (first.jobs, second.jobs) == ((returned,), (running,))
     busy.room = True
-    bench.batcher.give_back(first)
+    bench.batcher.requeue(first)
     assert busy.batches == [first, second]
     bench.batcher.offer(busy)
     assert [batch.jobs for batch in busy.batches[2:]] == [(returned,), (queued,)]
@@ -538,11 +538,11 @@ def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
     batch = bench.take()
     bench.loop(over.fail, DeadlineExceeded("too late"))
     bench.cancel(gone)
-    bench.batcher.give_back(batch)
+    bench.batcher.requeue(batch)
     batch = bench.take()
     assert batch.jobs == (waiting,)
     bench.loop(waiting.fail, DeadlineExceeded("too late"))
-    bench.batcher.give_back(batch)
+    bench.batcher.requeue(batch)
     bench.batcher.offer(bench.takers[0])
     assert len(bench.takers[0].batches) == 2
     assert bench.batcher.idle
@@ -554,11 +554,11 @@ def test_closing_fails_what_waits_and_what_comes_back(build: Build) -> None:
     early, late = bench.submit(), bench.submit()
     first, second = bench.take(), bench.take()
     waiting = bench.submit()
-    bench.batcher.give_back(first)
+    bench.batcher.requeue(first)
     bench.batcher.close(ModelNotReady("over"))
     assert [type(bench.error_of(job)) for job in (early, waiting)] == [ModelNotReady] * 2
     assert not late.future.done()
-    bench.batcher.give_back(second)
+    bench.batcher.requeue(second)
     assert isinstance(bench.error_of(late), ModelNotReady)
     assert bench.batcher.inflight == 0
     bench.batcher.offer(bench.takers[0])

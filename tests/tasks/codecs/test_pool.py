@@ -28,8 +28,8 @@ from paddlepool.contracts.errors import (
     WorkerCrashed,
 )
 from paddlepool.contracts.reasons import Restart
-from paddlepool.engine.process.answers import Reply
 from paddlepool.engine.process.child import Child
+from paddlepool.engine.process.replies import Reply
 from paddlepool.tasks.codecs.limits import HEIC_DECODER, PictureLimits, allow_pixels, time_limit
 from paddlepool.tasks.codecs.picture import PictureStore
 from paddlepool.tasks.codecs.pool import MEMORY_LIMIT, CodecPool
@@ -379,7 +379,7 @@ def test_processes_that_die_at_their_start_are_tried_ever_less(
 
     monkeypatch.setattr("paddlepool.tasks.codecs.pool.Instance", instance)
     CodecPool(count=1).start()
-    [lost] = [each["lost"] for each in given]
+    [lost] = [each["on_loss"] for each in given]
     delays = [lost(Restart.FAILED) for _ in range(9)]
     assert delays == sorted(delays)
     assert delays[-1] >= 10.0

@@ -9,7 +9,7 @@ import pytest
 
 from paddlepool.contracts.errors import WorkerCrashed
 from paddlepool.contracts.tensors import Array, Tensors
-from paddlepool.engine.process.answers import Check
+from paddlepool.engine.process.replies import Check
 from paddlepool.tasks.codecs.picture import PictureStore
 from paddlepool.tasks.codecs.pool import CodecPool, Codecs
 from paddlepool.tasks.segment import stages

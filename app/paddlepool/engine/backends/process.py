@@ -197,7 +197,7 @@ def check_outputs(
     `asked["rows"]` is that number; None allows any. Requests without it, which run() sends for
     self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
     gives, and ModelOutputInvalid for a shape that the manifest does not expect: it describes what
-    was seen when the version was sealed. Implements `paddlepool.engine.process.answers.Check`.
+    was seen when the version was sealed. Implements `paddlepool.engine.process.replies.Check`.
     """
     if "rows" not in asked:
         return

@@ -22,7 +22,7 @@ from paddlepool.contracts.ports import InferResult, Predictor, PredictorFactory,
 from paddlepool.contracts.reasons import Rejection, Restart
 from paddlepool.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from paddlepool.contracts.tensors import Tensors, all_finite, shape_key
-from paddlepool.engine.awaiting import in_thread
+from paddlepool.engine.concurrency import in_thread
 from paddlepool.engine.pool.context import LACKING_SECONDS, EngineContext, RestartBackoff
 from paddlepool.engine.pool.instance import Instance, Run, close_all
 from paddlepool.engine.queue.admission import Reservation
@@ -173,19 +173,19 @@ class Group:
                     name=f"{self._name} {number}",
                     open_worker=self._open,
                     batcher=self._batcher,
-                    lost=self._lost,
-                    request_of=Batch.inputs,
-                    deliver=partial(self._deliver, number),
-                    serving=lambda sign: yielding.serving(sign * self.config.threads),
+                    on_loss=self._on_loss,
+                    make_request=Batch.inputs,
+                    on_result=partial(self._on_result, number),
+                    on_busy=lambda sign: yielding.serving(sign * self.config.threads),
                     clock=self.context.clock,
                     max_resident_bytes=self.context.max_resident_bytes,
-                    ahead=True,
+                    prefetch=True,
                 )
                 for number in range(self.config.count)
             ]
         return [instance.opened for instance in self._instances]
 
-    def _deliver(self, instance: int, run: Run, ran: RunResult) -> None:
+    def _on_result(self, instance: int, run: Run, ran: RunResult) -> None:
         """Record the run's times and give each job its rows.
 
         Raises ValueError if the number of output rows differs from that of the batch.
@@ -351,7 +351,7 @@ class Group:
         if self._first_opened is None:
             self._first_opened = self.context.clock()
         for key, seconds in usual:
-            batcher.observed(key, seconds)
+            batcher.record_run(key, seconds)
         return predictor
 
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
@@ -424,7 +424,7 @@ class Group:
         self._batcher.close(ModelNotReady(f"instance group {self.config.name!r} cannot start"))
         self.context.on_demand.forget(self)
 
-    def _lost(self, reason: Restart) -> float:
+    def _on_loss(self, reason: Restart) -> float:
         self.context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
         if reason is Restart.MEMORY:
             return 0.0
@@ -433,5 +433,5 @@ class Group:
         delay = self._backoff.delay_after_loss()
         if self._backoff.in_crash_loop():
             for instance in self._instances:
-                instance.give_up_opening(BackendError(CRASH_LOOP))
+                instance.fail_opening(BackendError(CRASH_LOOP))
         return delay

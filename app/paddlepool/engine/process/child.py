@@ -28,9 +28,9 @@ import numpy as np
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Array, Tensors
-from paddlepool.engine.process.answers import Check, Reply, parse_message
+from paddlepool.engine.process.child_output import OutputLogger
 from paddlepool.engine.process.environment import Limits, child_environment
-from paddlepool.engine.process.printed import PrintedLines
+from paddlepool.engine.process.replies import Check, Reply, parse_message
 from paddlepool.engine.process.shared_arrays import Layout, SharedArrays
 from paddlepool.engine.process.suspension import HELD_SECONDS
 from paddlepool.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
@@ -183,7 +183,7 @@ class Child:
                 env=child_environment(limits.environment),
             )
         printed = cast(IO[bytes], self._process.stderr)
-        self._lines = PrintedLines(self._process.pid)
+        self._lines = OutputLogger(self._process.pid)
         opened.callback(printed.close)
         opened.callback(self._lines.end)
         opened.callback(self._read_output)

@@ -1,6 +1,6 @@
 """The dynamic batcher: one bounded queue in front of the instances of one group.
 
-                            ┌────────── given back, or divided ◄──────────┐
+                            ┌──────────── requeued, or split ◄────────────┐
 submit ──► admission ──► queues ──► dispatch (a free instance) ──► run ──► finished
               │             ├── cancelled by the client: leaves its queue at once
               │             ├── deadline passed: failed on time by a timer
@@ -36,16 +36,16 @@ class Consumer(Protocol):
     def has_room(self) -> bool:
         """Whether it accepts a second batch, to run after the current one."""
 
-    def take(self, batch: Batch) -> None:
+    def execute(self, batch: Batch) -> None:
         """Run the batch; must not raise."""
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """All batches under way; a batch that was given back still counts as running."""
+    """All batches under way; a batch that was requeued still counts as running."""
 
     batches: set[Batch] = field(default_factory=set)
-    returned: deque[Batch] = field(default_factory=deque)
+    requeued: deque[Batch] = field(default_factory=deque)
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need, from their usual duration."""
@@ -58,9 +58,9 @@ class Running:
         return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
 
     def resume(self, now: float) -> Batch | None:
-        """Return the next `returned` batch without its settled jobs; None if all are settled."""
-        while self.returned:
-            batch = self.returned.popleft()
+        """Return the next `requeued` batch without its settled jobs; None if all are settled."""
+        while self.requeued:
+            batch = self.requeued.popleft()
             self.batches.discard(batch)
             if jobs := tuple(job for job in batch.jobs if not job.future.done()):
                 batch = replace(batch, jobs=jobs, started=now)
@@ -68,18 +68,18 @@ class Running:
                 return batch
         return None
 
-    def divide(self, batch: Batch) -> list[Batch]:
+    def split(self, batch: Batch) -> list[Batch]:
         """Split the batch into one for each of its jobs."""
         alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
         self.batches.discard(batch)
         self.batches.update(alone)
         return alone
 
-    def drop_returned(self) -> list[Job]:
-        """Forget the batches that were given back and return their jobs."""
-        jobs = [job for batch in self.returned for job in batch.jobs]
-        self.batches.difference_update(self.returned)
-        self.returned.clear()
+    def drop_requeued(self) -> list[Job]:
+        """Forget the batches that were requeued and return their jobs."""
+        jobs = [job for batch in self.requeued for job in batch.jobs]
+        self.batches.difference_update(self.requeued)
+        self.requeued.clear()
         return jobs
 
 
@@ -180,7 +180,7 @@ class Batcher:
     def dispatch(self) -> None:
         """Hand over the batches that may run now, and set a timer for those that may run later.
 
-        take() may call this method again for a batch that it could not send. Such a nested call
+        execute() may call this method again for a batch that it could not send. Such a nested call
         returns at once and the outer loop continues, so the recursion stays shallow.
         """
         if self._dispatching:
@@ -198,16 +198,16 @@ class Batcher:
             return False  # a busy instance receives only a full batch
         now = self.clock()
         jobs, ask_again = self._queues.next_batch(now, free=len(self._free))
-        if not jobs and not self._running.returned:
+        if not jobs and not self._running.requeued:
             self._schedule_dispatch(ask_again - now)
             return False
         free = self._free_consumer()
-        # A batch that was given back waits for a free instance, and goes before those in the queue.
-        consumer = free or (None if self._running.returned else self._consumer_with_room(jobs))
+        # A batch that was requeued waits for a free instance, and goes before those in the queue.
+        consumer = free or (None if self._running.requeued else self._consumer_with_room(jobs))
         if consumer is None:
             return False
         if batch := self._running.resume(now) or self._start(jobs, now):
-            consumer.take(batch)
+            consumer.execute(batch)
         elif free is not None:
             self._free.append(free)
         return True
@@ -263,21 +263,21 @@ class Batcher:
         if seconds is not None:
             self._times.record(batch.key, seconds)
 
-    def give_back(self, *batches: Batch) -> None:
+    def requeue(self, *batches: Batch) -> None:
         """Take back batches that must still run, or run again; they go before queued jobs."""
         if self._closed_with is None:
-            self._running.returned.extend(batches)
+            self._running.requeued.extend(batches)
             self.dispatch()
             return
         self._running.batches.difference_update(batches)
         for job in (job for batch in batches for job in batch.jobs):
             job.fail(self._closed_with)
 
-    def divide(self, batch: Batch) -> None:
+    def requeue_split(self, batch: Batch) -> None:
         """Take back a batch whose run failed, as one batch for each of its jobs."""
-        self.give_back(*self._running.divide(batch))
+        self.requeue(*self._running.split(batch))
 
-    def observed(self, key: ShapeKey, seconds: float) -> None:
+    def record_run(self, key: ShapeKey, seconds: float) -> None:
         """Record the `seconds` of a run outside the queue, such as a warm-up."""
         self._times.record(key, seconds)
 
@@ -319,7 +319,7 @@ class Batcher:
         """
         self._closed_with = error
         self._schedule_dispatch(math.inf)
-        for job in self._queues.take_expired(math.inf) + self._running.drop_returned():
+        for job in self._queues.take_expired(math.inf) + self._running.drop_requeued():
             job.fail(error)
 
     def _arm_deadline(self, deadline: float) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from paddlepool.contracts.errors import ModelOutputInvalid
 from paddlepool.contracts.ports import InferResult
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.awaiting import in_some_thread, results_of
+from paddlepool.engine.concurrency import gather_or_cancel, in_thread_or_inline
 from paddlepool.engine.queue.job import INLINE_BYTES, ShapeKey
 
 MOST_PARTS = 1024
@@ -53,7 +53,7 @@ async def joined(results: Sequence[InferResult], counts: Sequence[int]) -> list[
         if count == 1:
             found.append(parts[0])
         elif sum(array.nbytes for part in parts for array in part.values()) > INLINE_BYTES:
-            found.append(await in_some_thread("joining", partial(_joined, parts)))
+            found.append(await in_thread_or_inline("joining", partial(_joined, parts)))
         else:
             found.append(_joined(parts))
     return found
@@ -80,7 +80,7 @@ async def in_portions(
     job that ends is followed by one more. The first failure cancels the others.
     """
     if len(jobs) <= most:
-        return await results_of(submit(jobs, False))
+        return await gather_or_cancel(submit(jobs, False))
     results: dict[int, InferResult] = {}
     numbers = dict(zip(submit(jobs[:most], False), range(most), strict=True))
     following = most
@@ -98,7 +98,7 @@ async def in_portions(
                 numbers[future] = following
                 following += 1
         return [results[number] for number in range(len(jobs))]
-    finally:  # a future keeps its error, and the error this frame: see results_of()
+    finally:  # a future keeps its error, and the error this frame: see gather_or_cancel()
         done.clear()
         future = None
         while numbers:

@@ -36,7 +36,7 @@ from paddlepool.contracts.errors import (
 from paddlepool.contracts.ports import Pipeline, ServedModelInfo
 from paddlepool.contracts.resources import available_cores, give_memory_back
 from paddlepool.contracts.status import Choice, ModelStatus
-from paddlepool.engine.awaiting import in_some_thread, in_thread
+from paddlepool.engine.concurrency import in_thread, in_thread_or_inline
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.load_history import UNSEALED, LoadHistory
 from paddlepool.engine.registry.model import ServedModel, first_choice
@@ -315,7 +315,7 @@ class ModelRegistry:
             try:
                 yield
             finally:
-                await in_some_thread("memory", give_memory_back)
+                await in_thread_or_inline("memory", give_memory_back)
 
     async def _retire(self, model: ServedModel) -> None:
         if not await model.drain(self._drain_timeout):

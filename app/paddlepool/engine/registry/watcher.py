@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paddlepool.contracts.errors import ConfigError, ModelNotFound, PaddlepoolError
-from paddlepool.engine.awaiting import in_thread
+from paddlepool.engine.concurrency import in_thread
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import MANIFEST

@@ -18,13 +18,13 @@ from paddlepool.contracts import errors
 from paddlepool.contracts.ports import Interrupted
 from paddlepool.contracts.reasons import OPENING_FAILURES, Restart
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.awaiting import in_thread
+from paddlepool.engine.concurrency import in_thread
 from paddlepool.engine.pool.context import RestartBackoff
 from paddlepool.engine.pool.instance import Instance, Run, close_all
-from paddlepool.engine.process.answers import Check, Reply
 from paddlepool.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from paddlepool.engine.process.confinement import MEASURES, Confinement
 from paddlepool.engine.process.environment import Limits, malloc_settings
+from paddlepool.engine.process.replies import Check, Reply
 from paddlepool.engine.queue.batcher import Batcher
 from paddlepool.engine.queue.job import Job
 from paddlepool.engine.queue.shape_queues import NORMAL, URGENT
@@ -200,13 +200,13 @@ class CodecPool:
                 name=f"codec {number}",
                 open_worker=lambda _: in_thread("codec opening", self._open),
                 batcher=self._batcher,
-                lost=self._lost,
-                request_of=lambda batch: cast(Call, batch.jobs[0]),
-                deliver=_deliver,
-                serving=lambda _: None,
+                on_loss=self._on_loss,
+                make_request=lambda batch: cast(Call, batch.jobs[0]),
+                on_result=_on_result,
+                on_busy=lambda _: None,
                 clock=time.monotonic,
                 max_resident_bytes=sys.maxsize,
-                ahead=False,  # no call is queued behind a picture that may hang
+                prefetch=False,  # no call is queued behind a picture that may hang
             )
             for number in range(self.count)
         ]
@@ -306,7 +306,7 @@ class CodecPool:
             opening.pop_all()
         return CodecProcess(child)
 
-    def _lost(self, reason: Restart) -> float:
+    def _on_loss(self, reason: Restart) -> float:
         """Seconds to wait before a lost process is replaced.
 
         A process that was open is replaced at once: no picture waits for those that kill processes.
@@ -317,7 +317,7 @@ class CodecPool:
         return 0.0
 
 
-def _deliver(run: Run, reply: Reply) -> None:
+def _on_result(run: Run, reply: Reply) -> None:
     [call] = run.batch.jobs
     if not call.future.done():
         call.future.set_result(reply)

@@ -16,7 +16,7 @@ from paddlepool.contracts.caller import CALLER
 from paddlepool.contracts.errors import ConfigError, ImageUnreadable, InputError
 from paddlepool.contracts.ports import Agreement, Finished, Prepared, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.process.answers import Reply
+from paddlepool.engine.process.replies import Reply
 from paddlepool.models.repository.config import parse_parameters
 from paddlepool.tasks.codecs.picture import Picture
 from paddlepool.tasks.codecs.pool import Codecs
@@ -98,7 +98,7 @@ FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
 """An encoded file has at most FILE_BYTES, and FILE_BYTES_A_PIXEL for each pixel: no format takes
 more, even for pixels that cannot be compressed."""
 
-# Checks of the answers of codec processes (paddlepool.engine.process.answers.Check): names, types,
+# Checks of the answers of codec processes (paddlepool.engine.process.replies.Check): names, types,
 # shapes and sizes, because the values become headers, metric labels and charges to a quota.
 
 DECODED: dict[str, Any] = {"shape": [int] * 3, "pixels": int}

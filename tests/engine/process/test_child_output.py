@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from paddlepool.engine.process.printed import (
+from paddlepool.engine.process.child_output import (
     BURST_LINES,
     LINE_BYTES,
     LINES_PER_SECOND,
-    PrintedLines,
+    OutputLogger,
 )
 from tests.engine.fakes import ManualClock
 
@@ -27,7 +27,7 @@ from tests.engine.fakes import ManualClock
 def test_each_line_is_a_record_of_the_process(
     blocks: list[bytes], lines: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    printed = PrintedLines(7)
+    printed = OutputLogger(7)
     for block in blocks:
         printed.add(block)
     printed.end()
@@ -38,7 +38,7 @@ def test_each_line_is_a_record_of_the_process(
 def test_a_child_that_prints_without_end_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
     """The lines beyond the limit are counted, and the next one has room again."""
     clock = ManualClock()
-    printed = PrintedLines(7, clock=clock)
+    printed = OutputLogger(7, clock=clock)
     printed.add(b"again\n" * (BURST_LINES + 9))
     assert len(caplog.records) == BURST_LINES
     clock.now += 1.01 / LINES_PER_SECOND

@@ -54,7 +54,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
         del raised  # breaks a reference cycle with its traceback, which would keep arrays alive
 
 
-async def in_some_thread(name: str, work: Callable[[], T]) -> T:
+async def in_thread_or_inline(name: str, work: Callable[[], T]) -> T:
     """Like in_thread(), but run `work` on the event loop if no thread can be started.
 
     Use it for work that must be done, because an instance or an answer would be lost otherwise. On
@@ -72,7 +72,7 @@ def log_failure(task: asyncio.Task[Any]) -> None:
         log.error("the background task %r has failed", task.get_name(), exc_info=error)
 
 
-async def results_of(futures: list[asyncio.Future[T]]) -> list[T]:
+async def gather_or_cancel(futures: list[asyncio.Future[T]]) -> list[T]:
     """Await all futures or the first failure among them, then cancel those that are not done.
 
     Empties the list, to prevent a reference cycle: a future keeps its error, the error keeps the

@@ -13,7 +13,7 @@ LINES_PER_SECOND = 10.0
 log = logging.getLogger("paddlepool.child")
 
 
-class PrintedLines:
+class OutputLogger:
     """Logs what one child process prints: a handler of the log may write it, the caller never does.
 
     A record begins with the id of the process, and unprintable characters are escaped: a child can

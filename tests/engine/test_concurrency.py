@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paddlepool.engine.awaiting import in_thread, results_of
+from paddlepool.engine.concurrency import gather_or_cancel, in_thread
 
 PATIENCE = 30.0
 
@@ -75,7 +75,7 @@ async def test_the_first_failure_ends_the_wait_and_cancels_the_others() -> None:
     failed.set_exception(ValueError("unlucky"))
     done.set_result(1)
     with pytest.raises(ValueError, match="unlucky"):
-        await results_of([waiting, failed, done])
+        await gather_or_cancel([waiting, failed, done])
     assert waiting.cancelled()
 
 
@@ -85,7 +85,7 @@ async def test_a_task_and_its_futures_are_cancelled_together(count: int, first: 
     """Whichever is cancelled first."""
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[int]] = [loop.create_future() for _ in range(count)]
-    task = asyncio.create_task(results_of(list(futures)))
+    task = asyncio.create_task(gather_or_cancel(list(futures)))
     await asyncio.sleep(0)
     (task if first == "task" else futures[0]).cancel()
     await asyncio.wait([task])
@@ -103,7 +103,7 @@ def test_a_second_failure_is_not_complained_of(caplog: pytest.LogCaptureFixture)
             future.set_exception(ValueError("unlucky"))
         del future
         with pytest.raises(ValueError, match="unlucky"):
-            await results_of(futures)
+            await gather_or_cancel(futures)
 
     gc.collect()  # what other tests left behind
     caplog.clear()

@@ -1,0 +1,75 @@
+"""Replaces a worker whose resident memory has grown, without a pause in service."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from paddlepool.contracts.ports import Clock, Worker
+from paddlepool.engine.concurrency import in_thread_or_inline
+
+POLL_SECONDS = 0.05
+"""Interval between two checks of a worker's memory. It is not shorter because a check takes a tenth
+of the time of a short run: the system sums the memory over all processors."""
+
+log = logging.getLogger(__name__)
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True, eq=False)
+class Succession(Generic[Request, Result]):
+    """The successor of one instance's worker.
+
+    The effective cap is at least 1.5 times the worker's initial size. If no successor can be
+    opened, the worker continues to serve and the cap grows by half.
+    """
+
+    name: str
+    open_worker: Callable[[], Awaitable[Worker[Request, Result]]]
+    smallest_cap: int
+    clock: Clock
+    _cap: int = field(default=0, init=False)
+    _next_check: float = field(default=-math.inf, init=False)
+    _successor: asyncio.Future[Worker[Request, Result]] | None = field(default=None, init=False)
+
+    def reset(self, worker: Worker[Request, Result]) -> None:
+        """Set the cap of a new worker."""
+        self._cap = max(self.smallest_cap, worker.resident_bytes() * 3 // 2)
+        self._next_check = -math.inf
+
+    def check(self, worker: Worker[Request, Result]) -> None:
+        """Open a successor if the worker exceeds the cap; called while it runs nothing."""
+        if self._successor is None and self._above_cap(worker):
+            self._successor = asyncio.ensure_future(self.open_worker())
+        successor = self._successor
+        if successor is not None and successor.done() and (error := successor.exception()):
+            log.warning("%s: no successor can be opened: %s", self.name, error)
+            self._successor = None
+            self._cap = self._cap * 3 // 2
+
+    def _above_cap(self, worker: Worker[Request, Result]) -> bool:
+        now = self.clock()
+        if now < self._next_check:
+            return False
+        self._next_check = now + POLL_SECONDS
+        return worker.resident_bytes() > self._cap
+
+    def ready(self) -> bool:
+        successor = self._successor
+        return successor is not None and successor.done() and successor.exception() is None
+
+    def pop(self) -> asyncio.Future[Worker[Request, Result]] | None:
+        """Return the successor that is open or being opened, if any; the caller now owns it."""
+        successor, self._successor = self._successor, None
+        return successor
+
+    async def close(self) -> None:
+        """Close the successor, if any, once it is open."""
+        if (successor := self.pop()) is not None:
+            await asyncio.wait([successor])
+            if successor.exception() is None:
+                await in_thread_or_inline(f"{self.name} end", successor.result().close)
