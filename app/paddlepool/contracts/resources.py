@@ -41,21 +41,21 @@ def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo"
     of this process has less room below its limit, that room counts.
     """
     v1 = cgroup / "memory"
-    free = [1024 * found for found in _named_numbers(meminfo, "MemAvailable:")]
+    free = [1024 * kilobytes for kilobytes in _named_numbers(meminfo, "MemAvailable:")]
     for folder, limit, usage, cache in (
         (cgroup, "memory.max", "memory.current", "inactive_file"),
         (v1, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         match _numbers(folder, limit, usage):
-            case [most, held]:
-                free.append(most - held + sum(_named_numbers(folder / "memory.stat", cache)))
+            case [maximum, used]:
+                free.append(maximum - used + sum(_named_numbers(folder / "memory.stat", cache)))
     return max(0, min(free, default=0))
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
     """Whether the system has devices of an NVIDIA GPU, or of one that WSL passes through.
 
-    This process asks no driver: it loads no CUDA.
+    Loads no CUDA and no driver.
     """
     return any((devices / name).exists() for name in ("nvidiactl", "dxg"))
 
@@ -134,13 +134,13 @@ class Processor:
 def processor(cpuinfo: Path = CPUINFO) -> Processor:
     """Describe the processor; the lists are empty if the system does not report them."""
     x86 = cpu_line("flags", cpuinfo)
-    found = (x86 or cpu_line("Features", cpuinfo) or "").split()
-    known = X86 if x86 else ARM if found else ()
-    narrow = x86 is not None and SUMS_OF_32_BITS.isdisjoint(found)
+    flags = (x86 or cpu_line("Features", cpuinfo) or "").split()
+    known = X86 if x86 else ARM if flags else ()
+    narrow = x86 is not None and SUMS_OF_32_BITS.isdisjoint(flags)
     return Processor(
         name=cpu_line("model name", cpuinfo) or "unknown processor",
-        instruction_sets=tuple(each for each in known if each in found),
-        missing=tuple(each for each in known if each not in found),
+        instruction_sets=tuple(name for name in known if name in flags),
+        missing=tuple(name for name in known if name not in flags),
         remark=NARROW_SUMS if narrow else None,
     )
 
@@ -151,5 +151,5 @@ def cpu_line(key: str, cpuinfo: Path = CPUINFO) -> str | None:
         text = cpuinfo.read_text("utf-8", errors="replace")
     except OSError:
         return None
-    found = re.search(rf"^(?:{key})\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else None
+    match = re.search(rf"^(?:{key})\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else None

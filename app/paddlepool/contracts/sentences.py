@@ -1,4 +1,4 @@
-"""Text of others (frameworks, file names) as one line that is safe to print."""
+"""Makes foreign text (of frameworks, in file names) safe to print."""
 
 import re
 
@@ -6,7 +6,7 @@ LONGEST, READ = 500, 5_000
 """Maximum characters of a sentence, and of the text that it is made from."""
 
 _TRACE = re.compile(r"^.*Error Message Summary:\s*-*", re.DOTALL)
-"""What Paddle writes before its sentence."""
+"""What Paddle writes before its message."""
 _ORIGIN = re.compile(
     r"In user code:|Exception from [^\s:]+:\d+:|\(at [^()\s]+:\d+\)|0x[0-9a-fA-F]+"
 )
@@ -22,16 +22,16 @@ _PATH = re.compile(
 `/model/Add`."""
 
 
-def printable(text: str, kept: str = "") -> str:
+def printable(text: str, allowed: str = "") -> str:
     """Escape unprintable characters, such as a terminal's control codes, as Python does."""
     return "".join(
-        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode()
-        for each in text
+        char if char.isprintable() or char in allowed else char.encode("unicode_escape").decode()
+        for char in text
     )
 
 
 def sentence(text: str, *, longest: int = LONGEST) -> str:
-    """What a framework says of an error, in one line without paths, addresses and C++ traces."""
+    """Return a framework's message in one line, without paths, addresses and C++ traces."""
     text = _TRACE.sub("", text)[:READ]
     line = " ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split())
     line = printable(_SIGNATURE.sub("", line))

@@ -32,7 +32,7 @@ class TensorSpec:
         if len(shape) != len(self.shape):
             return False
         sizes = zip(self.shape, shape, strict=True)
-        return not [got for want, got in sizes if want not in (-1, got)]
+        return not [size for expected, size in sizes if expected not in (-1, size)]
 
 
 def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
@@ -47,28 +47,28 @@ def all_finite(tensors: Tensors) -> bool:
     )
 
 
-def absolute_differences(found: Array, expected: Array) -> NDArray[np.float64]:
+def absolute_differences(actual: Array, expected: Array) -> NDArray[np.float64]:
     """Return the absolute differences of two arrays of one shape."""
     with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as it should be
-        return np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        return np.abs(actual.astype(np.float64) - expected.astype(np.float64))
 
 
-def largest_difference(found: Tensors, expected: Tensors) -> float:
+def largest_difference(actual: Tensors, expected: Tensors) -> float:
     """Return the largest absolute difference; infinite if shapes differ or a difference is NaN."""
-    return _worst(found, expected, lambda gaps: gaps.max(initial=0.0))
+    return _worst(actual, expected, lambda gaps: gaps.max(initial=0.0))
 
 
-def mean_difference(found: Tensors, expected: Tensors) -> float:
+def mean_difference(actual: Tensors, expected: Tensors) -> float:
     """Return the mean absolute difference of the worst output; a group's budget limits it."""
-    return _worst(found, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
+    return _worst(actual, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
 
 
 def _worst(
-    found: Tensors, expected: Tensors, measure: Callable[[NDArray[np.float64]], float]
+    actual: Tensors, expected: Tensors, measure: Callable[[NDArray[np.float64]], float]
 ) -> float:
     worst = 0.0
     for name, reference in expected.items():
-        array = found.get(name)
+        array = actual.get(name)
         if array is None or array.shape != reference.shape:
             return math.inf
         measured = float(measure(absolute_differences(array, reference)))

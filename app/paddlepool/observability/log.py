@@ -165,7 +165,7 @@ class TerminalLines(logging.Formatter):
         time = self._in("dim", datetime.fromtimestamp(record.created).strftime("%H:%M:%S"))
         line = f"{time}  {self._event(record, extras(record))}"
         if record.exc_info:
-            line += "\n" + printable(self.formatException(record.exc_info), kept="\n")
+            line += "\n" + printable(self.formatException(record.exc_info), allowed="\n")
         return line
 
     def _event(self, record: logging.LogRecord, extra: dict[str, object]) -> str:

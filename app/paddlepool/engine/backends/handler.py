@@ -81,8 +81,8 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
             f"the conversion to ONNX took longer than {CONVERSION_SECONDS:.0f} s"
         ) from None
     if done.returncode != 0 or not done.stdout:
-        said = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
-        lines = said.strip().split("\n")
+        text = done.stderr.decode(errors="replace").replace(f"{opening['directory']}/", "")
+        lines = text.strip().split("\n")
         # If the converter ends its own process, its reason is not in the last line.
         own = [line.partition(REFUSED)[2] for line in lines if REFUSED in line]
         reason = sentence((own or lines[-1:])[0], longest=200) or "no message"

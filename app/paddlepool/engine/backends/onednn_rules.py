@@ -29,18 +29,17 @@ SAME_THRESHOLD = 15.0
 
 def _resizes_otherwise(operator: Operator) -> bool:
     """oneDNN's linear resampling takes the scale from the sizes, and knows neither option."""
-    given = operator.attributes
-    if given.get("align_corners") or given.get("align_mode") == 1 or _scaled_at_run_time(operator):
-        return True
-    return any(scale != int(scale) for scale in given.get("scale") or ())
+    attributes = operator.attributes
+    option = attributes.get("align_corners") or attributes.get("align_mode") == 1
+    fractional = any(scale != int(scale) for scale in attributes.get("scale") or ())
+    return bool(option) or fractional or _scaled_at_run_time(operator)
 
 
 def _samples_otherwise(operator: Operator) -> bool:
     """oneDNN takes the nearest centre, Paddle the floor: the same if each size is multiplied."""
-    given = operator.attributes
-    if given.get("align_corners") or _scaled_at_run_time(operator):
+    if operator.attributes.get("align_corners") or _scaled_at_run_time(operator):
         return True
-    if scales := given.get("scale"):
+    if scales := operator.attributes.get("scale"):
         return any(scale < 1 or scale != int(scale) for scale in scales)
     before, after = operator.inputs[0], operator.outputs[0]
     if not before or not after or FREE in before[2:] + after[2:]:
@@ -53,9 +52,9 @@ def _scaled_at_run_time(operator: Operator) -> bool:
 
 
 def _averages_otherwise(operator: Operator) -> bool:
-    given = operator.attributes
-    averages = given.get("pooling_type") == "avg" and not given.get("exclusive", True)
-    return averages and bool(given.get("ceil_mode"))
+    attributes = operator.attributes
+    averages = attributes.get("pooling_type") == "avg" and not attributes.get("exclusive", True)
+    return averages and bool(attributes.get("ceil_mode"))
 
 
 def _normalises_several_axes(operator: Operator) -> bool:
@@ -80,26 +79,27 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
 def misplaced(operators: Iterable[Operator]) -> list[str]:
     """Return a reason for each kind of operator that must not be placed on oneDNN."""
     operators = list(operators)
-    one_input = sum(each.name in ("data", "feed") for each in operators) == 1
+    one_input = sum(operator.name in ("data", "feed") for operator in operators) == 1
     reasons = {}
-    for each in operators:
-        affected, reason = RULES.get(each.name, (None, ""))
-        if affected is not None and affected(each):
-            reasons[each.name] = reason
-        elif each.name == "divide" and not _covers(each.inputs[0], each.inputs[1], one_input):
-            reasons[each.name] = "a dividend that may be broadcast"
-        elif any(shape and len(shape) > MAX_AXES for shape in (*each.inputs, *each.outputs)):
-            reasons[each.name] = f"more than {MAX_AXES} axes"
+    for operator in operators:
+        name, shapes = operator.name, (*operator.inputs, *operator.outputs)
+        affected, reason = RULES.get(name, (None, ""))
+        if affected is not None and affected(operator):
+            reasons[name] = reason
+        elif name == "divide" and not _covers(*operator.inputs[:2], one_input=one_input):
+            reasons[name] = "a dividend that may be broadcast"
+        elif any(shape and len(shape) > MAX_AXES for shape in shapes):
+            reasons[name] = f"more than {MAX_AXES} axes"
     return [f"{name}: {reason}" for name, reason in sorted(reasons.items())]
 
 
 def reversed_layout(operators: Iterable[Operator]) -> bool:
-    """Tell whether an operator has its channels last: oneDNN would move the axes of its output."""
-    return any(each.channels_last for each in operators)
+    """Whether an operator has its channels last: oneDNN would move the axes of its output."""
+    return any(operator.channels_last for operator in operators)
 
 
-def _covers(dividend: Shape | None, divisor: Shape | None, one_input: bool) -> bool:
-    """Tell whether the divisor is broadcast to the dividend, if anything is.
+def _covers(dividend: Shape | None, divisor: Shape | None, *, one_input: bool) -> bool:
+    """Whether the divisor is broadcast to the dividend, if anything is.
 
     Free axes at the same place are taken for equal if they are the rows, or if all free axes come
     from one input.
@@ -108,6 +108,6 @@ def _covers(dividend: Shape | None, divisor: Shape | None, one_input: bool) -> b
         return False
     skipped = len(dividend) - len(divisor)
     return all(
-        one == 1 or (one == other and (one != FREE or one_input or place == skipped == 0))
-        for place, (one, other) in enumerate(zip(divisor, dividend[skipped:], strict=True))
+        size == 1 or (size == other and (size != FREE or one_input or axis == skipped == 0))
+        for axis, (size, other) in enumerate(zip(divisor, dividend[skipped:], strict=True))
     )

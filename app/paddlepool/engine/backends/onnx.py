@@ -50,7 +50,7 @@ def open_onnxruntime(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Han
         providers=["CPUExecutionProvider"],
         disabled_optimizers=["SkipLayerNormFusion"],
     )
-    names = [each.name for each in session.get_inputs()]
+    names = [port.name for port in session.get_inputs()]
     # In ONNX a negative id counts from the end of its table; Paddle has none there.
     paddle = opening.get("format") != "onnx"
     program = Path(opening["directory"], opening["program"])
@@ -116,7 +116,7 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
     )
     request = compiled.create_infer_request()
     rows = tables(model)
-    wide = [each["name"] for each in opening["inputs"] if each["dtype"] in ("int64", "uint64")]
+    wide = [spec["name"] for spec in opening["inputs"] if spec["dtype"] in ("int64", "uint64")]
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
         for name in wide:

@@ -19,12 +19,12 @@ OPSET = 18
 
 def main(directory: Path, program: str, params: str) -> None:
     """Convert the program. Raises the converter's errors, and ImportError without the converter."""
-    answer = os.dup(1)
-    os.dup2(2, 1)  # the converter prints to standard output, which is for the answer
+    output = os.dup(1)
+    os.dup2(2, 1)  # the converter prints to standard output, which is for the program
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Paddle and the converter warn about each other
         import paddle2onnx
-    with tempfile.TemporaryDirectory() as scratch, os.fdopen(answer, "wb") as stream:
+    with tempfile.TemporaryDirectory() as scratch, os.fdopen(output, "wb") as stream:
         target = Path(scratch) / "model.onnx"
         paddle2onnx.export(
             str(directory / program),

@@ -1,4 +1,4 @@
-"""Programs that OpenVINO 2026.4 would compute wrongly, without a word, on the CPU.
+"""Programs that OpenVINO 2026.4 would compute wrongly, without an error, on the CPU.
 
 It computes int64 in 32 bits and float64 as float32; saturates sums of int8 products where the
 processor has no VNNI; and ignores some attributes.
@@ -39,7 +39,7 @@ INT8_OPERATORS = (b"QuantizeLinear", b"QLinear", b"ConvInteger", b"MatMulInteger
 """They make int8 activations, or read them; `DequantizeLinear` alone reads weights."""
 
 
-SMALL, GIVEN, COMPUTED = range(3)
+SMALL, FROM_INPUT, COMPUTED = range(3)
 """How large integers may be: counts and places; what the input holds; more."""
 
 
@@ -49,16 +49,16 @@ def unsuitable(model: Any) -> list[str]:
 
 
 def _fixed(model: Any) -> Iterator[str]:
-    for each in model.get_ops():
-        kind = each.get_type_name()
+    for op in model.get_ops():
+        kind = op.get_type_name()
         if kind == "AvgPool":
-            given = each.get_attributes()
-            if not given["exclude-pad"] and given["rounding_type"].startswith("ceil"):
+            attributes = op.get_attributes()
+            if not attributes["exclude-pad"] and attributes["rounding_type"].startswith("ceil"):
                 yield "AveragePool with ceil_mode and count_include_pad"
-        if kind in ROUNDING and _integer_from_quotient(each):
+        if kind in ROUNDING and _integer_from_quotient(op):
             yield f"{kind} of a quotient, which is one less for some exact multiples"
-        if kind == "Constant" and _type(each) in WIDE and not _ends_slices(each):
-            values = np.abs(each.data.astype(np.float64))
+        if kind == "Constant" and _type(op) in WIDE and not _ends_slices(op):
+            values = np.abs(op.data.astype(np.float64))
             if ((values > INT32.max) & (values < SENTINEL)).any():
                 yield "an int64 constant beyond 32 bits"
 
@@ -78,27 +78,23 @@ def _ends_slices(constant: Any) -> bool:
 def _computed(model: Any) -> Iterator[str]:
     """Find what is computed from the inputs' values in a type that OpenVINO makes narrower."""
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
-    for each in model.get_ordered_ops():
-        kind, name = each.get_type_name(), each.get_friendly_name()
-        sources = [port.get_source_output().get_node() for port in each.inputs()]
-        known = {
-            one: sizes[one.get_friendly_name()]
-            for one in sources
-            if one.get_friendly_name() in sizes
-        }
-        if kind == "ShapeOf" or not (known or kind == "Parameter"):
+    for op in model.get_ordered_ops():
+        kind, name = op.get_type_name(), op.get_friendly_name()
+        sources = [port.get_source_output().get_node() for port in op.inputs()]
+        sources = [source for source in sources if source.get_friendly_name() in sizes]
+        if kind == "ShapeOf" or not (sources or kind == "Parameter"):
             continue
-        largest = max(known.values(), default=SMALL)
+        largest = max((sizes[source.get_friendly_name()] for source in sources), default=SMALL)
         if kind == "Parameter":
-            sizes[name] = GIVEN if _type(each) in WIDE else SMALL
+            sizes[name] = FROM_INPUT if _type(op) in WIDE else SMALL
         elif kind == "Convert":
-            real = any(_type(one) in REAL for one in known)
+            real = any(_type(source) in REAL for source in sources)
             sizes[name] = COMPUTED if real else largest
         else:
             sizes[name] = COMPUTED if largest and kind not in MOVING else largest
-        if "f64" in {port.element_type.to_string() for port in each.outputs()}:
+        if "f64" in {port.element_type.to_string() for port in op.outputs()}:
             yield "float64, computed as float32"
-        if kind == "Result" and _type(each) in WIDE and largest == COMPUTED:
+        if kind == "Result" and _type(op) in WIDE and largest == COMPUTED:
             yield "int64 outputs that are computed, in 32 bits"
 
 
@@ -113,16 +109,16 @@ REPEATING = frozenset(
 
 
 def tables(model: Any) -> Mapping[str, int]:
-    """The rows of the smallest table of a fixed size, by the input with its ids.
+    """Return the rows of the smallest table of a fixed size, by the input with its ids.
 
-    OpenVINO takes zeros for an id that the table lacks; the other engines raise an error.
+    OpenVINO reads zeros for an id that the table lacks; other frameworks raise an error.
     """
     rows: dict[str, int] = {}
-    for each in model.get_ops():
-        if each.get_type_name() != "Gather":
+    for op in model.get_ops():
+        if op.get_type_name() != "Gather":
             continue
-        ids, axis = (each.input_value(place).get_node() for place in (1, 2))
-        shape = each.input_value(0).get_partial_shape()
+        ids, axis = (op.input_value(index).get_node() for index in (1, 2))
+        shape = op.input_value(0).get_partial_shape()
         while ids.get_type_name() in REPEATING:
             ids = ids.input_value(0).get_node()
         first = axis.get_type_name() == "Constant" and not axis.data.any()
@@ -140,32 +136,32 @@ def lost_axes(program: bytes) -> list[str]:
     import onnx
 
     model = onnx.load_from_string(program)
-    opset = next((each.version for each in model.opset_import if not each.domain), 1)
-    found = {
+    opset = next((entry.version for entry in model.opset_import if not entry.domain), 1)
+    names = {
         node.op_type
         for node in model.graph.node
-        if node.op_type in REDUCTIONS and any(each.name == "axes" for each in node.attribute)
+        if node.op_type in REDUCTIONS and any(item.name == "axes" for item in node.attribute)
     }
     return [
         f"{name} with axes in opset {opset}: export with opset {AXES_AS_INPUT}"
-        for name in sorted(found)
+        for name in sorted(names)
     ]
 
 
 def saturating(program: bytes, model: Any) -> bool:
-    """Tell whether the program multiplies int8 activations by int8 weights of more than 7 bits."""
+    """Whether the program multiplies int8 activations by int8 weights of more than 7 bits."""
     if not any(name in program for name in INT8_OPERATORS):
         return False
     return any(
-        each.get_type_name() == "Constant"
-        and each.get_element_type().to_string() == "i8"
-        and len(each.shape) > 1
-        and np.abs(each.data.astype(np.int16)).max(initial=0) > INT8_RANGE
-        for each in model.get_ops()
+        op.get_type_name() == "Constant"
+        and op.get_element_type().to_string() == "i8"
+        and len(op.shape) > 1
+        and np.abs(op.data.astype(np.int16)).max(initial=0) > INT8_RANGE
+        for op in model.get_ops()
     )
 
 
 def has_vnni(processor: Path = Path("/proc/cpuinfo")) -> bool:
-    """Tell whether the processor adds int8 products in 32 bits."""
+    """Whether the processor adds int8 products in 32 bits."""
     words = processor.read_text().split()
     return any(flag in words for flag in ("avx512_vnni", "avx_vnni", "amx_int8"))

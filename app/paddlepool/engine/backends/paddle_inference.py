@@ -79,13 +79,13 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
     few = options["onednn_rows"]
     if few > 1 and not (options["onednn"] and options["device"] == "cpu"):
         raise ConfigError('onednn_rows needs onednn = true and device = "cpu"')
-    own = _create(core, opening, options | {"onednn": False}, ()) if few > 1 else None
+    plain = _create(core, opening, options | {"onednn": False}, ()) if few > 1 else None
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
         nonlocal predictor
         check_ids(inputs, tables)
-        if own is not None and len(inputs[names[0]]) < few:
-            return _run(own, names, outputs, inputs)
+        if plain is not None and len(inputs[names[0]]) < few:
+            return _run(plain, names, outputs, inputs)
         if shared:
             shapes.add(tuple(inputs[name].shape for name in names))
             if len(shapes) > SHAPES:
@@ -115,14 +115,9 @@ def _run(
     return [predictor.get_output_handle(name).copy_to_cpu() for name in outputs]
 
 
-def _create(
-    core: Any,
-    opening: Mapping[str, Any],
-    options: Mapping[str, Any],
-    operators: Sequence[Operator],
-) -> Any:
+def _create(core: Any, *arguments: Any) -> Any:
     """Create a predictor; Paddle needs a separate configuration for each one."""
-    return core.create_predictor(configured(core, opening, options, operators))
+    return core.create_predictor(configured(core, *arguments))
 
 
 def configured(
@@ -131,7 +126,7 @@ def configured(
     options: Mapping[str, Any],
     operators: Sequence[Operator],
 ) -> Any:
-    """Return the configuration of a predictor. `operators` are the program's; only oneDNN asks.
+    """Return the configuration of a predictor. `operators` are the program's, for oneDNN.
 
     Raises ConfigError for options that exclude each other, and BackendUnavailable if this machine
     lacks what they need: Paddle itself would accept them and run 850 times slower, or crash.
@@ -144,7 +139,7 @@ def configured(
         raise ConfigError(
             f'device must be "cpu" or "gpu", received {str(options["device"])[:40]!r}'
         )
-    gpu = options["device"] == "gpu"
+    gpu, legacy = options["device"] == "gpu", Path(opening["program"]).suffix == LEGACY
     if options["bfloat16"] and (gpu or not options["onednn"]):
         raise ConfigError('bfloat16 = true needs onednn = true and device = "cpu"')
     if options["float16"] and not gpu:
@@ -161,10 +156,9 @@ def configured(
         config.disable_mkldnn()
     else:
         config.disable_gpu()
-        legacy = Path(opening["program"]).suffix == LEGACY
         _choose_onednn(core, config, options, operators, legacy=legacy)
     config.set_cpu_math_library_num_threads(opening["threads"])
-    if Path(opening["program"]).suffix != LEGACY:  # which has its own IR, Paddle's default for it
+    if not legacy:  # a legacy program has its own IR, Paddle's default for it
         config.enable_new_ir(True)
         config.enable_new_executor()  # needed for the memory optimisation of a PIR program
     config.enable_memory_optim()
@@ -217,10 +211,10 @@ def _load_core() -> Any:
     **Invariant**: this process never imports the real `paddle` package. This relies on the pinned
     version; a test compares its results with those of the whole package.
     """
-    found = importlib.util.find_spec("paddle")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("paddle")
+    if package is None or package.origin is None:
         raise BackendUnavailable("the backend paddle_inference needs the package paddlepaddle")
-    root = Path(found.origin).parent
+    root = Path(package.origin).parent
     for name, path in (("paddle", root), ("paddle.base", root / "base")):
         spec = ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = [str(path)]

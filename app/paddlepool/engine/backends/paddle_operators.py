@@ -16,7 +16,7 @@ FREE = -1
 INTEGERS = ("i8", "ui8", "i16", "i32", "i64")
 """Their names in PIR."""
 LEGACY = ".pdmodel"
-PRESENT_NAMES = {
+PIR_NAMES = {
     "elementwise_div": "divide",
     "bilinear_interp_v2": "bilinear_interp",
     "nearest_interp_v2": "nearest_interp",
@@ -24,7 +24,7 @@ PRESENT_NAMES = {
     "elementwise_floordiv": "floor_divide",
     "lookup_table_v2": "embedding",
 }
-"""Names of operators in legacy programs, and in PIR."""
+"""PIR's names of operators, by their names in legacy programs."""
 LEGACY_INPUTS = (
     "X", "Input", "Y", "OutSize", "SizeTensor", "Scale", "PreState", "WeightList", "SequenceLength",
     "Ids", "W",
@@ -43,9 +43,9 @@ REPEATING = frozenset(
 class Operator:
     """`name` is that of PIR, without its dialect. Unknown shapes and absent inputs are None.
 
-    `used` tells for each output whether another operator reads it. `integer` is true if the first
-    output has an integer type. `source` names the input of the program that the first input
-    repeats, as it is or in another shape; it is empty for other values.
+    `used` says of each output whether another operator reads it. `integer`: the first output has an
+    integer type. `source` names the input of the program that the first input repeats, as it is or
+    in another shape; it is empty for other values.
     """
 
     name: str
@@ -72,17 +72,18 @@ def operators_of(program: Path) -> list[Operator]:
             return list(_legacy(program.read_bytes()))
         regions = json.loads(program.read_bytes())["program"]["regions"]
         used: set[int] = set()
-        read = list(_read(regions, {}, {}, used))
+        parsed = list(_parse(regions, {}, {}, used))
     except OSError as error:
         raise BackendError(f"{program.name} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BackendError(f"{program.name} is not a Paddle program") from error
     return [
-        replace(each, used=tuple(number in used for number in numbers)) for each, numbers in read
+        replace(operator, used=tuple(number in used for number in outputs))
+        for operator, outputs in parsed
     ]
 
 
-def _read(
+def _parse(
     regions: Sequence[Mapping[str, Any]],
     shapes: dict[int, Shape | None],
     sources: dict[int, str],
@@ -91,37 +92,37 @@ def _read(
     """Yield each operator and the numbers of its outputs; collect the numbers that are read."""
     for region in regions:
         for block in region["blocks"]:
-            for each in block["ops"]:
-                made = each.get("O", [])
-                made = made if isinstance(made, list) else [made]  # a parameter has one value
-                shapes |= {value["%"]: _shape(value.get("TT", {})) for value in made}
-                taken = [value["%"] for value in each.get("I", [])]
-                used.update(taken)
-                name = each["#"].partition(".")[2].rstrip("_")
-                attributes = each["A"] if name else []  # those of a parameter have no names
-                numbers = [value["%"] for value in made]
-                given = {one["N"]: _value(one["AT"]) for one in attributes}
-                source = sources.get(taken[0], "") if taken else ""
+            for op in block["ops"]:
+                results = op.get("O", [])
+                results = results if isinstance(results, list) else [results]  # of a parameter
+                shapes |= {value["%"]: _shape(value.get("TT", {})) for value in results}
+                inputs = [value["%"] for value in op.get("I", [])]
+                outputs = [value["%"] for value in results]
+                used.update(inputs)
+                name = op["#"].partition(".")[2].rstrip("_")
+                # The attributes of a parameter have no names.
+                attributes = {item["N"]: _value(item["AT"]) for item in op["A"]} if name else {}
+                source = sources.get(inputs[0], "") if inputs else ""
                 if name == "data":
-                    sources |= dict.fromkeys(numbers, str(given["name"]))
+                    sources |= dict.fromkeys(outputs, str(attributes["name"]))
                 elif name in REPEATING:
-                    sources |= dict.fromkeys(numbers, source)
+                    sources |= dict.fromkeys(outputs, source)
                 operator = Operator(
                     name,
-                    given,
-                    tuple(map(shapes.get, taken)),
-                    tuple(map(shapes.get, numbers)),
-                    integer=bool(made) and _is_integer(made[0].get("TT", {})),
+                    attributes,
+                    tuple(map(shapes.get, inputs)),
+                    tuple(map(shapes.get, outputs)),
+                    integer=bool(results) and _is_integer(results[0].get("TT", {})),
                     source=source,
                 )
-                yield operator, numbers
-                yield from _read(each.get("regions", []), shapes, sources, used)
+                yield operator, outputs
+                yield from _parse(op.get("regions", []), shapes, sources, used)
 
 
 def _value(attribute: Mapping[str, Any]) -> Any:
     value = attribute.get("D")
     if attribute["#"].endswith("a_array"):
-        return [_value(each) for each in value or ()]
+        return [_value(item) for item in value or ()]
     return value
 
 
@@ -145,33 +146,32 @@ def _legacy(program: bytes) -> Iterator[Operator]:
     messages = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(messages)  # type: ignore[union-attr]
     try:
-        read = messages.ProgramDesc.FromString(program)
+        description = messages.ProgramDesc.FromString(program)
     except DecodeError as error:
         raise ValueError("not a program") from error
     shapes: dict[str, Shape] = {}
-    for block in read.blocks:
+    for block in description.blocks:
         for variable in block.vars:
             if variable.type.HasField("dense_tensor"):
                 shapes[variable.name] = tuple(variable.type.dense_tensor.tensor.dims)
     sources: dict[str, str] = {}
-    for block in read.blocks:
-        for each in block.ops:
-            name = PRESENT_NAMES.get(each.type, each.type)
-            given = {one.parameter: list(one.arguments) for one in each.inputs}
-            order = [one for one in LEGACY_INPUTS if one in given]
-            firsts = [(given[parameter] or [""])[0] for parameter in order]
+    for block in description.blocks:
+        for op in block.ops:
+            name = PIR_NAMES.get(op.type, op.type)
+            arguments = {item.parameter: [*item.arguments, ""] for item in op.inputs}
+            inputs = [arguments[key][0] for key in LEGACY_INPUTS if key in arguments]
             # XShape is no tensor: it keeps a shape for the gradient, with an axis more.
-            made = [one.arguments[0] for one in each.outputs if one.parameter != "XShape"]
-            source = sources.get(firsts[0], "") if firsts else ""
+            outputs = [item.arguments[0] for item in op.outputs if item.parameter != "XShape"]
+            source = sources.get(inputs[0], "") if inputs else ""
             if name == "feed":
-                sources[made[0]] = made[0]
+                sources[outputs[0]] = outputs[0]
             elif name.removesuffix("2") in REPEATING:
-                sources |= dict.fromkeys(made, source)
+                sources |= dict.fromkeys(outputs, source)
             yield Operator(
                 name,
-                {one.name: _legacy_value(one) for one in each.attrs},
-                tuple(map(shapes.get, firsts)),
-                tuple(map(shapes.get, made)),
+                {item.name: _legacy_value(item) for item in op.attrs},
+                tuple(map(shapes.get, inputs)),
+                tuple(map(shapes.get, outputs)),
                 source=source,
             )
 

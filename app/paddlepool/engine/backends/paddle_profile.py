@@ -36,9 +36,9 @@ def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
     def handle(
         _meta: Mapping[str, Any], arrays: Tensors, _descriptors: Sequence[int]
     ) -> tuple[Mapping[str, Any], Tensors]:
-        found = json.dumps(_profile(opening, arrays)).encode()
+        profile = json.dumps(_profile(opening, arrays)).encode()
         # As an array, because a large graph does not fit the header of a reply.
-        return {}, {"profile": np.frombuffer(found, np.uint8)}
+        return {}, {"profile": np.frombuffer(profile, np.uint8)}
 
     return {}, handle
 
@@ -87,19 +87,19 @@ def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
         profiler.stop()
     [file] = traces.iterdir()
     trace = json.loads(file.read_text("utf-8"))["traceEvents"]
-    found = sorted(
+    events = sorted(
         (event for event in trace if event.get("cat") == "Operator" and event.get("ph") == "X"),
         key=lambda event: event["ts"],
     )
-    if not found or len(found) % RUNS:
-        raise BackendError(f"the profiler saw {len(found)} operators in {RUNS} equal runs")
-    each = len(found) // RUNS
+    if not events or len(events) % RUNS:
+        raise BackendError(f"the profiler saw {len(events)} operators in {RUNS} equal runs")
+    count = len(events) // RUNS
     return [
         (
-            found[place]["name"].partition("[")[0].rstrip("_"),
-            median(float(event["dur"]) for event in found[place::each]) / 1000,
+            events[index]["name"].partition("[")[0].rstrip("_"),
+            median(float(event["dur"]) for event in events[index::count]) / 1000,
         )
-        for place in range(each)
+        for index in range(count)
     ]
 
 
@@ -113,14 +113,15 @@ def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
     constants: set[int] = set()
     for operator in program["program"]["regions"][0]["blocks"][0]["ops"]:
         name = _name(operator["#"])
-        taken = [value["%"] for value in operator.get("I", []) if value["%"] != 0]
-        if name in CONSTANT or (taken and constants.issuperset(taken)):
-            made = operator["O"]  # a parameter has one value here, not a list
-            constants.update(value["%"] for value in (made if isinstance(made, list) else [made]))
+        inputs = [value["%"] for value in operator.get("I", []) if value["%"] != 0]
+        if name in CONSTANT or (inputs and constants.issuperset(inputs)):
+            outputs = operator["O"]  # a parameter has one value here, not a list
+            outputs = outputs if isinstance(outputs, list) else [outputs]
+            constants.update(value["%"] for value in outputs)
             continue
         if name in ("pd_op.data", "pd_op.fetch"):
             continue
-        attributes = {each["N"]: each["AT"].get("D") for each in operator.get("A", [])}
+        attributes = {item["N"]: item["AT"].get("D") for item in operator.get("A", [])}
         fused = [str(attributes[key]) for key in ACTIVATIONS if attributes.get(key)]
         fused += ["residual"] if attributes.get("fuse_residual_connection") else []
         kind = operator["O"][0]["TT"] if operator["O"] else {}
@@ -162,9 +163,9 @@ def _timed(
 
 
 def _linked(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace inputs and outputs by `sources`: the places of the operators that made the inputs."""
+    """Replace inputs and outputs by `sources`: the indices of the operators before."""
     makers: dict[int, int] = {}
-    for place, each in enumerate(operators):
-        each["sources"] = sorted({makers[v] for v in each.pop("inputs") if v in makers})
-        makers.update(dict.fromkeys(each.pop("outputs"), place))
+    for index, operator in enumerate(operators):
+        operator["sources"] = sorted({makers[v] for v in operator.pop("inputs") if v in makers})
+        makers.update(dict.fromkeys(operator.pop("outputs"), index))
     return operators

@@ -14,22 +14,22 @@ NO_PADDING = -1
 
 
 def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> Mapping[str, int]:
-    """The rows of the smallest table whose ids are not checked, by the input with its ids.
+    """Return the rows of the smallest table whose ids are not checked, by the input with its ids.
 
-    `every` counts all tables: those that Paddle checks, other engines do not.
+    `every` counts all tables: other frameworks do not check those that Paddle checks.
     """
     rows: dict[str, int] = {}
-    for each in operators:
-        unchecked = every or each.attributes.get("padding_idx") != NO_PADDING
-        if each.name == "embedding" and unchecked and each.source and (table := each.inputs[1]):
-            rows[each.source] = min(table[0], rows.get(each.source, table[0]))
+    for op in operators:
+        unchecked = every or op.attributes.get("padding_idx") != NO_PADDING
+        if op.name == "embedding" and unchecked and op.source and (table := op.inputs[1]):
+            rows[op.source] = min(table[0], rows.get(op.source, table[0]))
     return rows
 
 
 def check_ids(inputs: Tensors, tables: Mapping[str, int], *, from_end: bool = False) -> None:
     """Raise BackendError if an input has an id that its table lacks.
 
-    `from_end` tells that negative ids count from the table's end, as in ONNX.
+    With `from_end`, negative ids count from the table's end, as in ONNX.
     """
     for name, rows in tables.items():
         ids: NDArray[np.integer[Any]] = np.asarray(inputs[name])

@@ -59,7 +59,7 @@ class ProcessPredictor(ChildWorker):
         super().__init__(child)
         self._outputs = {str(number): output.name for number, output in enumerate(spec.outputs)}
         self._batched = spec.batched
-        self._shown = partial(_without, spec.directory)
+        self._directory = spec.directory
         self._rows: int | None = None
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
@@ -74,17 +74,17 @@ class ProcessPredictor(ChildWorker):
     def send(self, _: Tensors, /) -> None:
         self._send({"rows": self._rows})
 
-    def _send(self, asked: Mapping[str, Any]) -> None:
+    def _send(self, meta: Mapping[str, Any]) -> None:
         try:
-            self._child.send(asked)
+            self._child.send(meta)
         except ChildDied as error:
-            raise self._blamed(error) from error
+            raise self._run_error(error) from error
 
     def receive(self, *, timeout: float) -> RunResult:
         try:
             reply = self._child.receive(timeout=timeout)
         except (ChildDied, errors.BackendError) as error:
-            raise self._blamed(error) from error
+            raise self._run_error(error) from error
         return RunResult(self._named(reply.arrays), reply.seconds)
 
     def expect(self, *, timeout: float) -> None:
@@ -94,7 +94,7 @@ class ProcessPredictor(ChildWorker):
         try:
             return self._child.poll_reply()
         except (ChildDied, errors.BackendError) as error:
-            raise self._blamed(error) from error
+            raise self._run_error(error) from error
 
     def fetch(self) -> RunResult:
         reply = self._child.fetch()
@@ -103,12 +103,12 @@ class ProcessPredictor(ChildWorker):
     def _named(self, arrays: Tensors) -> Tensors:
         return {name: arrays[n] for n, name in self._outputs.items() if n in arrays}
 
-    def _blamed(self, error: ChildDied | errors.BackendError) -> errors.PaddlepoolError:
+    def _run_error(self, error: ChildDied | errors.BackendError) -> errors.PaddlepoolError:
         """Return the error that a failed run raises to its caller."""
         if isinstance(error, errors.BackendError):
-            said = self._shown(error.library_text or error.message)
+            text = _without(self._directory, error.library_text or error.message)
             return errors.RunRefused(
-                f"the framework cannot run the model: {said}", library_text=said
+                f"the framework cannot run the model: {text}", library_text=text
             )
         self._failure = error.reason
         if isinstance(error, ChildTimeout):
@@ -190,20 +190,23 @@ class ProcessBackend:
 
 
 def check_outputs(
-    specs: Sequence[TensorSpec], asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
+    specs: Sequence[TensorSpec],
+    request: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    arrays: Tensors,
 ) -> None:
     """Compare a run's outputs with the specification and the number of rows.
 
-    `asked["rows"]` is that number; None allows any. Requests without it, which run() sends for
+    `request["rows"]` is that number; None allows any. Requests without it, which run() sends for
     self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
     gives, and ModelOutputInvalid for a shape that the manifest does not expect: it describes what
     was seen when the version was sealed. Implements `paddlepool.engine.process.replies.Check`.
     """
-    if "rows" not in asked:
+    if "rows" not in request:
         return
     if meta or len(arrays) != len(specs):
         raise ValueError(f"{len(arrays)} outputs, of {len(specs)}, and {len(meta)} values beside")
-    rows = asked["rows"]
+    rows = request["rows"]
     for number, spec in enumerate(specs):
         array = arrays.get(str(number))
         if array is None or array.dtype != spec.dtype:
@@ -217,7 +220,7 @@ def check_outputs(
 
 
 def _without(directory: Path, text: str) -> str:
-    """A framework's text without the path of the model version."""
+    """Remove the path of the model version from a framework's text."""
     return text.replace(f"{directory}/", "").replace(f"{directory}", "")
 
 
@@ -226,8 +229,8 @@ def _check_program(spec: PredictorSpec) -> None:
     if spec.refusal:
         raise errors.BackendError(spec.refusal)
     if spec.format == "onnx" and spec.backend.startswith("paddle_"):
-        named = "the model's program" if spec.program_name is None else repr(spec.program_name)
+        program = "the model's program" if spec.program_name is None else repr(spec.program_name)
         raise errors.BackendError(
-            f"backend {spec.backend} runs Paddle programs and {named} is ONNX: "
+            f"backend {spec.backend} runs Paddle programs and {program} is ONNX: "
             "onnxruntime and openvino run it"
         )

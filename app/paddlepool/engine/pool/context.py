@@ -55,14 +55,14 @@ class OnDemand:
                 limit=self._limit,
                 received=self._limit + 1,
             )
-        held = sum(group.resident_bytes() for group in self._started)
-        if held < self._max_bytes:
+        resident = sum(group.resident_bytes() for group in self._started)
+        if resident < self._max_bytes:
             return None
         return Overloaded(
-            f"the running instance groups that start on demand hold {held} bytes; "
+            f"the running instance groups that start on demand hold {resident} bytes; "
             f"no other starts from {self._max_bytes} bytes on",
             limit=self._max_bytes,
-            received=held,
+            received=resident,
         )
 
     def forget(self, group: StartedGroup) -> None:
@@ -117,7 +117,7 @@ class EngineContext:
 
 
 WINDOW_SECONDS = 60.0
-MOST_LOSSES = 5
+MAX_LOSSES = 5
 DELAYS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds to wait after the first, second, ... loss within the window. The last one repeats."""
 LACKING_SECONDS = 1.0
@@ -140,8 +140,8 @@ class RestartBackoff:
         return DELAYS[self._losses_in_window() - 1]
 
     def in_crash_loop(self) -> bool:
-        return self._losses_in_window() > MOST_LOSSES
+        return self._losses_in_window() > MAX_LOSSES
 
     def _losses_in_window(self) -> int:
         oldest = self._clock() - WINDOW_SECONDS
-        return sum(lost > oldest for lost in tuple(self._losses))
+        return sum(time > oldest for time in tuple(self._losses))

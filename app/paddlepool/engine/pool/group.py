@@ -3,21 +3,15 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from paddlepool.contracts.errors import (
-    BackendError,
-    ConfigError,
-    DeadlineExceeded,
-    ManifestError,
-    ModelNotReady,
-    ModelOutputInvalid,
-    PaddlepoolError,
-)
+from paddlepool.contracts import errors
+from paddlepool.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
 from paddlepool.contracts.ports import InferResult, Predictor, PredictorFactory, RunResult
 from paddlepool.contracts.reasons import Rejection, Restart
 from paddlepool.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
@@ -36,8 +30,8 @@ CRASH_LOOP = "its predictors keep crashing"
 FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25
 
-Usual = Sequence[tuple[ShapeKey, float]]
-"""The usual seconds of a run, for each shape."""
+RunTimes = Sequence[tuple[ShapeKey, float]]
+"""The usual seconds of a run, by shape."""
 
 log = logging.getLogger(__name__)
 
@@ -126,12 +120,12 @@ class Group:
     effect: Effect = field(default=UNKNOWN_EFFECT, init=False)
 
     def __post_init__(self) -> None:
-        self._model, self._version = self.files.name, self.files.version
-        self._name = f"{self._model}@{self._version} {self.config.name}"
+        self._model = self.files.name
+        self._name = f"{self._model}@{self.files.version} {self.config.name}"
         self._spec = self.files.spec(self.config)
         self._batching = self.files.config.dynamic_batching
         self._first_opened: float | None = None
-        self._turn = asyncio.Lock()
+        self._opening = asyncio.Lock()  # with low priority, one at a time
         self._queue_limit = self._batching.max_queue_size * self.config.count
         self._backoff = RestartBackoff(self.context.clock)
         self._batcher = self._new_batcher()
@@ -162,9 +156,9 @@ class Group:
         futures.
         """
         if self._failure is not None and not self.can_open:
-            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            refused.set_exception(self._failure)
-            return [refused]
+            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            failed.set_exception(self._failure)
+            return [failed]
         if not self._instances and not self._batcher.closed:
             self._low_priority = low_priority
             yielding = self.context.yielding
@@ -185,52 +179,48 @@ class Group:
             ]
         return [instance.opened for instance in self._instances]
 
-    def _on_result(self, instance: int, run: Run, ran: RunResult) -> None:
-        """Record the run's times and give each job its rows.
+    def _on_result(self, instance: int, run: Run, result: RunResult) -> None:
+        """Record the run's times and settle each job with its rows.
 
         Raises ValueError if the number of output rows differs from that of the batch.
         """
-        received, batch, infer = run.ended, run.batch, ran.seconds
-        parts = batch.split(ran.outputs)
+        batch, infer = run.batch, result.seconds
+        parts = batch.split(result.outputs)
         self.context.observer.batch_done(
             model=self._model,
-            version=self._version,
+            version=self.files.version,
             group=self.config.name,
             rows=batch.rows,
             seconds=infer,
         )
-        finite = [ran.finite or all_finite(part) for part in parts]
+        finite = [result.finite or all_finite(part) for part in parts]
         ended = self.context.clock()
-        times = run.joining, infer, ended - received
+        times = run.joining, infer, ended - run.ended
         self.statistics.executed(batch.rows, times, ended=ended)
-        for job, part, fit in zip(batch.jobs, parts, finite, strict=True):
-            if not fit:
-                job.fail(ModelOutputInvalid("the model's output contains NaN or infinity"))
+        for job, part, valid in zip(batch.jobs, parts, finite, strict=True):
+            if not valid:
+                job.fail(errors.ModelOutputInvalid("the model's output contains NaN or infinity"))
                 continue
             if job.future.done():
                 continue  # expired or cancelled, and counted as a failure
-            queued = received - infer - run.joining - job.enqueued
-            starting = self._start_up_seconds(job.enqueued, job.enqueued + queued)
+            queued = run.ended - infer - run.joining - job.enqueued
+            first_opened = math.inf if self._first_opened is None else self._first_opened
+            start_up = max(0.0, min(first_opened - job.enqueued, queued))
             self.statistics.succeeded(job.rows, times, queued=queued, total=ended - job.enqueued)
             job.future.set_result(
                 InferResult(
                     outputs=part,
                     model=self._model,
-                    version=self._version,
+                    version=self.files.version,
                     group=self.config.name,
                     instance=instance,
                     enqueued=job.enqueued,
-                    start_up_seconds=starting,
-                    queue_seconds=queued - starting,
+                    start_up_seconds=start_up,
+                    queue_seconds=queued - start_up,
                     infer_seconds=infer,
                     batch_rows=batch.rows,
                 )
             )
-
-    def _start_up_seconds(self, since: float, until: float) -> float:
-        """Seconds of the interval `since` to `until` before the first predictor was open."""
-        opened = until if self._first_opened is None else min(self._first_opened, until)
-        return max(0.0, opened - since)
 
     def reserve(self, *, deadline: float) -> Reservation:
         """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
@@ -249,11 +239,7 @@ class Group:
     def submit(
         self, *jobs: Job, reservation: Reservation | None = None, following: bool = False
     ) -> None:
-        """Queue all of the jobs or none; the first uses the place that `reservation` holds.
-
-        Jobs that are `following` ended ones of their request find room. Raises Overloaded,
-        DeadlineExceeded and ModelNotReady.
-        """
+        """Queue all of the jobs or none; see Batcher.submit()."""
         self._usable().submit(*jobs, reservation=reservation, following=following)
         if not self._instances:
             self.start(low_priority=True)
@@ -272,7 +258,8 @@ class Group:
 
     def idle(self) -> bool:
         """Whether no request waits or runs; an idle group may be stopped."""
-        return self._batcher.idle and all(each.opened.done() for each in self._instances)
+        opened = all(instance.opened.done() for instance in self._instances)
+        return opened and self._batcher.idle
 
     def stop(self) -> None:
         """End the processes without waiting for them; the next job starts the group again."""
@@ -334,23 +321,24 @@ class Group:
     async def _open(self, first: bool) -> Predictor:
         """Open a predictor; for the first one, measure the usual seconds of its runs.
 
-        A gentle opening waits for its turn and uses only the processor time that serving predictors
-        leave. The process may be suspended meanwhile, so its warm-up runs are not timed; the first
-        jobs are timed instead. Raises ConfigError or BackendError if the model is rejected, and
-        WorkerCrashed or OSError if the process could not be started or died.
+        An opening with low priority waits for its turn and uses only the processor time that
+        serving predictors leave. The process may be suspended meanwhile, so its warm-up runs are
+        not timed; the first jobs are timed instead. Raises ConfigError or BackendError if the model
+        is rejected, and WorkerCrashed or OSError if the process could not be started or died.
         """
         batcher, low_priority = self._batcher, first and self._low_priority
-        work = partial(self._opened, timed=first and not low_priority, low_priority=low_priority)
+        timed = first and not low_priority
+        work = partial(self._open_in_thread, timed=timed, low_priority=low_priority)
         try:
-            async with self._turn if low_priority else contextlib.nullcontext():
-                predictor, usual = await in_thread(f"{self._name} opening", work)
-        except (ConfigError, BackendError) as refusal:
+            async with self._opening if low_priority else contextlib.nullcontext():
+                predictor, times = await in_thread(f"{self._name} opening", work)
+        except (errors.ConfigError, BackendError) as error:
             if first:
-                self._refused(refusal)
+                self._fail(error)
             raise
         if self._first_opened is None:
             self._first_opened = self.context.clock()
-        for key, seconds in usual:
+        for key, seconds in times:
             batcher.record_run(key, seconds)
         return predictor
 
@@ -374,28 +362,27 @@ class Group:
         """
         try:
             self.files.verify_again(low_priority=low_priority)
-        except ManifestError as changed:
+        except errors.ManifestError as changed:
             raise BackendError(f"changed since it was verified: {changed.message}") from changed
 
-    def _opened(self, *, timed: bool, low_priority: bool) -> tuple[Predictor, Usual]:
+    def _open_in_thread(self, *, timed: bool, low_priority: bool) -> tuple[Predictor, RunTimes]:
         """Open a predictor, blocking until it is tested and warm."""
         suspension = self.context.yielding.suspension if low_priority else None
         predictor = self.context.open_predictor(self._spec, suspension=suspension)
         try:
             self._verify_again(low_priority=low_priority)
             self.selftest.check(predictor, timeout=FIRST_RUN_SECONDS)
-            usual = self._warm_up(predictor, timed)
-        except DeadlineExceeded as error:
+            times = self._warm_up(predictor, timed)
+        except BaseException as error:
             predictor.close()
+            if not isinstance(error, errors.DeadlineExceeded):
+                raise
             raise BackendError(f"a first run took more than {FIRST_RUN_SECONDS:.0f} s") from error
-        except BaseException:
-            predictor.close()
-            raise
         if low_priority:
             predictor.end_suspension()
-        return predictor, usual
+        return predictor, times
 
-    def _warm_up(self, predictor: Predictor, timed: bool) -> Usual:
+    def _warm_up(self, predictor: Predictor, timed: bool) -> RunTimes:
         """Run every configured shape and measure its usual time.
 
         A shape's first run takes up to eight times as long as later ones. A short run is therefore
@@ -403,24 +390,25 @@ class Group:
         again: a replacement is ready sooner, and a reload delays requests less.
         """
         tested = [array.shape for array in self.selftest.inputs.values()]
-        usual = []
+        times = []
         for inputs in self.warmups:
             if not timed and [array.shape for array in inputs.values()] == tested:
                 continue
             seconds = self._timed_run(predictor, inputs)
             if timed and seconds < SHORT_RUN_SECONDS:
                 seconds = self._timed_run(predictor, inputs)
-            usual.append((shape_key(inputs), seconds))
-        return usual if timed else []
+            times.append((shape_key(inputs), seconds))
+        return times if timed else []
 
     def _timed_run(self, predictor: Predictor, inputs: Tensors) -> float:
         began = self.context.clock()
         predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
         return self.context.clock() - began
 
-    def _refused(self, refusal: PaddlepoolError) -> None:
-        log.error("%s: cannot start: %s", self._name, refusal)
-        self._failure = refusal.without_traceback()
+    def _fail(self, error: PaddlepoolError) -> None:
+        """Accept no job any more: an instance has rejected the model."""
+        log.error("%s: cannot start: %s", self._name, error)
+        self._failure = error.without_traceback()
         self._batcher.close(ModelNotReady(f"instance group {self.config.name!r} cannot start"))
         self.context.on_demand.forget(self)
 

@@ -473,10 +473,10 @@ class ChildWorker:
         try:
             return self._child.check_timeout()
         except ChildDied as died:
-            raise self._blamed(died) from None
+            raise self._run_error(died) from None
 
-    def _blamed(self, died: ChildDied) -> Exception:
-        """Note why the process died; return the error that the call under way raises."""
+    def _run_error(self, died: ChildDied) -> Exception:
+        """Record why the process died; return the error that the call under way raises."""
         raise NotImplementedError
 
     def failure(self) -> Restart | None:

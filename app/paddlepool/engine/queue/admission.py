@@ -42,12 +42,12 @@ class Reservation:
     No other job takes the place. As a context manager, it is released at the end of its block.
     """
 
-    __slots__ = ("_among", "caller")
+    __slots__ = ("_reservations", "caller")
 
-    def __init__(self, among: set[Reservation | None], caller: str) -> None:
+    def __init__(self, reservations: set[Reservation], caller: str) -> None:
         self.caller = caller
-        self._among = among
-        among.add(self)
+        self._reservations = reservations
+        reservations.add(self)
 
     def __enter__(self) -> Reservation:
         return self
@@ -57,7 +57,7 @@ class Reservation:
 
     def release(self) -> None:
         """Release the place, unless a job has taken it."""
-        self._among.discard(self)
+        self._reservations.discard(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +78,7 @@ class Admission:
     max_queue: int
     on_rejected: Callable[[Rejection], None]
     instances: Instances
-    reservations: set[Reservation | None] = field(default_factory=set, init=False)
+    reservations: set[Reservation] = field(default_factory=set, init=False)
 
     def admit(
         self,
@@ -91,22 +91,23 @@ class Admission:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
         Room and time were checked for the reservation, so only the deadline of the first job is
-        checked. The same applies to jobs that are `following` ended ones of their request: it may
-        never have more jobs here than were admitted first. Returns the jobs of lower priority that
-        were shed to make room. Raises Overloaded and DeadlineExceeded, and then leaves the queues
-        as they were.
+        checked. The same applies to jobs that are `following` ended ones of their request, which
+        never has more jobs here than were admitted first. Returns the jobs of lower priority that
+        were shed to make room. If it raises Overloaded or DeadlineExceeded, the queues stay as they
+        were.
         """
-        reserved = reservation in self.reservations
-        self.reservations.discard(reservation)
-        for place, job in enumerate(jobs):
+        reserved = reservation is not None and reservation in self.reservations
+        if reservation is not None:
+            reservation.release()
+        for index, job in enumerate(jobs):
             try:
-                if following or (reserved and place == 0):
+                if following or (reserved and index == 0):
                     self._check_deadline(job, now)
                 else:
                     reserving = 0 if reserved else self._reserving(job.caller)
                     self._check(job, now, reserving=reserving)
             except PaddlepoolError:
-                self.queues.remove(*jobs[:place])
+                self.queues.remove(*jobs[:index])
                 raise
             self.queues.add(job)
         if len(self.queues) + len(self.reservations) <= self.max_queue:
@@ -118,12 +119,12 @@ class Admission:
 
         Returns the removed job, or None if there is room or no queued job is less urgent.
         """
-        taken = self.queues.counted() + len(self.reservations)
-        full = priority >= NORMAL and taken > self.max_queue
-        unlucky = self.queues.least_urgent(priority) if full else None
-        if unlucky is not None:
-            self.queues.remove(unlucky)
-        return unlucky
+        places = self.queues.counted() + len(self.reservations)
+        full = priority >= NORMAL and places > self.max_queue
+        shed = self.queues.least_urgent(priority) if full else None
+        if shed is not None:
+            self.queues.remove(shed)
+        return shed
 
     def reserve(self, deadline: float, now: float) -> Reservation:
         """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
@@ -162,12 +163,12 @@ class Admission:
         """
         if not self.reservations:
             return 0
-        held = Counter(each.caller for each in self.reservations if each is not None)
-        own = held.pop(caller, 0)
-        return own + sum(min(count, own + 1) for count in held.values())
+        counts = Counter(reservation.caller for reservation in self.reservations)
+        own = counts.pop(caller, 0)
+        return own + sum(min(count, own + 1) for count in counts.values())
 
     def _has_no_job(self, caller: str) -> bool:
-        reserved = any(each is not None and each.caller == caller for each in self.reservations)
+        reserved = any(reservation.caller == caller for reservation in self.reservations)
         return not reserved and not self.queues.callers()[caller]
 
     def _wait(
@@ -204,16 +205,16 @@ class Admission:
         limit = self.max_queue
         if len(self.queues) + len(self.reservations) < limit:
             return  # whatever their priorities
-        taken = self.queues.counted(priority) + len(self.reservations)
-        if taken >= limit and self._has_no_job(caller):
+        places = self.queues.counted(priority) + len(self.reservations)
+        if places >= limit and self._has_no_job(caller):
             limit *= 2
-        if taken >= limit:
+        if places >= limit:
             self.on_rejected(Rejection.QUEUE_FULL)
             raise Overloaded(
-                f"the queue is full: {taken} jobs wait, limit {limit}",
+                f"the queue is full: {places} jobs wait, limit {limit}",
                 retry_after=max(wait, self.times.overall()),
                 limit=limit,
-                received=taken + 1,
+                received=places + 1,
             )
 
     def _check_deadline(self, job: Job, now: float) -> None:

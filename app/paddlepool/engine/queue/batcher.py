@@ -49,7 +49,8 @@ class Running:
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need, from their usual duration."""
-        return sum([max(0.0, each.started + each.expected_seconds - now) for each in self.batches])
+        ends = [batch.started + batch.expected_seconds for batch in self.batches]
+        return sum([max(0.0, end - now) for end in ends])
 
     def jobs(self) -> list[Job]:
         return [job for batch in tuple(self.batches) for job in batch.jobs]
@@ -70,10 +71,10 @@ class Running:
 
     def split(self, batch: Batch) -> list[Batch]:
         """Split the batch into one for each of its jobs."""
-        alone = [replace(batch, jobs=(job,)) for job in batch.jobs]
+        batches = [replace(batch, jobs=(job,)) for job in batch.jobs]
         self.batches.discard(batch)
-        self.batches.update(alone)
-        return alone
+        self.batches.update(batches)
+        return batches
 
     def drop_requeued(self) -> list[Job]:
         """Forget the batches that were requeued and return their jobs."""
@@ -114,9 +115,9 @@ class Batcher:
         self._consumers: list[Consumer] = []
         self._free: list[Consumer] = []
         self._dispatching = self._collecting = False
-        self._delay: asyncio.TimerHandle | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = math.inf
+        self._dispatch_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._next_deadline = math.inf
 
     def reserve(self, deadline: float) -> Reservation:
         """Hold a place for a job in preparation, until the job is submitted or the place released.
@@ -133,7 +134,8 @@ class Batcher:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
         The first job takes the place of the reservation, which ends. Jobs that are `following`
-        ended ones of their request find room. Raises Overloaded, DeadlineExceeded or ModelNotReady.
+        ended ones of their request are not rejected for lack of room. Raises Overloaded,
+        DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
         self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
@@ -141,10 +143,11 @@ class Batcher:
         for job in jobs:
             job.future.add_done_callback(partial(self._settled, job))
             self._arm_deadline(job.deadline)
-        for unlucky in shed:
+        for job in shed:
             self.on_rejected(Rejection.SHED)
-            wait = sum(self._times.expected(each.key) for each in self._queues) / max(1, self.live)
-            unlucky.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
+            seconds = sum(self._times.expected(waiting.key) for waiting in self._queues)
+            wait = seconds / max(1, self.live)
+            job.fail(Overloaded("dropped for a job of higher priority", retry_after=wait))
         if self.max_rows == 1:
             self.dispatch()
         elif not self._collecting:  # jobs of requests that have arrived together share batches
@@ -156,8 +159,8 @@ class Batcher:
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()
-        taken = len(self._queues) + len(self._admission.reservations)
-        if self._collecting and taken + jobs > self.max_queue:
+        places = len(self._queues) + len(self._admission.reservations) + jobs
+        if self._collecting and places > self.max_queue:
             self.dispatch()
 
     def join(self, consumer: Consumer) -> None:
@@ -167,9 +170,9 @@ class Batcher:
 
     def leave(self, consumer: Consumer) -> None:
         """Remove an instance, which takes no further batch; does nothing if it has left already."""
-        for each in (self._consumers, self._free):
-            if consumer in each:
-                each.remove(consumer)
+        for consumers in (self._consumers, self._free):
+            if consumer in consumers:
+                consumers.remove(consumer)
 
     def offer(self, consumer: Consumer) -> None:
         """Mark an instance that has joined as free for the next batch."""
@@ -187,21 +190,21 @@ class Batcher:
             return
         self._dispatching, self._collecting = True, False
         try:
-            while self._closed_with is None and self._dispatched():
+            while self._closed_with is None and self._dispatch_one():
                 pass
         finally:
             self._dispatching = False
 
-    def _dispatched(self) -> bool:
+    def _dispatch_one(self) -> bool:
         """Hand over one batch; False if none may run now or no instance is free."""
         if not self._free and self._queues.rows < self.max_rows:
             return False  # a busy instance receives only a full batch
         now = self.clock()
-        jobs, ask_again = self._queues.next_batch(now, free=len(self._free))
+        jobs, retry_at = self._queues.next_batch(now, free=len(self._free))
         if not jobs and not self._running.requeued:
-            self._schedule_dispatch(ask_again - now)
+            self._schedule_dispatch(retry_at - now)
             return False
-        free = self._free_consumer()
+        free = self._pop_free()
         # A batch that was requeued waits for a free instance, and goes before those in the queue.
         consumer = free or (None if self._running.requeued else self._consumer_with_room(jobs))
         if consumer is None:
@@ -212,11 +215,10 @@ class Batcher:
             self._free.append(free)
         return True
 
-    def _free_consumer(self) -> Consumer | None:
-        """Take the free instance that ran last: its memory is warm."""
+    def _pop_free(self) -> Consumer | None:
+        """Remove and return the free instance that ran last: its memory is warm."""
         while self._free:
-            consumer = self._free[-1]
-            if consumer.healthy():
+            if self._free[-1].healthy():
                 return self._free.pop()
         return None
 
@@ -225,20 +227,19 @@ class Batcher:
 
         Only a full batch with few bytes and a short run is sent early.
         """
-        if not jobs or sum(job.rows for job in jobs) < self.max_rows:
-            return None
-        if sum(job.nbytes for job in jobs) > INLINE_BYTES:
+        full = jobs and sum(job.rows for job in jobs) >= self.max_rows
+        if not full or sum(job.nbytes for job in jobs) > INLINE_BYTES:
             return None
         if not 0.0 < self._times.expected(jobs[0].key) < SHORT_RUN_SECONDS:
             return None
         return next((consumer for consumer in self._consumers if consumer.has_room()), None)
 
     def _schedule_dispatch(self, seconds: float) -> None:
-        if self._delay is not None:
-            self._delay.cancel()
-            self._delay = None
+        if self._dispatch_timer is not None:
+            self._dispatch_timer.cancel()
+            self._dispatch_timer = None
         if seconds < math.inf:
-            self._delay = asyncio.get_running_loop().call_later(seconds, self.dispatch)
+            self._dispatch_timer = asyncio.get_running_loop().call_later(seconds, self.dispatch)
 
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
         started = []
@@ -324,17 +325,17 @@ class Batcher:
 
     def _arm_deadline(self, deadline: float) -> None:
         """Set the alarm for this deadline, unless it is set for an earlier one."""
-        if deadline >= self._alarm_at:
+        if deadline >= self._next_deadline:
             return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = deadline
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._next_deadline = deadline
         wait = max(0.0, deadline - self.clock())
-        self._alarm = asyncio.get_running_loop().call_later(wait, self._fail_due)
+        self._deadline_timer = asyncio.get_running_loop().call_later(wait, self._fail_due)
 
     def _fail_due(self) -> None:
         """Fail every job whose deadline has come, queued or running."""
-        self._alarm, self._alarm_at = None, math.inf
+        self._deadline_timer, self._next_deadline = None, math.inf
         now = self.clock()
         for job in self._queues.take_expired(now):
             self._expire(job)

@@ -11,7 +11,7 @@ from paddlepool.engine.queue.job import Job, ShapeKey
 
 WEIGHT = 0.25
 MAX_SHAPES = 256
-MOST_AT_ONCE = 4.0
+MAX_RATIO = 4.0
 """A run counts as at most this many times the average. Without this limit, one delayed run (a
 stopped process, a frozen machine) would make admission reject requests that can be served."""
 
@@ -27,8 +27,8 @@ class ServiceTime:
         self._overall: float | None = None
 
     def record(self, key: ShapeKey, seconds: float) -> None:
-        self._overall = _moved(self._overall, seconds)
-        self._by_shape[key] = _moved(self._by_shape.get(key), seconds)
+        self._overall = _moving_average(self._overall, seconds)
+        self._by_shape[key] = _moving_average(self._by_shape.get(key), seconds)
         self._by_shape.move_to_end(key)
         if len(self._by_shape) > MAX_SHAPES:
             self._by_shape.popitem(last=False)
@@ -41,10 +41,10 @@ class ServiceTime:
         return self._overall or 0.0
 
 
-def _moved(average: float | None, value: float) -> float:
+def _moving_average(average: float | None, value: float) -> float:
     if not average:
         return value
-    return average + WEIGHT * (min(value, MOST_AT_ONCE * average) - average)
+    return average + WEIGHT * (min(value, MAX_RATIO * average) - average)
 
 
 QueueKey = tuple[int, ShapeKey]
@@ -103,14 +103,14 @@ class ShapeQueues:
         self._size += 1
         if len(self._next_start) > max(REMEMBERED, 2 * len(self._rows)):
             # Forget callers without waiting jobs; each is forgiven at most one job of debt.
-            self._next_start = {each: self._next_start[each] for each in self._rows}
+            self._next_start = {caller: self._next_start[caller] for caller in self._rows}
 
     def remove(self, *jobs: Job) -> bool:
         """Remove jobs that will not run; False if none of them is queued."""
-        gone = [(job, turn) for job in jobs if (turn := self._remove(job)) is not None]
-        for job, turn in gone:
+        removed = [(job, turn) for job in jobs if (turn := self._remove(job)) is not None]
+        for job, turn in removed:
             self._refund(job, turn)
-        return bool(gone)
+        return bool(removed)
 
     def take(self, job: Job) -> None:
         """Remove a job that will run, and advance the virtual time to its turn."""
@@ -136,21 +136,21 @@ class ShapeQueues:
                 return turn
         return None
 
-    def _refund(self, gone: Job, turn: Turn) -> None:
+    def _refund(self, removed: Job, turn: Turn) -> None:
         """Move the caller's later jobs forward by the rows of a job that did not run.
 
         These jobs keep their order. Turns that have passed are not refunded: nobody saves them up.
         """
-        start, place = turn
-        rows = min(gone.rows, start + gone.rows - self._now)
+        start, sequence = turn
+        rows = min(removed.rows, start + removed.rows - self._now)
         if rows <= 0 or not self._queues:
             return
-        self._next_start[gone.caller] -= rows
-        if not self._rows[gone.caller]:
+        self._next_start[removed.caller] -= rows
+        if not self._rows[removed.caller]:
             return
         for queue in self._queues.values():
             for position, ((later, number), job) in enumerate(queue):
-                if job.caller == gone.caller and number > place:
+                if job.caller == removed.caller and number > sequence:
                     queue[position] = ((later - rows, number), job)
             queue.sort(key=itemgetter(0))
 
@@ -164,39 +164,39 @@ class ShapeQueues:
         return min((job.deadline for job in self), default=math.inf)
 
     def next_batch(self, now: float, *, free: int = 1) -> tuple[list[Job], float]:
-        """Return the jobs of a batch that may run now, or no job and the time to ask again.
+        """Return the jobs of a batch that may run now, or no job and the time to call again.
 
         The jobs stay queued until take(). A queue is ready if its next batch is full or its first
         job has waited for the delay. Without a delay, the `free` instances that no other shape of
         this priority needs share the jobs; a delay means that full batches are wanted.
         """
-        ask_again = math.inf
+        retry_at = math.inf
         # The turn of the first job decides. Lower priorities wait.
         first = min((priority for priority, _ in self._queues), default=NORMAL)
-        queues = [each for each in self._queues if each[0] == first]
+        queues = [key for key in self._queues if key[0] == first]
         spare = free - sum(map(self._runs, queues)) if free > 1 and not self._max_delay else 0
-        for queue in sorted(queues, key=lambda each: self._queues[each][0][0]):
+        for queue in sorted(queues, key=lambda key: self._queues[key][0][0]):
             jobs, full = self._head_of(queue, spare)
             ready_at = jobs[0].enqueued + self._max_delay
             if full or ready_at <= now:
                 return jobs, now
-            ask_again = min(ask_again, ready_at)
-        return [], ask_again
+            retry_at = min(retry_at, ready_at)
+        return [], retry_at
 
     def _head_of(self, queue: QueueKey, spare: int) -> tuple[list[Job], bool]:
         """Return the next batch, and whether it is full; `spare` instances more may share it."""
-        most = self._max_rows
+        limit = self._max_rows
         if spare > 0:
             waiting = sum([job.rows for _, job in self._queues[queue]])
-            most = -(-waiting // (self._runs(queue) + spare))
+            limit = -(-waiting // (self._runs(queue) + spare))
         jobs: list[Job] = []
         rows = 0
         for _, job in self._queues[queue]:
-            if jobs and rows + job.rows > most:
+            if jobs and rows + job.rows > limit:
                 return jobs, True
             jobs.append(job)
             rows += job.rows
-        return jobs, rows >= most
+        return jobs, rows >= limit
 
     def _runs(self, queue: QueueKey, more: int = 0) -> int:
         """Number of runs that a queue makes, with a further job of `more` rows."""
@@ -211,9 +211,9 @@ class ShapeQueues:
         """Number of runs up to and with that of a job if it is added now; infinite if unknown."""
         if self._queues and (self._max_delay or min(self._queues)[0] < priority):
             return math.inf
-        others = [each for each in self._queues if each[0] == priority and each[1] != key]
-        joined = self._runs((priority, key), rows) if key else 1
-        return joined + sum([self._runs(each) for each in others])
+        own = self._runs((priority, key), rows) if key else 1
+        others = [queue for queue in self._queues if queue[0] == priority and queue[1] != key]
+        return own + sum([self._runs(queue) for queue in others])
 
     def least_urgent(self, than: int) -> Job | None:
         """Return the job to shed: lowest priority below `than`, then latest turn; or None."""

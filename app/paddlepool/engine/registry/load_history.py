@@ -1,10 +1,10 @@
 """The outcome of each attempt to load a version; the source of the repository index."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from paddlepool.contracts.errors import PaddlepoolError
-from paddlepool.contracts.status import ModelStatus
+from paddlepool.contracts.status import ModelStatus, State
 from paddlepool.engine.registry.model import ServedModel
 
 NOT_LOADED = "not loaded"
@@ -24,7 +24,7 @@ class LoadHistory:
     def __init__(self) -> None:
         self._loading: set[Key] = set()
         self._failures: dict[Key, str] = {}
-        self._kept: dict[str, frozenset[int]] = {}
+        self._considered: dict[str, frozenset[int]] = {}
 
     @contextlib.contextmanager
     def attempt(self, name: str, version: int | None) -> Iterator[None]:
@@ -59,21 +59,21 @@ class LoadHistory:
     def knows(self, name: str, version: int | None) -> bool:
         """Whether this version (any version if None) is being loaded or has failed to load."""
         known = {*self._loading, *self._failures}
-        as_a_whole = (name, None) in self._failures and version in self._kept.get(name, ())
+        as_a_whole = (name, None) in self._failures and version in self._considered.get(name, ())
         return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
 
-    def keep(self, name: str, versions: Iterable[int]) -> None:
+    def consider(self, name: str, versions: Iterable[int]) -> None:
         """Set the versions that are considered now, and forget why other versions failed."""
-        kept = frozenset(versions)
-        self._kept[name] = kept
-        for key in [key for key in self._failures if key[0] == name]:
-            if key[1] not in (None, *kept):
-                del self._failures[key]
+        considered = self._considered[name] = frozenset(versions)
+        self._drop_failures(name, but=(None, *considered))
 
     def forget(self, name: str) -> None:
         """Forget a model that is gone or was unloaded."""
-        self._kept.pop(name, None)
-        for key in [key for key in self._failures if key[0] == name]:
+        self._considered.pop(name, None)
+        self._drop_failures(name)
+
+    def _drop_failures(self, name: str, *, but: Collection[int | None] = ()) -> None:
+        for key in [key for key in self._failures if key[0] == name and key[1] not in but]:
             del self._failures[key]
 
     def index(
@@ -86,11 +86,11 @@ class LoadHistory:
 
         A model without versions has one row with version None.
         """
-        without: set[Key] = {(name, each) for name in unsealed for each in unsealed[name]}
+        without: set[Key] = {(name, number) for name in unsealed for number in unsealed[name]}
         loading = set(self._loading)
         failures = dict(self._failures)
-        served: dict[Key, ServedModel] = {(each.name, each.version): each for each in serving}
-        on_disk: set[Key] = {(name, each) for name in published for each in published[name]}
+        served: dict[Key, ServedModel] = {(model.name, model.version): model for model in serving}
+        on_disk: set[Key] = {(name, number) for name in published for number in published[name]}
         rows = {*served, *loading, *failures, *on_disk, *without}
         numbered = {name for name, version in rows if version is not None}
         # A failure of the whole model is the newest: no version has been tried after it.
@@ -104,14 +104,12 @@ class LoadHistory:
 
 
 def _status(key: Key, model: ServedModel | None, loading: bool, failure: str | None) -> ModelStatus:
-    name, version = key
+    state: State = "UNAVAILABLE"
     if model is None:
-        if loading:
-            return ModelStatus(name=name, version=version, state="LOADING", reason="")
-        reason = failure or NOT_LOADED
-        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
-    if not model.ready():
+        state, reason = ("LOADING", "") if loading else (state, failure or NOT_LOADED)
+    elif not model.ready():
         reason = "its predictors are not running"
-        return ModelStatus(name=name, version=version, state="UNAVAILABLE", reason=reason)
-    reason = f"serves on; loading it again failed: {failure}" if failure else ""
-    return ModelStatus(name=name, version=version, state="READY", reason=reason)
+    else:
+        state = "READY"
+        reason = f"serves on; loading it again failed: {failure}" if failure else ""
+    return ModelStatus(name=key[0], version=key[1], state=state, reason=reason)

@@ -12,19 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from paddlepool.contracts import ports
 from paddlepool.contracts.errors import (
     ConfigError,
     InvalidParameter,
     InvalidTensor,
     PaddlepoolError,
 )
-from paddlepool.contracts.ports import (
-    InferResult,
-    Pipeline,
-    Predictor,
-    PredictorFactory,
-    ServedModelInfo,
-)
+from paddlepool.contracts.ports import InferResult, Predictor
 from paddlepool.contracts.status import Choice, Effect, GroupStatus
 from paddlepool.contracts.tensors import Tensors, TensorSpec, shape_key
 from paddlepool.engine.pool.context import EngineContext
@@ -58,13 +53,11 @@ def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
 
 
 def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[Tensors, ...]:
-    """One set of tensors for each [[warmup]], smallest first, filled with ones.
+    """Return the tensors of every [[warmup]], smallest first, filled with ones.
 
-    One row each is enough: the first run of a shape is slow (oneDNN prepares its primitives,
-    30-60 ms for the emotion model), but the first full batch of a warm shape costs at most 20 ms
-    more than the next.
-
-    The tensors are views of one number each: they take no memory in this process.
+    One row is enough: the first run of a shape is slow (oneDNN prepares its primitives, 30-60 ms
+    for the emotion model), but the first full batch of a warm shape costs at most 20 ms more than
+    the next. Each tensor is a view of one number and takes no memory in this process.
 
     Raises ConfigError if a shape does not fit the model's inputs, or the tensors of one [[warmup]]
     have more than WARMUP_BYTES.
@@ -82,18 +75,19 @@ def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[
                     f"warmup shape {list(shape)} does not fit input {spec.name!r} "
                     f"of shape {list(spec.shape)}"
                 )
-        sizes = [(math.prod(warmup.shapes[spec.name]), np.dtype(spec.dtype)) for spec in inputs]
-        if (total := sum(count * dtype.itemsize for count, dtype in sizes)) > WARMUP_BYTES:
+        if (
+            total := sum(_nbytes(spec, warmup.shapes[spec.name]) for spec in inputs)
+        ) > WARMUP_BYTES:
             raise ConfigError(
                 f"the tensors of a [[warmup]] have {total} bytes, the limit is {WARMUP_BYTES}"
             )
-        runs.append(
-            {
-                spec.name: np.broadcast_to(np.ones((), spec.dtype), warmup.shapes[spec.name])
-                for spec in inputs
-            }
-        )
+        ones = {spec.name: np.ones((), spec.dtype) for spec in inputs}
+        runs.append({name: np.broadcast_to(ones[name], warmup.shapes[name]) for name in ones})
     return tuple(sorted(runs, key=lambda run: sum(array.nbytes for array in run.values())))
+
+
+def _nbytes(spec: TensorSpec, shape: Sequence[int]) -> int:
+    return math.prod(shape) * np.dtype(spec.dtype).itemsize
 
 
 class EqualAxes:
@@ -111,10 +105,10 @@ class EqualAxes:
             for axis, size in enumerate(spec.shape)
             if size == -1
         }
-        for written in (name for group in groups for name in group):
-            if written not in free:
+        for axis_name in (name for group in groups for name in group):
+            if axis_name not in free:
                 raise ConfigError(
-                    f"equal_axes names {written!r}, the free axes of the inputs are "
+                    f"equal_axes names {axis_name!r}, the free axes of the inputs are "
                     f"{', '.join(sorted(free)) or 'none'}"
                 )
         self._groups = [[free[name] for name in group] for group in groups]
@@ -122,13 +116,10 @@ class EqualAxes:
     def check(self, tensors: Tensors) -> None:
         """Raise InvalidTensor if the axes differ; each tensor must already fit its input."""
         for group in self._groups:
-            sizes = [tensors[name].shape[axis] for name, axis in group]
-            if len(set(sizes)) > 1:
-                found = ", ".join(
-                    f"axis {axis} of {name!r} has {size}"
-                    for (name, axis), size in zip(group, sizes, strict=True)
-                )
-                raise InvalidTensor(f"inputs do not go together: {found}; these must be equal")
+            sizes = {(name, axis): tensors[name].shape[axis] for name, axis in group}
+            if len(set(sizes.values())) > 1:
+                text = ", ".join(f"axis {k} of {n!r} has {size}" for (n, k), size in sizes.items())
+                raise InvalidTensor(f"inputs do not go together: {text}; these must be equal")
 
 
 class ServedModel:
@@ -158,18 +149,18 @@ class ServedModel:
         manifest = files.manifest
         self.name = files.name
         self.version = files.version
-        self.info: ServedModelInfo = files.info()
+        self.info: ports.ServedModelInfo = files.info()
         self.config = files.config
         self.manifest = manifest
         self.inputs: tuple[TensorSpec, ...] = manifest.inputs
         self.outputs: tuple[TensorSpec, ...] = files.outputs
-        self.pipeline: Pipeline | None = None
+        self.pipeline: ports.Pipeline | None = None
         self._clock = context.clock
         self.batched: bool = files.batched
         self.max_rows: int = files.max_rows
         self.selftest: SelfTest = files.selftest(context.agreement_of(self.info))
         self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
-        self._fit: dict[Shapes, tuple[int, ShapeKey]] = {}
+        self._valid: dict[Shapes, tuple[int, ShapeKey]] = {}
         self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
         self.too_small: str = "" if self.warmups else too_small(self.selftest, manifest.inputs)
         self._statistics: Statistics = Statistics() if before is None else before._statistics
@@ -203,11 +194,11 @@ class ServedModel:
             if group.config.start == "always"
             and (group.can_open or name == self.config.default_group)
         ]
-        opened = [each for group in groups for each in group.start(low_priority=low_priority)]
+        opened = [future for group in groups for future in group.start(low_priority=low_priority)]
         if opened:
             done, _ = await asyncio.wait(opened, return_when=asyncio.FIRST_EXCEPTION)
-            for each in done:
-                each.result()
+            for future in done:
+                future.result()
 
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
@@ -237,15 +228,14 @@ class ServedModel:
         A request of many jobs has only a portion of them in the queue at a time, so that other
         requests find room and take turns with it. The first failure ends the request.
         """
-        chosen = self._group(self.config.default_group if group is None else group)
-        submit = partial(self.submit_all, deadline=deadline, group=group, priority=priority)
-        return await in_portions(
-            jobs,
-            chosen.portion,
-            lambda some, following: submit(
-                some, following=following, reservation=None if following else reservation
-            ),
+        submit = partial(
+            self.submit_all,
+            deadline=deadline,
+            group=group,
+            priority=priority,
+            reservation=reservation,
         )
+        return await in_portions(jobs, self._group(group).portion, submit)
 
     def submit_all(
         self,
@@ -262,24 +252,15 @@ class ServedModel:
         The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
         higher priority waits, and is shed first. Jobs that are `following` ended ones of their
-        request find room.
+        request are not rejected for lack of room.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
         future gives the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
         ModelOutputInvalid or Overloaded (shed). Cancelling a future removes its job from the queue.
         """
-        chosen = self._group(self.config.default_group if group is None else group)
-        now = self._clock()
+        chosen, now = self._group(group), self._clock()
         queued = [
-            Job(
-                inputs=job.inputs,
-                rows=job.rows,
-                key=job.key,
-                priority=priority,
-                deadline=deadline,
-                enqueued=now,
-            )
-            for job in jobs
+            Job(**job._asdict(), priority=priority, deadline=deadline, enqueued=now) for job in jobs
         ]
         try:
             chosen.submit(*queued, reservation=reservation, following=following)
@@ -294,7 +275,7 @@ class ServedModel:
 
         Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
         """
-        chosen = self._group(self.config.default_group if group is None else group)
+        chosen = self._group(group)
         try:
             return chosen.reserve(deadline=deadline)
         except PaddlepoolError:
@@ -305,7 +286,7 @@ class ServedModel:
         """Return the counters of this version since it was loaded."""
         return self._statistics.snapshot()
 
-    def open_shadow(self, group: str, open_predictor: PredictorFactory) -> Predictor:
+    def open_shadow(self, group: str, open_predictor: ports.PredictorFactory) -> Predictor:
         """Open a tested predictor with a group's configuration; the caller runs and closes it.
 
         Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
@@ -352,26 +333,28 @@ class ServedModel:
         if self.pipeline is not None:
             self.pipeline.close()
 
-    def _group(self, name: str) -> Group:
-        try:
-            return self._groups[name]
-        except KeyError:
+    def _group(self, name: str | None) -> Group:
+        """Return a group; None stands for the default group. Raises InvalidParameter."""
+        group = self._groups.get(self.config.default_group if name is None else name)
+        if group is None:
+            names = ", ".join(self._groups)
             raise InvalidParameter(
-                f"the model has no such instance group, it has {', '.join(self._groups)}",
-                limit=", ".join(self._groups),
-            ) from None
+                f"the model has no such instance group, it has {names}", limit=names
+            )
+        return group
 
     def _checked(self, inputs: Tensors) -> CheckedJob:
         shapes = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
-        fit = self._fit.get(shapes)
-        if fit is None:
-            if len(self._fit) >= REMEMBERED_SHAPES:
-                self._fit.clear()
-            fit = self._fit[shapes] = self._checked_rows(inputs), shape_key(inputs)
+        rows_and_key = self._valid.get(shapes)
+        if rows_and_key is None:
+            if len(self._valid) >= REMEMBERED_SHAPES:
+                self._valid.clear()
+            rows_and_key = self._checked_rows(inputs), shape_key(inputs)
+            self._valid[shapes] = rows_and_key
         for name, array in inputs.items():
             if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
                 raise InvalidTensor(f"input {name!r} contains NaN or infinity")
-        return CheckedJob(inputs, *fit)
+        return CheckedJob(inputs, *rows_and_key)
 
     def _checked_rows(self, inputs: Tensors) -> int:
         """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor."""

@@ -1,4 +1,4 @@
-"""The jobs of one request, however large: divided into runs, queued a portion at a time, joined."""
+"""The jobs of one request: divided into runs, queued a portion at a time, and joined."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,37 +26,36 @@ class CheckedJob(NamedTuple):
     rows: int
     key: ShapeKey
 
-    def parts(self, most: int) -> list["CheckedJob"]:
-        """Views of at most so many rows each; the job itself if it has no more."""
-        if self.rows <= most:
+    def parts(self, max_rows: int) -> list["CheckedJob"]:
+        """Return jobs of at most `max_rows` rows, with views of these tensors."""
+        if self.rows <= max_rows:
             return [self]
-        starts = range(0, self.rows, most)
         return [
             CheckedJob(
-                {name: array[start : start + most] for name, array in self.inputs.items()},
-                min(most, self.rows - start),
+                {name: array[start : start + max_rows] for name, array in self.inputs.items()},
+                min(max_rows, self.rows - start),
                 self.key,
             )
-            for start in starts
+            for start in range(0, self.rows, max_rows)
         ]
 
 
 async def joined(results: Sequence[InferResult], counts: Sequence[int]) -> list[Tensors]:
-    """The outputs of each job, which has the next so many of the results.
+    """Return the outputs of each job. `counts` are the numbers of results of each job, in order.
 
     Raises ModelOutputInvalid if the outputs of a job's parts differ in more than their rows.
     """
-    found, start = [], 0
+    outputs, start = [], 0
     for count in counts:
         parts = [result.outputs for result in results[start : start + count]]
         start += count
         if count == 1:
-            found.append(parts[0])
+            outputs.append(parts[0])
         elif sum(array.nbytes for part in parts for array in part.values()) > INLINE_BYTES:
-            found.append(await in_thread_or_inline("joining", partial(_joined, parts)))
+            outputs.append(await in_thread_or_inline("joining", partial(_joined, parts)))
         else:
-            found.append(_joined(parts))
-    return found
+            outputs.append(_joined(parts))
+    return outputs
 
 
 def _joined(parts: Sequence[Tensors]) -> Tensors:
@@ -71,19 +70,19 @@ def _joined(parts: Sequence[Tensors]) -> Tensors:
 
 async def in_portions(
     jobs: Sequence[T],
-    most: int,
-    submit: Callable[[Sequence[T], bool], list["asyncio.Future[InferResult]"]],
+    portion: int,
+    submit: Callable[..., list["asyncio.Future[InferResult]"]],
 ) -> list[InferResult]:
-    """Run all jobs, at most so many at a time; the results are in the order of the jobs.
+    """Run all jobs, at most `portion` at a time; the results are in the order of the jobs.
 
-    `submit(jobs, following)` queues jobs. The first portion is queued together; after that, each
-    job that ends is followed by one more. The first failure cancels the others.
+    `submit(jobs, following=...)` queues jobs. The first portion is queued together; after that,
+    each job that ends is followed by one more. The first failure cancels the others.
     """
-    if len(jobs) <= most:
-        return await gather_or_cancel(submit(jobs, False))
+    if len(jobs) <= portion:
+        return await gather_or_cancel(submit(jobs))
     results: dict[int, InferResult] = {}
-    numbers = dict(zip(submit(jobs[:most], False), range(most), strict=True))
-    following = most
+    numbers = dict(zip(submit(jobs[:portion]), range(portion), strict=True))
+    following = portion
     done: set[asyncio.Future[InferResult]] = set()
     future: asyncio.Future[InferResult] | None = None
     try:
@@ -94,7 +93,7 @@ async def in_portions(
                 future = done.pop()
                 results[numbers.pop(future)] = future.result()
             for job in jobs[following : following + ended]:
-                [future] = submit([job], True)
+                [future] = submit([job], following=True)
                 numbers[future] = following
                 following += 1
         return [results[number] for number in range(len(jobs))]

@@ -11,28 +11,13 @@ import contextlib
 import logging
 import math
 from collections import defaultdict
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from paddlepool.contracts.errors import (
-    BackendError,
-    BackendUnavailable,
-    ConfigError,
-    ManifestError,
-    ModelNotFound,
-    ModelNotReady,
-    PaddlepoolError,
-)
+from paddlepool.contracts import errors
+from paddlepool.contracts.errors import ConfigError, ModelNotFound, ModelNotReady, PaddlepoolError
 from paddlepool.contracts.ports import Pipeline, ServedModelInfo
 from paddlepool.contracts.resources import available_cores, give_memory_back
 from paddlepool.contracts.status import Choice, ModelStatus
@@ -67,14 +52,15 @@ class ThreadBudget:
         )
 
 
-def thread_budget(configs: Iterable[ModelConfig], *, cores: float) -> ThreadBudget:
+def thread_budget(configs: Collection[ModelConfig], *, cores: float) -> ThreadBudget:
     """Return the largest number of threads that the groups of one model use together.
 
     Threads of different models are not added up: each model is sized for the whole machine, and the
     models that have requests at the same time share the cores. Groups that start on demand do not
     count: they exist for comparison, not to serve together with the others.
     """
-    return ThreadBudget(threads=max((each.threads() for each in configs), default=0), cores=cores)
+    threads = max((config.threads() for config in configs), default=0)
+    return ThreadBudget(threads=threads, cores=cores)
 
 
 def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
@@ -155,12 +141,12 @@ class ModelRegistry:
             candidates, count = await self._candidates(name)
             held = frozenset(self._models.get(name, ()))
             keep: set[int] = set()
-            looked_at: set[int] = set()
+            tried: set[int] = set()
             failures: list[PaddlepoolError | OSError] = []
             for candidate in candidates:
                 if len(keep) == count:
                     break
-                looked_at.add(candidate)
+                tried.add(candidate)
                 stands_in = bool(failures) or (changed is not None and candidate not in changed)
                 if not (candidate in held and stands_in):
                     try:
@@ -172,7 +158,7 @@ class ModelRegistry:
                         if candidate not in held:
                             continue
                 keep.add(candidate)
-            self._history.keep(name, looked_at)
+            self._history.consider(name, tried)
             await self._keep(name, keep or held)
             if keep:
                 # Not earlier: a new model must not make the server unready while it loads.
@@ -187,11 +173,13 @@ class ModelRegistry:
             try:
                 on_disk = self._repository
                 published = await in_thread("repository", partial(on_disk.versions, name))
-                self._history.keep(name, published)
+                self._history.consider(name, published)
                 if not published:
                     unsealed = await in_thread("repository", partial(on_disk.unsealed, name))
                     hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
-                    raise ManifestError(f"{name}: no version with a manifest is published{hint}")
+                    raise errors.ManifestError(
+                        f"{name}: no version with a manifest is published{hint}"
+                    )
                 config = await in_thread("repository", partial(on_disk.config, name))
                 return config.version_policy.choose(published)
             except PaddlepoolError as error:
@@ -210,14 +198,14 @@ class ModelRegistry:
         if model.version in versions:
             await self._retire(versions[model.version])
 
-    async def _keep(self, name: str, kept: Collection[int]) -> None:
+    async def _keep(self, name: str, wanted: Collection[int]) -> None:
         """Serve only these versions of a model, and retire the others."""
         versions = self._models.get(name, {})
-        left = {version: model for version, model in versions.items() if version in kept}
-        others = {other: found for other, found in self._models.items() if other != name}
+        left = {version: model for version, model in versions.items() if version in wanted}
+        others = {other: models for other, models in self._models.items() if other != name}
         self._models = {**others, name: left} if left else others
-        for model in [model for version, model in versions.items() if version not in kept]:
-            await self._retire(model)
+        for version in versions.keys() - left.keys():
+            await self._retire(versions[version])
 
     async def _build(self, name: str, version: int) -> ServedModel:
         low_priority = bool(self._models) and not self._starting
@@ -243,17 +231,12 @@ class ModelRegistry:
         while True:
             try:
                 return await self._open_chosen(files, low_priority)
-            except BackendUnavailable as unavailable:
+            except errors.BackendUnavailable as unavailable:
                 following = files.config.after_first_group()
                 if following is None:
                     raise
-                log.warning(
-                    "%s: %s is not available here: %s; trying %s",
-                    label,
-                    files.config.first_group,
-                    unavailable.message,
-                    following.first_group,
-                )
+                missing = f"{files.config.first_group} is not available here: {unavailable.message}"
+                log.warning("%s: %s; trying %s", label, missing, following.first_group)
                 files = replace(files, config=following)
 
     async def _open_chosen(self, files: ModelFiles, low_priority: bool) -> ServedModel:
@@ -261,7 +244,7 @@ class ModelRegistry:
         choice = None if files.config.first_group is None else self._kept_choice(files)
         try:
             return await self._started(files, choice, low_priority=low_priority)
-        except (ConfigError, BackendError) as error:
+        except (ConfigError, errors.BackendError) as error:
             if choice is None or choice.group == files.config.default_group:
                 raise
             reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
@@ -336,12 +319,12 @@ class ModelRegistry:
         self._wanted.update(names)
         self._starting = True
         try:
-            passing = await asyncio.gather(*map(self._try_load, names))
+            transient = await asyncio.gather(*map(self._try_load, names))
         finally:
             self._starting = False
         if warning := self.budget().warning:
             log.warning("%s", warning)
-        return [name for name, again in zip(names, passing, strict=True) if again]
+        return [name for name, retry in zip(names, transient, strict=True) if retry]
 
     def failed(self, name: str) -> frozenset[int | None]:
         """The versions of a model that could not be loaded; None stands for all of them."""
@@ -405,8 +388,8 @@ class ModelRegistry:
         elif len(versions) < 2:
             model = next(iter(versions.values()), None)
         else:
-            found = (each for each in versions.values() if each.ready())
-            model = next(found, next(iter(versions.values())))
+            ready = (model for model in versions.values() if model.ready())
+            model = next(ready, next(iter(versions.values())))
         if model is not None:
             model.acquire()
             return model
@@ -439,7 +422,7 @@ class ModelRegistry:
         wanted = [name] if name is not None else self.wanted()
         models = self._models
         return bool(wanted) and all(
-            any(model.ready() for model in models.get(each, {}).values()) for each in wanted
+            any(model.ready() for model in models.get(key, {}).values()) for key in wanted
         )
 
     def wanted(self) -> tuple[str, ...]:
@@ -451,7 +434,7 @@ class ModelRegistry:
 
     def budget(self) -> ThreadBudget:
         """Compare the threads of the models served now with the cores."""
-        return thread_budget((model.config for model in self.served()), cores=self._cores)
+        return thread_budget([model.config for model in self.served()], cores=self._cores)
 
     async def close(self) -> None:
         """End every predictor at once; queued jobs fail, and no model can be loaded afterwards."""

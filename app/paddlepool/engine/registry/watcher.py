@@ -48,7 +48,7 @@ class RepositoryWatcher:
         self._previous = dict(self._seen)
 
     async def load_all(self) -> None:
-        """Load every model; polls try again what an OSError prevents.
+        """Load every model; later polls retry what an OSError prevented.
 
         Raises ConfigError or OSError if the repository itself cannot be read; polls then load its
         models.
@@ -58,7 +58,7 @@ class RepositoryWatcher:
             failed = await self._registry.load_all()
         finally:
             for name in failed:
-                self._try_again(name, self._seen.pop(name, _Seen()), _Seen())
+                self._retry(name, self._seen.pop(name, _Seen()), _Seen())
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
         """Poll every `every` seconds until cancelled.
@@ -80,8 +80,8 @@ class RepositoryWatcher:
         """Load new and changed models, and retire removed ones.
 
         Applies a change only if the previous poll saw the same state. Returns when that is done. A
-        model that cannot be read because of an OSError stays as it is, and the next poll tries
-        again. Raises ConfigError if the repository itself cannot be read; nothing is retired then.
+        model that cannot be read because of an OSError stays as it is until the next poll. Raises
+        ConfigError if the repository itself cannot be read; nothing is retired then.
         """
         now = await in_thread("repository", self._scan)
         previous, self._previous = self._previous, now
@@ -93,50 +93,50 @@ class RepositoryWatcher:
             try:
                 if new.versions:
                     same = old.versions.items() if old.config == new.config else ()
-                    changed = [found[0] for found in new.versions.items() if found not in same]
+                    changed = [entry[0] for entry in new.versions.items() if entry not in same]
                     await self._registry.load(name, changed=changed)
                 elif old.versions or name not in now:
                     await self._registry.unload(name)
             except PaddlepoolError:
                 pass  # logged, and index() has the reason; or the model is gone by now
             except OSError as error:
-                self._try_again(name, new, old)
+                self._retry(name, new, old)
                 _log_unchanged(name, error)
             except Exception:
                 log.exception("%s: the change could not be applied", name)
 
-    def _try_again(self, name: str, new: _Seen, old: _Seen) -> None:
+    def _retry(self, name: str, new: _Seen, old: _Seen) -> None:
         """Let the next poll load what has failed, and nothing that was loaded."""
         failed = self._registry.failed(name)
         if not failed or None in failed:
             self._seen[name] = old
         else:
-            loaded = {each: stamp for each, stamp in new.versions.items() if each not in failed}
-            self._seen[name] = _Seen(new.config, loaded)
+            stamps = {number: new.versions[number] for number in new.versions.keys() - failed}
+            self._seen[name] = _Seen(new.config, stamps)
 
     def _scan(self) -> dict[str, _Seen]:
-        found = {}
+        seen = {}
         for name in self._repository.names():
             directory = self._repository.root / name
             try:
                 versions = self._repository.versions(name)
-                sealed = {each: _stamp(directory / str(each) / MANIFEST) for each in versions}
-                found[name] = _Seen(_stamp(directory / "config.toml"), sealed)
+                sealed = {n: _stamp(directory / str(n) / MANIFEST) for n in versions}
+                seen[name] = _Seen(_stamp(directory / "config.toml"), sealed)
             except (ModelNotFound, FileNotFoundError):
                 continue  # just removed
             except OSError as error:
                 if name in self._seen:
-                    found[name] = self._seen[name]
+                    seen[name] = self._seen[name]
                 _log_unchanged(name, error)
-        return found
+        return seen
 
 
 def _stamp(path: Path) -> Stamp:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _log_unchanged(name: str, error: OSError) -> None:

@@ -86,7 +86,7 @@ class CodecProcess(ChildWorker):
         try:
             self._child.send(request, descriptors=call.descriptors)
         except ChildDied as died:
-            raise self._blamed(died) from None
+            raise self._run_error(died) from None
         self._call = call
 
     def expect(self, *, timeout: float) -> None:
@@ -105,9 +105,9 @@ class CodecProcess(ChildWorker):
         try:
             size = self._child.poll_reply()
         except ChildDied as died:
-            raise self._blamed(died) from None
+            raise self._run_error(died) from None
         except errors.WorkerCrashed:  # the sandbox raises it when memory runs out
-            raise self._blamed(ChildDied(Restart.MEMORY, None)) from None
+            raise self._run_error(ChildDied(Restart.MEMORY, None)) from None
         except errors.PaddlepoolError:
             self._end_call()
             raise
@@ -118,7 +118,7 @@ class CodecProcess(ChildWorker):
     def fetch(self) -> Reply:
         return self._child.fetch()
 
-    def _blamed(self, died: ChildDied) -> Exception:
+    def _run_error(self, died: ChildDied) -> Exception:
         self._failure = died.reason
         call, self._call = self._call, None
         if call is None:
