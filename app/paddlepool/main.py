@@ -106,7 +106,7 @@ def create_app(
             ),
             build_pipeline=partial(_build, repository, metrics, tasks, workers),
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
-            kept_choice=choices.get,
+            stored_choice=choices.get,
         )
     metrics.gauges.read = partial(read_gauges, registry)
     background = _open_background(registry, settings, metrics, tasks, choices)

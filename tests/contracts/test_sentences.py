@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from paddlepool.contracts.sentences import LONGEST, READ, printable, sentence
+from paddlepool.contracts.sentences import MAX_CHARACTERS, MAX_INPUT, printable, sentence
 
 PADDLE = """
 
@@ -61,11 +61,18 @@ def test_a_framework_s_text_becomes_one_line(text: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["/-" * READ, "/a" * READ, "x" * 10 * READ, "(at " * READ, "… onnxruntime::(" * READ]
+    "text",
+    [
+        "/-" * MAX_INPUT,
+        "/a" * MAX_INPUT,
+        "x" * 10 * MAX_INPUT,
+        "(at " * MAX_INPUT,
+        "… onnxruntime::(" * MAX_INPUT,
+    ],
 )
 def test_a_long_text_is_cut_and_costs_little(text: str) -> None:
     began = time.process_time()
-    assert len(sentence(text)) <= LONGEST
+    assert len(sentence(text)) <= MAX_CHARACTERS
     assert time.process_time() - began < 0.5
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-LONGEST, READ = 500, 5_000
+MAX_CHARACTERS, MAX_INPUT = 500, 5_000
 """Maximum characters of a sentence, and of the text that it is made from."""
 
 _TRACE = re.compile(r"^.*Error Message Summary:\s*-*", re.DOTALL)
@@ -30,9 +30,9 @@ def printable(text: str, allowed: str = "") -> str:
     )
 
 
-def sentence(text: str, *, longest: int = LONGEST) -> str:
+def sentence(text: str, *, longest: int = MAX_CHARACTERS) -> str:
     """Return a framework's message in one line, without paths, addresses and C++ traces."""
-    text = _TRACE.sub("", text)[:READ]
+    text = _TRACE.sub("", text)[:MAX_INPUT]
     line = " ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split())
     line = printable(_SIGNATURE.sub("", line))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

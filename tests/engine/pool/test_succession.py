@@ -14,9 +14,7 @@ def test_short_runs_share_a_look_at_the_memory() -> None:
     async def unopened() -> Any:
         raise AssertionError("its memory is within the cap")
 
-    succession: Succession[object, Any] = Succession(
-        "w", unopened, smallest_cap=1 << 30, clock=lambda: now
-    )
+    succession = Succession("w", unopened, smallest_cap=1 << 30, clock=lambda: now)
     succession.reset(worker)
     worker.resident_bytes.reset_mock()
     for _ in range(10):

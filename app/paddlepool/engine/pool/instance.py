@@ -28,13 +28,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from paddlepool.contracts.errors import (
-    BackendError,
-    ConfigError,
-    ModelOutputInvalid,
-    PaddlepoolError,
-    WorkerCrashed,
-)
+from paddlepool.contracts import errors
+from paddlepool.contracts.errors import BackendError, PaddlepoolError, WorkerCrashed
 from paddlepool.contracts.ports import Clock, Interrupted, RunResult, Worker
 from paddlepool.contracts.reasons import Restart
 from paddlepool.engine.concurrency import in_thread_or_inline, log_failure
@@ -118,7 +113,7 @@ class Instance(Generic[Request, Result]):
         self._loop = loop
         self._state = State.OPENING
         self._worker: Worker[Request, Result]  # the last one, if the state does not use it
-        self._succession: Succession[Request, Result] = Succession(
+        self._succession = Succession(
             self.name, partial(self.open_worker, False), self.max_resident_bytes, self.clock
         )
         self._runs: deque[Run] = deque()
@@ -188,7 +183,7 @@ class Instance(Generic[Request, Result]):
             try:
                 return await (successor or self.open_worker(first))
             except Exception as error:
-                if first and isinstance(error, ConfigError | BackendError):
+                if first and isinstance(error, errors.ConfigError | BackendError):
                     self.fail_opening(error)
                     return None
                 when = "yet" if first else "again"
@@ -330,11 +325,9 @@ class Instance(Generic[Request, Result]):
 
     def _replace_if_due(self) -> bool:
         """Hand over to the successor if one is open; open one if the worker exceeds the cap."""
-        self._succession.check(self._worker)
-        if not self._succession.ready():
-            return False
-        self._stop_serving(Restart.MEMORY)
-        return True
+        if due := self._succession.check(self._worker):
+            self._stop_serving(Restart.MEMORY)
+        return due
 
     def _on_readable(self) -> None:
         """Handle the readable socket: the oldest run, or the process itself, has ended."""
@@ -444,7 +437,7 @@ class Instance(Generic[Request, Result]):
         if not isinstance(error, PaddlepoolError):
             log.error("%s: a run failed", self.name, exc_info=error)
             error = BackendError("the outputs of the run do not fit its inputs")
-        elif isinstance(error, BackendError | ModelOutputInvalid):
+        elif isinstance(error, BackendError | errors.ModelOutputInvalid):
             log.warning("%s: a run failed: %s", self.name, error.message)
         for job in batch.jobs:
             job.fail(error)

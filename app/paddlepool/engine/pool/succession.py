@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any
 
 from paddlepool.contracts.ports import Clock, Worker
 from paddlepool.engine.concurrency import in_thread_or_inline
@@ -16,12 +16,9 @@ of the time of a short run: the system sums the memory over all processors."""
 
 log = logging.getLogger(__name__)
 
-Request = TypeVar("Request")
-Result = TypeVar("Result")
-
 
 @dataclass(slots=True, eq=False)
-class Succession(Generic[Request, Result]):
+class Succession:
     """The successor of one instance's worker.
 
     The effective cap is at least 1.5 times the worker's initial size. If no successor can be
@@ -29,29 +26,34 @@ class Succession(Generic[Request, Result]):
     """
 
     name: str
-    open_worker: Callable[[], Awaitable[Worker[Request, Result]]]
+    open_worker: Callable[[], Awaitable[Worker[Any, Any]]]
     smallest_cap: int
     clock: Clock
     _cap: int = field(default=0, init=False)
     _next_check: float = field(default=-math.inf, init=False)
-    _successor: asyncio.Future[Worker[Request, Result]] | None = field(default=None, init=False)
+    _successor: asyncio.Future[Worker[Any, Any]] | None = field(default=None, init=False)
 
-    def reset(self, worker: Worker[Request, Result]) -> None:
+    def reset(self, worker: Worker[Any, Any]) -> None:
         """Set the cap of a new worker."""
         self._cap = max(self.smallest_cap, worker.resident_bytes() * 3 // 2)
         self._next_check = -math.inf
 
-    def check(self, worker: Worker[Request, Result]) -> None:
-        """Open a successor if the worker exceeds the cap; called while it runs nothing."""
+    def check(self, worker: Worker[Any, Any]) -> bool:
+        """Open a successor if the worker exceeds the cap; return whether one is open.
+
+        Called while the worker runs nothing.
+        """
         if self._successor is None and self._above_cap(worker):
             self._successor = asyncio.ensure_future(self.open_worker())
-        successor = self._successor
-        if successor is not None and successor.done() and (error := successor.exception()):
+        if self._successor is not None and self._successor.done():
+            if (error := self._successor.exception()) is None:
+                return True
             log.warning("%s: no successor can be opened: %s", self.name, error)
             self._successor = None
             self._cap = self._cap * 3 // 2
+        return False
 
-    def _above_cap(self, worker: Worker[Request, Result]) -> bool:
+    def _above_cap(self, worker: Worker[Any, Any]) -> bool:
         now = self.clock()
         if now < self._next_check:
             return False
@@ -62,7 +64,7 @@ class Succession(Generic[Request, Result]):
         successor = self._successor
         return successor is not None and successor.done() and successor.exception() is None
 
-    def pop(self) -> asyncio.Future[Worker[Request, Result]] | None:
+    def pop(self) -> asyncio.Future[Worker[Any, Any]] | None:
         """Return the successor that is open or being opened, if any; the caller now owns it."""
         successor, self._successor = self._successor, None
         return successor

@@ -1,13 +1,13 @@
 """The parent's side of a child process; `paddlepool.engine.process.worker` is the child's side.
 
-Predictors and codecs run in children that can be called with arrays, limited, timed out and killed.
-A failure in one (a native crash, an endless loop, a stop signal, unlimited memory use) affects only
-the call in progress.
+Predictors and codecs run in children. A failure in one (a native crash, an endless loop, a stop
+signal, unlimited memory use) affects only the call in progress.
 """
 
 import contextlib
 import json
 import logging
+import math
 import mmap
 import os
 import select
@@ -58,7 +58,7 @@ class ChildTimeout(ChildDied):
         self.starved = starved
 
 
-def ended(code: int | None) -> Restart:
+def exit_reason(code: int | None) -> Restart:
     """Return why a process that was not killed here has ended, from its exit code."""
     if code == CPU_LIMIT_EXCEEDED:
         return Restart.TIMEOUT
@@ -68,18 +68,18 @@ def ended(code: int | None) -> Restart:
 
 
 STOPPED_SECONDS = 0.5
-"""A child that stays in state T (stopped) for this long counts as dead: it cannot answer."""
-PRINTED = select.EPOLLIN | select.EPOLLONESHOT
+"""A child that stays in state T (stopped) for this long counts as dead: it cannot reply."""
+OUTPUT_EVENTS = select.EPOLLIN | select.EPOLLONESHOT
 BLOCK_BYTES = 1 << 16
 DYING_SECONDS = 0.1
 """How long a process that has closed its socket may take to exit by itself."""
 
 
 class _Sent(NamedTuple):
-    """A request that was sent: its memory slot, the time, its values and the size of its arrays."""
+    """A request that was sent, with its memory slot and the size of its arrays."""
 
     slot: int
-    sent: float
+    time: float
     meta: Mapping[str, Any]
     nbytes: int
 
@@ -127,8 +127,8 @@ class Child:
     ) -> None:
         self._open = False
         self._check: Check | None = None
-        with contextlib.ExitStack() as opened:
-            self._start(opened, limits)
+        with contextlib.ExitStack() as resources:
+            self._start(resources, limits)
             opening = {
                 "target": target,
                 "init": init,
@@ -140,63 +140,61 @@ class Child:
             }
             if limits.suspension is not None:
                 self._lower_priority(limits.nice)
-            opened_meta = self.call(opening, timeout=start_timeout).meta
+            meta = self.call(opening, timeout=start_timeout).meta
             if limits.suspension is None:  # not earlier: it must soon replace a lost one
                 self._lower_priority(limits.nice)
-            self.ready: Mapping[str, Any] = opened_meta["ready"]
-            self.held: tuple[str, ...] = tuple(opened_meta["held"])
-            self._check = check
-            self._open = True
-            self._opened = opened.pop_all()
+            self.ready: Mapping[str, Any] = meta["ready"]
+            self.held: tuple[str, ...] = tuple(meta["held"])
+            self._check, self._open = check, True
+            self._resources = resources.pop_all()
 
-    def _start(self, opened: contextlib.ExitStack, limits: Limits) -> None:
-        """Start the process; all its resources are closed with `opened`, even if this fails."""
+    def _start(self, resources: contextlib.ExitStack, limits: Limits) -> None:
+        """Start the process; all it needs is closed with `resources`, even if this fails."""
         self._under_way: deque[_Sent] = deque()
         self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
         self._put: tuple[int, Layout, int] = (0, [], 0)
         self._reply: Reply | None = None  # with views of memory that the child can still write
-        self._printed: IO[bytes] | None = None
-        self._events = opened.enter_context(select.epoll())
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        opened.enter_context(self._socket)
-        with contextlib.ExitStack() as given:
-            given.enter_context(theirs)
-            lifeline, self._lifeline = os.pipe()
-            opened.callback(os.close, self._lifeline)
-            given.callback(os.close, lifeline)
+        self._output: IO[bytes] | None = None
+        self._events = resources.enter_context(select.epoll())
+        self._socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        resources.enter_context(self._socket)
+        with contextlib.ExitStack() as inherited:
+            inherited.enter_context(child_socket)
+            lifeline, parent_end = os.pipe()
+            resources.callback(os.close, parent_end)
+            inherited.callback(os.close, lifeline)
 
             def shared(name: str) -> SharedArrays:
                 created = SharedArrays.create(name)
-                opened.callback(created.close)
+                resources.callback(created.close)
                 return created
 
             self._slots = [(shared("requests"), shared("replies")) for _ in range(SLOTS)]
             blocks = [block.descriptor for slot in self._slots for block in slot]
-            inherited = (theirs.fileno(), lifeline, *blocks)
-            command = [sys.executable, *ARGUMENTS, *map(str, inherited)]
+            descriptors = (child_socket.fileno(), lifeline, *blocks)
             self._process = subprocess.Popen(
-                command,
-                pass_fds=inherited,
+                [sys.executable, *ARGUMENTS, *map(str, descriptors)],
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env=child_environment(limits.environment),
             )
-        printed = cast(IO[bytes], self._process.stderr)
-        self._lines = OutputLogger(self._process.pid)
-        opened.callback(printed.close)
-        opened.callback(self._lines.end)
-        opened.callback(self._read_output)
+        output = cast(IO[bytes], self._process.stderr)
+        self._logger = OutputLogger(self._process.pid)
+        resources.callback(output.close)
+        resources.callback(self._logger.end)
+        resources.callback(self._read_output)
         self._suspension = limits.suspension
-        opened.callback(self._process.wait)
-        opened.callback(self.kill)
+        resources.callback(self._process.wait)
+        resources.callback(self.kill)
         self.pid = self._process.pid
         self._arrival = select.poll()
         self._arrival.register(self._socket, select.POLLIN)
         self._events.register(self._socket, select.EPOLLIN)
-        self._printed = printed
-        os.set_blocking(printed.fileno(), False)
-        self._events.register(printed, PRINTED)
+        self._output = output
+        os.set_blocking(output.fileno(), False)
+        self._events.register(output, OUTPUT_EVENTS)
         if limits.idle:
             # Set before the child has a second thread, as threads inherit the policy. If a sandbox
             # forbids the policy, niceness alone must be enough.
@@ -205,8 +203,8 @@ class Child:
         if self._suspension is not None:
             self._suspension.add(self._process)
         # Kept open: each run reads them, and opening them by path costs ten times as much.
-        self._stat = opened.enter_context(FileIO(f"/proc/{self.pid}/stat"))
-        self._statm = opened.enter_context(FileIO(f"/proc/{self.pid}/statm"))
+        self._stat = resources.enter_context(FileIO(f"/proc/{self.pid}/stat"))
+        self._statm = resources.enter_context(FileIO(f"/proc/{self.pid}/statm"))
 
     def _lower_priority(self, nice: int) -> None:
         """Lower the priority of every thread: on Linux, each thread has its own niceness.
@@ -248,16 +246,14 @@ class Child:
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
         header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
-        if len(header) > HEADER_BYTES:
-            raise ValueError(
-                f"this is a bug: a header of {len(header)} bytes, limit {HEADER_BYTES}"
-            )
+        if (length := len(header)) > HEADER_BYTES:
+            raise ValueError(f"this is a bug: a header of {length} bytes, limit {HEADER_BYTES}")
         try:
             if descriptors:
                 socket.send_fds(self._socket, [header], list(descriptors), socket.MSG_DONTWAIT)
             else:
                 self._socket.send(header, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # the child answered earlier requests without reading them
+        except BlockingIOError:  # the child replied to earlier requests without reading them
             raise self._kill_corrupt("it does not read requests") from None
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
@@ -294,14 +290,12 @@ class Child:
         elif now >= wait.deadline and self._arrival.poll(0):
             return 0.001  # the reply came in time; only this thread was late
         elif now >= wait.deadline:
-            lacking = 0.0
-            if wait.patient:
-                lacking = wait.timeout - (self.cpu_seconds() - wait.cpu_before)
-            starved = lacking > 0.0 and self._state() in "RD"
+            used = self.cpu_seconds() - wait.cpu_before if wait.patient else math.inf
+            starved = used < wait.timeout and self._state() in "RD"
             if not starved or now >= wait.last:
                 self.kill()
                 raise ChildTimeout(starved=starved)
-            wait.deadline = min(now + lacking, wait.last)
+            wait.deadline = min(now + wait.timeout - used, wait.last)
         elif self._state() != "T":
             wait.stopped_since = None
         elif wait.stopped_since is None:
@@ -311,8 +305,8 @@ class Child:
             raise ChildDied(Restart.STOPPED, -signal.SIGKILL)
         wait.checked = now
         self._watch_output()
-        most = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
-        return max(0.001, min(most, wait.deadline - now))
+        interval = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
+        return max(0.001, min(interval, wait.deadline - now))
 
     def poll_reply(self) -> int | None:
         """Read and check the oldest reply; return the bytes of its request and reply together.
@@ -332,33 +326,33 @@ class Child:
             raise self._died()
         if not self._under_way:
             raise self._kill_corrupt("unrequested reply")
-        slot, sent, asked, size = self._under_way[0]
+        request = self._under_way[0]
         try:
-            answer = parse_message(received, opening=not self._open)
-            if isinstance(answer, Exception):
+            message = parse_message(received, opening=not self._open)
+            if isinstance(message, Exception):
                 self._under_way.popleft()
             else:
-                views = self._slots[slot][1].read(answer.layout)
+                views = self._slots[request.slot][1].read(message.layout)
                 if self._check is not None:
-                    self._check(asked, answer.meta, views)
-                seconds = min(answer.seconds, time.monotonic() - sent)
-                self._reply = Reply(answer.meta, views, seconds)
-                return size + sum([view.nbytes for view in views.values()])
+                    self._check(request.meta, message.meta, views)
+                seconds = min(message.seconds, time.monotonic() - request.time)
+                self._reply = Reply(message.meta, views, seconds)
+                return request.nbytes + sum([view.nbytes for view in views.values()])
         except ValueError as fault:
             raise self._kill_corrupt(str(fault)) from None
         except PaddlepoolError:
             self._under_way.popleft()
             raise
         try:
-            raise answer
+            raise message
         finally:
-            del answer  # breaks a reference cycle with its traceback
+            del message  # breaks a reference cycle with its traceback
 
     def fetch(self) -> Reply:
         """Return the reply that poll_reply() found, copied out of shared memory; free its slot."""
         reply, self._reply = self._reply, None
         if reply is None:
-            raise RuntimeError("this is a bug: no answer was received")
+            raise RuntimeError("this is a bug: no reply was received")
         owned: dict[str, Array] = {name: np.array(view) for name, view in reply.arrays.items()}
         slot = self._under_way.popleft().slot
         for block in self._slots[slot]:
@@ -366,24 +360,23 @@ class Child:
         return Reply(reply.meta, owned, reply.seconds)
 
     def _read_output(self) -> None:
-        """Log one block of printed text; the next one follows after check_timeout() or failure().
+        """Log one block of output; the next one follows after check_timeout() or failure().
 
         This limits the cost of a process that prints without end. A child never inherits this
-        process's standard error. With it, the child could read what others write to a pipe, read
-        what an operator types at a terminal, or truncate a file.
+        process's standard error: it could read a pipe or a terminal through it, or truncate a file.
         """
-        if self._printed is None:
+        if self._output is None:
             return
         with contextlib.suppress(BlockingIOError):
-            block = os.read(self._printed.fileno(), BLOCK_BYTES)
-            self._lines.add(block)
+            block = os.read(self._output.fileno(), BLOCK_BYTES)
+            self._logger.add(block)
             if not block:
-                self._events.unregister(self._printed)
-                self._printed = None
+                self._events.unregister(self._output)
+                self._output = None
 
     def _watch_output(self) -> None:
-        if self._printed is not None:
-            self._events.modify(self._printed, PRINTED)
+        if self._output is not None:
+            self._events.modify(self._output, OUTPUT_EVENTS)
 
     def _died(self) -> ChildDied:
         try:
@@ -391,7 +384,7 @@ class Child:
         except subprocess.TimeoutExpired:  # the child has closed its socket but still runs
             self.kill()
             return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
-        return ChildDied(ended(code), code)
+        return ChildDied(exit_reason(code), code)
 
     def _peer_closed(self) -> bool:
         """Whether the child closed its socket. recv() also returns nothing for an empty message."""
@@ -411,7 +404,7 @@ class Child:
         """
         code = self._process.poll()
         if code is not None:
-            return ended(code)
+            return exit_reason(code)
         self._watch_output()
         stopped = self._suspension is None and self._state() == "T"
         return Restart.STOPPED if stopped else None
@@ -452,7 +445,7 @@ class Child:
 
     def close(self) -> None:
         """Kill the process, wait for its end and free its memory. Safe to call twice."""
-        self._opened.close()
+        self._resources.close()
 
 
 class ChildWorker:

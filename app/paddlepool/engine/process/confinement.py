@@ -22,7 +22,7 @@ from pathlib import Path
 
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION = 0x20080522
-_KEPT = 1 << 1 | 1 << 2
+_CAPABILITIES = 1 << 1 | 1 << 2
 """The capabilities that a child of root keeps: to access files of other users, who may own the code
 or a model. With root's other capabilities, the child could inspect processes and change the system
 despite the measures below."""
@@ -120,8 +120,8 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
     data = ctypes.create_string_buffer(24)
     if libc.capget(header, data) == 0:
         effective, permitted, *_ = struct.unpack("=6I", data.raw)
-        kept = (effective & _KEPT, permitted & _KEPT, 0, 0, 0, 0)
-        libc.capset(header, struct.pack("=6I", *kept))
+        limited = (effective & _CAPABILITIES, permitted & _CAPABILITIES, 0, 0, 0, 0)
+        libc.capset(header, struct.pack("=6I", *limited))
 
 
 def _code() -> Iterator[Path]:
@@ -134,8 +134,8 @@ def _code() -> Iterator[Path]:
     yield from (Path("/proc", name) for name in _PROC)
     beside = _PACKAGE.parent.resolve()
     installed = any(beside.glob("paddlepool-*.dist-info"))
-    found = map(Path, filter(None, sys.path))
-    yield from (path for path in found if installed or path.resolve() != beside)
+    paths = map(Path, filter(None, sys.path))
+    yield from (path for path in paths if installed or path.resolve() != beside)
     yield _PACKAGE
     yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
 
@@ -267,16 +267,16 @@ def _by_argument(
     number: int,
     argument: int,
     values: Sequence[int],
-    found: Instruction,
+    match: Instruction,
     otherwise: Instruction,
     *,
     mask: int = 0xFFFFFFFF,
 ) -> list[Instruction]:
-    """Return the steps for one call: `found` if its masked argument is in `values`, or `otherwise`.
+    """Return the steps for one call: `match` if its masked argument is in `values`, or `otherwise`.
 
     Only the lower half of the argument is loaded: in these calls the kernel ignores the rest.
     """
     tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     load = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask)]
-    block = [*load, *tests, otherwise, found]
+    block = [*load, *tests, otherwise, match]
     return [(_EQUAL, 0, len(block), number), *block]

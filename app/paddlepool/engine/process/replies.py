@@ -1,4 +1,4 @@
-"""Reads a child's answers and checks their types: an attacker's code may control the child."""
+"""Parses a child's replies and checks their types: an attacker's code may control the child."""
 
 import json
 import math
@@ -21,11 +21,11 @@ RAISED_BY_CHILDREN = {
 """Errors by name. A child cannot raise errors about keys, other models or this server."""
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
-"""A function that checks an answer. It gets the values of the call, and the answer's values and
-arrays. It raises ValueError for an answer that the genuine target never gives, and a
-PaddlepoolError for one that the genuine target may give but its caller cannot use. The arrays'
-dtypes and shapes are fixed, but their values may change: the child can still write to their
-memory."""
+"""Checks a reply: receives the request's values, and the reply's values and arrays.
+
+Raises ValueError for a reply that the genuine target never sends, and a PaddlepoolError for one
+that it may send but its caller cannot use. The arrays' dtypes and shapes are fixed, but their
+values may change: the child can still write to their memory."""
 
 
 class Reply(NamedTuple):
@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
 
 class Message(NamedTuple):
-    """An answer whose `layout` is not checked yet; SharedArrays.read() does that."""
+    """A reply whose `layout` is not checked yet; SharedArrays.read() does that."""
 
     meta: Mapping[str, Any]
     layout: Sequence[object]
@@ -50,22 +50,22 @@ class Message(NamedTuple):
 def parse_message(text: bytes, *, opening: bool = False) -> Message | Exception:
     """Return the result of a call, or the error it raised. Raises ValueError for anything else.
 
-    Only an answer to `opening` may report that the system lacks resources; opening is then retried.
+    Only the reply to `opening` may report that the system lacks resources; opening is then retried.
     """
     try:
-        answer = json.loads(text.decode())
+        message = json.loads(text.decode())
     except RecursionError:
-        raise ValueError("an answer is nested too deep") from None
-    if not isinstance(answer, dict):
-        raise ValueError("an answer must be an object")
-    if "error" in answer:
-        return _error(answer["error"], opening=opening)
-    meta, layout = answer.get("meta"), answer.get("arrays")
-    seconds: Any = answer.get("seconds")
+        raise ValueError("a reply is nested too deep") from None
+    if not isinstance(message, dict):
+        raise ValueError("a reply must be an object")
+    if "error" in message:
+        return _error(message["error"], opening=opening)
+    meta, layout = message.get("meta"), message.get("arrays")
+    seconds: Any = message.get("seconds")
     if not isinstance(meta, dict) or not isinstance(layout, list):
-        raise ValueError("an answer must have values and arrays")
+        raise ValueError("a reply must have values and arrays")
     if type(seconds) is not float or not 0 <= seconds < math.inf:
-        raise ValueError("an answer must have its seconds")
+        raise ValueError("a reply must have its seconds")
     return Message(meta, layout, seconds)
 
 
@@ -83,10 +83,9 @@ def _error(described: object, *, opening: bool) -> Exception:
         limit=_plain(described.get("limit")),
         received=_plain(described.get("received")),
     )
-    if isinstance(error, errors.BackendError) and isinstance(
-        said := described.get("library_text"), str
-    ):
-        error.library_text = sentence(said[:MESSAGE_CHARACTERS])
+    text = described.get("library_text")
+    if isinstance(error, errors.BackendError) and isinstance(text, str):
+        error.library_text = sentence(text[:MESSAGE_CHARACTERS])
     return error
 
 

@@ -54,9 +54,9 @@ class SharedArrays:
             offset += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         if offset > MAX_BYTES:
             raise ValueError(f"arrays of {offset} bytes, limit {MAX_BYTES}")
-        if offset > self._size and offset > self._seen():
+        if offset > self._size and offset > self._update_size():
             os.ftruncate(self.descriptor, -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE)
-            self._seen()
+            self._update_size()
         for name, dtype, shape, start in layout:
             np.copyto(self._view(dtype, shape, start), arrays[name], casting="no")
         return layout
@@ -69,14 +69,14 @@ class SharedArrays:
         """
         if not layout:
             return {}
-        size = self._seen()
+        size = self._update_size()
         views: dict[str, Array] = {}
         for entry in layout:
             name, dtype, shape, offset = checked_entry(entry, size)
             views[name] = self._view(dtype, shape, offset)
         return views
 
-    def _seen(self) -> int:
+    def _update_size(self) -> int:
         """Update and return the block's size; the other side may have grown it."""
         self._size = min(os.fstat(self.descriptor).st_size, MAX_BYTES)
         return self._size

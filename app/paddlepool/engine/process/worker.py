@@ -1,4 +1,4 @@
-"""The child's side of `child.py`: imports a target, answers calls and ends with the parent."""
+"""The child's side of `child.py`: imports a target, handles calls and ends with the parent."""
 
 import contextlib
 import errno
@@ -61,28 +61,28 @@ def main(arguments: Sequence[str]) -> None:
         began = time.perf_counter()
         try:
             if handler is None:
-                opened, handler = _open(message["meta"])
+                meta, handler = _open(message["meta"])
                 _ignore_signals()  # again: Paddle resets SIGTERM
                 seconds = time.perf_counter() - began
-                answer: dict[str, Any] = {"meta": opened, "arrays": [], "seconds": seconds}
+                reply: dict[str, Any] = {"meta": meta, "arrays": [], "seconds": seconds}
             else:
                 arrays = requests.read(message["arrays"])
                 meta, results = handler(message["meta"], arrays, descriptors)
                 seconds = time.perf_counter() - began
-                answer = {"meta": meta, "arrays": replies.write(results), "seconds": seconds}
+                reply = {"meta": meta, "arrays": replies.write(results), "seconds": seconds}
                 del arrays, results
         except PaddlepoolError as error:
-            kind, message = type(error).__name__, error.message
-            described = {"limit": error.limit, "received": error.received}
-            answer = {"error": {"kind": kind, "message": message, **described}}
+            values = {"limit": error.limit, "received": error.received}
+            kind = type(error).__name__
+            reply = {"error": {"kind": kind, "message": error.message, **values}}
         except Exception as failure:
-            passing = _resource_errno(failure) if handler is None else None
-            answer = {"error": {"errno": passing} if passing else _described(failure)}
+            number = _resource_errno(failure) if handler is None else None
+            reply = {"error": {"errno": number} if number else _describe(failure)}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         try:
-            wire.send(json.dumps(answer).encode())
+            wire.send(json.dumps(reply).encode())
         except (BrokenPipeError, ConnectionResetError):
             return  # the parent has gone
 
@@ -112,12 +112,12 @@ def _resource_errno(failure: Exception) -> int | None:
     """Return the error number if the system lacked resources, so that a retry may succeed."""
     if isinstance(failure, MemoryError):
         return errno.ENOMEM
-    passing = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-    return failure.errno if isinstance(failure, OSError) and failure.errno in passing else None
+    transient = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+    return failure.errno if isinstance(failure, OSError) and failure.errno in transient else None
 
 
-def _described(failure: Exception) -> Mapping[str, str]:
-    """Describe an error that is none of ours; only `library_text` may quote a client's input."""
+def _describe(failure: Exception) -> Mapping[str, str]:
+    """Describe an error of a library; only `library_text` may quote a client's input."""
     frames = traceback.extract_tb(failure.__traceback__)[-6:]
     where = ", ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
     name = type(failure).__name__

@@ -101,11 +101,12 @@ class Admission:
             reservation.release()
         for index, job in enumerate(jobs):
             try:
-                if following or (reserved and index == 0):
-                    self._check_deadline(job, now)
-                else:
+                if job.deadline <= now:
+                    self.on_rejected(Rejection.DEADLINE)
+                    raise DeadlineExceeded("the deadline had passed before the job could be queued")
+                if not (following or (reserved and index == 0)):
                     reserving = 0 if reserved else self._reserving(job.caller)
-                    self._check(job, now, reserving=reserving)
+                    self._check_job(job, now, reserving=reserving)
             except PaddlepoolError:
                 self.queues.remove(*jobs[:index])
                 raise
@@ -119,10 +120,9 @@ class Admission:
 
         Returns the removed job, or None if there is room or no queued job is less urgent.
         """
-        places = self.queues.counted() + len(self.reservations)
-        full = priority >= NORMAL and places > self.max_queue
-        shed = self.queues.least_urgent(priority) if full else None
-        if shed is not None:
+        if priority < NORMAL or self.queues.counted() + len(self.reservations) <= self.max_queue:
+            return None
+        if (shed := self.queues.least_urgent(priority)) is not None:
             self.queues.remove(shed)
         return shed
 
@@ -131,24 +131,21 @@ class Admission:
         caller = CALLER.get().name
         if self.reservations or not self._at_once(NORMAL, None, 1):
             wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
-            self._check_time(wait, self.times.overall(), deadline - now)
-            self._check_room(NORMAL, wait, caller)
+            self._check(NORMAL, None, caller, wait, deadline - now)
         return Reservation(self.reservations, caller)
 
-    def _check(self, job: Job, now: float, *, reserving: int) -> None:
-        """Raise Overloaded if the job finds no room or no time, DeadlineExceeded if it is late.
+    def _check_job(self, job: Job, now: float, *, reserving: int) -> None:
+        """Raise Overloaded if the job finds no room or no time.
 
         `reserving` is the number of reservations ahead of the job. It is 0 if the job's request had
         a reservation itself: then the jobs of all open reservations come after this one.
         """
-        self._check_deadline(job, now)
         if job.priority < NORMAL:
             return
         wait = 0.0
         if not self._at_once(job.priority, job.key, job.rows):
             wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, now)
-            self._check_time(wait, self.times.expected(job.key), job.deadline - now)
-        self._check_room(job.priority, wait, job.caller)
+        self._check(job.priority, job.key, job.caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
         """Whether free instances suffice for a job and for those that wait for the dispatch."""
@@ -182,12 +179,19 @@ class Admission:
     ) -> float:
         """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
-        before += reserving * self.times.overall()
+        before += reserving * self.times.expected(None)
         if self.queues or not self.instances.free:
             before += self.instances.seconds_left(now)
         return before / max(1, self.instances.live)
 
-    def _check_time(self, wait: float, run: float, left: float) -> None:
+    def _check(
+        self, priority: int, key: ShapeKey | None, caller: str, wait: float, left: float
+    ) -> None:
+        """Raise Overloaded if a run after `wait` seconds would be too late, or the queue is full.
+
+        Jobs of lower priority than `priority` do not count: the least urgent of them is shed.
+        """
+        run = self.times.expected(key)
         if wait > 0 and wait + run > left:
             self.on_rejected(Rejection.DEADLINE)
             raise Overloaded(
@@ -196,12 +200,6 @@ class Admission:
                 limit=round(left, 3),
                 received=round(wait + run, 3),
             )
-
-    def _check_room(self, priority: int, wait: float, caller: str) -> None:
-        """Raise Overloaded if the queue is full.
-
-        Jobs of lower priority than `priority` do not count: the least urgent of them is shed.
-        """
         limit = self.max_queue
         if len(self.queues) + len(self.reservations) < limit:
             return  # whatever their priorities
@@ -212,12 +210,7 @@ class Admission:
             self.on_rejected(Rejection.QUEUE_FULL)
             raise Overloaded(
                 f"the queue is full: {places} jobs wait, limit {limit}",
-                retry_after=max(wait, self.times.overall()),
+                retry_after=max(wait, self.times.expected(None)),
                 limit=limit,
                 received=places + 1,
             )
-
-    def _check_deadline(self, job: Job, now: float) -> None:
-        if job.deadline <= now:
-            self.on_rejected(Rejection.DEADLINE)
-            raise DeadlineExceeded("the deadline had passed before the job could be queued")

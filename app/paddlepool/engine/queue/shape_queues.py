@@ -23,7 +23,7 @@ class ServiceTime:
     """
 
     def __init__(self) -> None:
-        self._by_shape: OrderedDict[ShapeKey, float] = OrderedDict()
+        self._by_shape: OrderedDict[ShapeKey | None, float] = OrderedDict()
         self._overall: float | None = None
 
     def record(self, key: ShapeKey, seconds: float) -> None:
@@ -33,12 +33,9 @@ class ServiceTime:
         if len(self._by_shape) > MAX_SHAPES:
             self._by_shape.popitem(last=False)
 
-    def expected(self, key: ShapeKey) -> float:
-        """Seconds of one run; 0 while nothing is known."""
+    def expected(self, key: ShapeKey | None) -> float:
+        """Seconds of one run, of any shape if `key` is None; 0 while nothing is known."""
         return self._by_shape.get(key, self._overall or 0.0)
-
-    def overall(self) -> float:
-        return self._overall or 0.0
 
 
 def _moving_average(average: float | None, value: float) -> float:

@@ -1,6 +1,7 @@
 """The outcome of each attempt to load a version; the source of the repository index."""
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from paddlepool.contracts.errors import PaddlepoolError
@@ -9,6 +10,8 @@ from paddlepool.engine.registry.model import ServedModel
 
 NOT_LOADED = "not loaded"
 UNSEALED = "it has no manifest.json: `paddlepool models seal` writes it"
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str, int | None]
 """Name and version; None means the model as a whole, before its versions are chosen."""
@@ -28,7 +31,7 @@ class LoadHistory:
 
     @contextlib.contextmanager
     def attempt(self, name: str, version: int | None) -> Iterator[None]:
-        """Mark a version as LOADING during the block; if the block raises, keep the reason.
+        """Mark a version as LOADING during the block; log and store the reason if it raises.
 
         The reason of an earlier failure is forgotten in any case.
         """
@@ -39,6 +42,10 @@ class LoadHistory:
             yield
         except PaddlepoolError as error:
             reason = error.message
+            action = (
+                "no version is loaded" if version is None else f"version {version} is not served"
+            )
+            log.error("%s: %s: %s", name, action, reason)
             raise
         except OSError as error:
             reason = f"{error.strerror or 'the system refused'}: see the log"  # not the path

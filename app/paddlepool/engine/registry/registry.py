@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
 
-KeptChoice = Callable[[ModelFiles], Choice | None]
+StoredChoice = Callable[[ModelFiles], Choice | None]
 """Returns the default group that was chosen for a version before it was loaded, or None."""
 
 
@@ -98,12 +98,12 @@ class ModelRegistry:
         build_pipeline: BuildPipeline,
         drain_timeout: float,
         cores: float | None = None,
-        kept_choice: KeptChoice = lambda _files: None,
+        stored_choice: StoredChoice = lambda _files: None,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
         self._context, self._build_pipeline = context, build_pipeline
-        self._kept_choice = kept_choice
+        self._stored_choice = stored_choice
         self._drain_timeout = drain_timeout
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._running: set[asyncio.Task[Any]] = set()
@@ -169,22 +169,16 @@ class ModelRegistry:
 
     async def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
         """Return the versions to try, newest first, and how many of them to serve."""
+        on_disk = self._repository
         with self._history.attempt(name, None):
-            try:
-                on_disk = self._repository
-                published = await in_thread("repository", partial(on_disk.versions, name))
-                self._history.consider(name, published)
-                if not published:
-                    unsealed = await in_thread("repository", partial(on_disk.unsealed, name))
-                    hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
-                    raise errors.ManifestError(
-                        f"{name}: no version with a manifest is published{hint}"
-                    )
-                config = await in_thread("repository", partial(on_disk.config, name))
-                return config.version_policy.choose(published)
-            except PaddlepoolError as error:
-                log.error("%s: no version is loaded: %s", name, error.message)
-                raise
+            published = await in_thread("repository", partial(on_disk.versions, name))
+            self._history.consider(name, published)
+            if not published:
+                unsealed = await in_thread("repository", partial(on_disk.unsealed, name))
+                hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
+                raise errors.ManifestError(f"{name}: no version with a manifest is published{hint}")
+            config = await in_thread("repository", partial(on_disk.config, name))
+            return config.version_policy.choose(published)
 
     async def _replace(self, model: ServedModel) -> None:
         """Serve the model in place of the same version. Closes it if the registry is closed."""
@@ -204,23 +198,19 @@ class ModelRegistry:
         left = {version: model for version, model in versions.items() if version in wanted}
         others = {other: models for other, models in self._models.items() if other != name}
         self._models = {**others, name: left} if left else others
-        for version in versions.keys() - left.keys():
-            await self._retire(versions[version])
+        for model in [model for version, model in versions.items() if version not in left]:
+            await self._retire(model)
 
     async def _build(self, name: str, version: int) -> ServedModel:
         low_priority = bool(self._models) and not self._starting
         with self._history.attempt(name, version):
-            try:
-                read = partial(self._repository.read, name, version, low_priority=low_priority)
-                files = await in_thread(f"{name}@{version} reading", read)
-                check_threads(name, files.config, cores=self._cores)
-                return await self._open(files, low_priority=low_priority)
-            except PaddlepoolError as error:
-                log.error("%s: version %d is not served: %s", name, version, error.message)
-                raise
+            read = partial(self._repository.read, name, version, low_priority=low_priority)
+            files = await in_thread(f"{name}@{version} reading", read)
+            check_threads(name, files.config, cores=self._cores)
+            return await self._open(files, low_priority=low_priority)
 
     async def _open(self, files: ModelFiles, *, low_priority: bool) -> ServedModel:
-        """Open a version with the kept choice, or the first group that this machine can run.
+        """Open a version with the stored choice, or the first group that this machine can run.
 
         Returns when the groups that always run are tested and warm. Raises ManifestError,
         ConfigError or BackendError if the version cannot be served.
@@ -240,19 +230,19 @@ class ModelRegistry:
                 files = replace(files, config=following)
 
     async def _open_chosen(self, files: ModelFiles, low_priority: bool) -> ServedModel:
-        """Open with the kept choice, or with the first group if the choice cannot start."""
-        choice = None if files.config.first_group is None else self._kept_choice(files)
+        """Open with the stored choice, or with the first group if the choice cannot start."""
+        choice = None if files.config.first_group is None else self._stored_choice(files)
         try:
-            return await self._started(files, choice, low_priority=low_priority)
+            return await self._start(files, choice, low_priority=low_priority)
         except (ConfigError, errors.BackendError) as error:
             if choice is None or choice.group == files.config.default_group:
                 raise
             reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
         choice = first_choice(files.config, reason=reason)
         log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
-        return await self._started(files, choice, low_priority=low_priority)
+        return await self._start(files, choice, low_priority=low_priority)
 
-    async def _started(
+    async def _start(
         self,
         files: ModelFiles,
         choice: Choice | None,
@@ -283,7 +273,7 @@ class ModelRegistry:
             if served not in self.served():
                 return False
             await self._replace(
-                await self._started(served.files, choice, low_priority=True, before=served)
+                await self._start(served.files, choice, low_priority=True, before=served)
             )
         return True
 
