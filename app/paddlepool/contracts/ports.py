@@ -116,14 +116,14 @@ class Worker(Protocol[Request, Result]):
         """
 
     def poll_reply(self) -> int | None:
-        """Return the bytes of the oldest request and its answer, or None before the answer arrives.
+        """Return the bytes of the oldest request and its reply, or None before the reply arrives.
 
         If this raises an error and failure() then returns a reason, the process is gone and the
         next request never began. Raises Interrupted if the request may be run again.
         """
 
     def fetch(self) -> Result:
-        """Return the answer that poll_reply() found, copied out of the shared memory."""
+        """Return the reply that poll_reply() read, copied out of the shared memory."""
 
     def failure(self) -> Restart | None:
         """Return why the process can do no further work, or None. Cheap to call."""
@@ -142,7 +142,7 @@ class Predictor(Worker[Tensors, RunResult], Protocol):
 
     check_timeout() and poll_reply() raise DeadlineExceeded after the timeout; the predictor is then
     dead. They raise WorkerCrashed if the process died, or was killed because no run of the model
-    gives such outputs. They raise RunRefused if the framework rejected the batch, and
+    returns such outputs. They raise RunRefused if the framework rejected the batch, and
     ModelOutputInvalid if an output has a shape that the specification excludes.
     """
 
@@ -150,7 +150,7 @@ class Predictor(Worker[Tensors, RunResult], Protocol):
         """Run one batch, blocking, without checking its outputs; for self-tests of the model."""
 
     def receive(self, *, timeout: float) -> RunResult:
-        """Block until the oldest request is answered, for at most `timeout` seconds."""
+        """Block until the reply to the oldest request, for at most `timeout` seconds."""
 
     def end_suspension(self) -> None:
         """Leave the suspension that was passed to the factory, and begin to serve."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paddlepool.contracts.tensors import shape_key
 from paddlepool.engine.queue.job import Job
-from paddlepool.engine.queue.shape_queues import REMEMBERED, ServiceTime, ShapeQueues
+from paddlepool.engine.queue.shape_queues import MAX_CALLERS, ServiceTime, ShapeQueues
 
 
 def job(
@@ -87,10 +87,10 @@ def test_who_waited_out_a_rest_has_saved_nothing() -> None:
 def test_callers_who_come_and_go_are_forgotten() -> None:
     """Although the queue is never empty; those who wait keep the turns they have used up."""
     queues = filled(*(job(caller="flood") for _ in range(3)))
-    for number in range(3 * REMEMBERED):
+    for number in range(3 * MAX_CALLERS):
         queues.add(passing := job(caller=str(number)))
         queues.take(passing)
-        assert len(queues._next_start) <= REMEMBERED
+        assert len(queues._next_start) <= MAX_CALLERS
     assert queues.start_of("flood") == 3.0
 
 

@@ -43,9 +43,9 @@ REPEATING = frozenset(
 class Operator:
     """`name` is that of PIR, without its dialect. Unknown shapes and absent inputs are None.
 
-    `used` says of each output whether another operator reads it. `integer`: the first output has an
-    integer type. `source` names the input of the program that the first input repeats, as it is or
-    in another shape; it is empty for other values.
+    `used` has one entry for each output: whether another operator reads it. `integer`: the first
+    output has an integer type. `source` names the input of the program that the first input
+    repeats, as it is or in another shape; it is empty for other values.
     """
 
     name: str

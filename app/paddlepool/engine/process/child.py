@@ -110,7 +110,7 @@ class Child:
     which returns `(meta, arrays)`. A PaddlepoolError of the handler is raised here as the same
     class; any other exception becomes a BackendError, whose message contains only its class and
     place. `held` lists the MEASURES of its confinement that are in force. `check` verifies each
-    later answer; the process is killed if an answer is malformed or `check` raises ValueError.
+    later reply; the process is killed if a reply is malformed or `check` raises ValueError.
 
     Calls run one after another, in the order they were sent. Up to SLOTS of them may be under way,
     so that the child does not wait for its parent between two calls.
@@ -397,7 +397,7 @@ class Child:
         return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
 
     def failure(self) -> Restart | None:
-        """Return why an idle child can answer no further call, or None.
+        """Return why an idle child can handle no further call, or None.
 
         The reason is CRASHED, KILLED or STOPPED. Costs two system calls. During a call, use
         check_timeout() and poll_reply() instead.

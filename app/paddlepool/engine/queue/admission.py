@@ -64,7 +64,7 @@ class Reservation:
 class Admission:
     """Decides which jobs enter the queues of one batcher.
 
-    **Invariant**: the job of a reservation always finds room. Reservations and jobs share
+    **Invariant**: there is always room for the job of a reservation. Reservations and jobs share
     `max_queue` places. When these are taken, a caller without a job or reservation here may still
     add one. There are `max_queue` further places for such callers, so that no caller can fill the
     queue for the others. Urgent jobs finish requests that were admitted before: they are not

@@ -155,7 +155,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _prepare_for(self, jobs: int) -> None:
-        """Raise if closed. If `jobs` more find no place, hand over those that arrived before."""
+        """Raise if closed. If there is no room for `jobs` more, dispatch the earlier ones."""
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()

@@ -46,8 +46,8 @@ def _moving_average(average: float | None, value: float) -> float:
 
 QueueKey = tuple[int, ShapeKey]
 
-REMEMBERED = 1024
-"""Maximum number of callers whose next turn is kept, or twice that of waiting callers if higher."""
+MAX_CALLERS = 1024
+"""Maximum callers whose next turn is stored, or twice the number of waiting ones if higher."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
@@ -98,7 +98,7 @@ class ShapeQueues:
         self._rows[job.caller] += job.rows
         self.rows += job.rows
         self._size += 1
-        if len(self._next_start) > max(REMEMBERED, 2 * len(self._rows)):
+        if len(self._next_start) > max(MAX_CALLERS, 2 * len(self._rows)):
             # Forget callers without waiting jobs; each is forgiven at most one job of debt.
             self._next_start = {caller: self._next_start[caller] for caller in self._rows}
 
@@ -136,7 +136,7 @@ class ShapeQueues:
     def _refund(self, removed: Job, turn: Turn) -> None:
         """Move the caller's later jobs forward by the rows of a job that did not run.
 
-        These jobs keep their order. Turns that have passed are not refunded: nobody saves them up.
+        These jobs keep their order. Turns that have passed are not refunded.
         """
         start, sequence = turn
         rows = min(removed.rows, start + removed.rows - self._now)

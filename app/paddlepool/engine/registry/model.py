@@ -26,7 +26,7 @@ from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.pool.group import Group, Statistics
 from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.queue.job import Job, ShapeKey
-from paddlepool.engine.registry.parts import MOST_PARTS, CheckedJob, in_portions
+from paddlepool.engine.registry.parts import MAX_PARTS, CheckedJob, in_portions
 from paddlepool.models.repository.config import ModelConfig
 from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.models.repository.selftest import SelfTest, too_small
@@ -255,7 +255,7 @@ class ServedModel:
         request are not rejected for lack of room.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
-        future gives the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
+        future returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
         ModelOutputInvalid or Overloaded (shed). Cancelling a future removes its job from the queue.
         """
         chosen, now = self._group(group), self._clock()
@@ -379,9 +379,9 @@ class ServedModel:
         rows = int(next(iter(sizes.values())))
         if len(set(sizes.values())) != 1:
             raise InvalidTensor(f"inputs differ in their first axis: {sizes}")
-        if rows > (limit := self.max_rows * MOST_PARTS):
+        if rows > (limit := self.max_rows * MAX_PARTS):
             raise InvalidTensor(
-                f"{rows} rows in one request, limit {limit}: {MOST_PARTS} runs of max_batch_size "
+                f"{rows} rows in one request, limit {limit}: {MAX_PARTS} runs of max_batch_size "
                 f"{self.max_rows}",
                 limit=limit,
                 received=rows,

@@ -13,7 +13,7 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.concurrency import gather_or_cancel, in_thread_or_inline
 from paddlepool.engine.queue.job import INLINE_BYTES, ShapeKey
 
-MOST_PARTS = 1024
+MAX_PARTS = 1024
 """Maximum runs of one job, which bounds the memory that a request of many tiny rows needs."""
 
 T = TypeVar("T")
