@@ -190,23 +190,20 @@ class ProcessBackend:
 
 
 def check_outputs(
-    specs: Sequence[TensorSpec],
-    request: Mapping[str, Any],
-    meta: Mapping[str, Any],
-    arrays: Tensors,
+    specs: Sequence[TensorSpec], call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
 ) -> None:
     """Compare a run's outputs with the specification and the number of rows.
 
-    `request["rows"]` is that number; None allows any. Requests without it, which run() sends for
+    `call["rows"]` is that number; None allows any. Requests without it, which run() sends for
     self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
     gives, and ModelOutputInvalid for a shape that the manifest does not expect: it describes what
     was seen when the version was sealed. Implements `paddlepool.engine.process.replies.Check`.
     """
-    if "rows" not in request:
+    if "rows" not in call:
         return
     if meta or len(arrays) != len(specs):
         raise ValueError(f"{len(arrays)} outputs, of {len(specs)}, and {len(meta)} values beside")
-    rows = request["rows"]
+    rows = call["rows"]
     for number, spec in enumerate(specs):
         array = arrays.get(str(number))
         if array is None or array.dtype != spec.dtype:

@@ -81,12 +81,7 @@ class Admission:
     reservations: set[Reservation] = field(default_factory=set, init=False)
 
     def admit(
-        self,
-        jobs: Sequence[Job],
-        now: float,
-        reservation: Reservation | None = None,
-        *,
-        following: bool = False,
+        self, jobs: Sequence[Job], now: float, reservation: Reservation | None, *, following: bool
     ) -> list[Job]:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
@@ -105,8 +100,8 @@ class Admission:
                     self.on_rejected(Rejection.DEADLINE)
                     raise DeadlineExceeded("the deadline had passed before the job could be queued")
                 if not (following or (reserved and index == 0)):
-                    reserving = 0 if reserved else self._reserving(job.caller)
-                    self._check_job(job, now, reserving=reserving)
+                    ahead = 0 if reserved else self._reservations_ahead(job.caller)
+                    self._check_job(job, now, ahead)
             except PaddlepoolError:
                 self.queues.remove(*jobs[:index])
                 raise
@@ -127,24 +122,24 @@ class Admission:
         return shed
 
     def reserve(self, deadline: float, now: float) -> Reservation:
-        """Reserve a place. Raises Overloaded if a future job would find no room or no time."""
+        """Reserve a place. Raises Overloaded if there is no room or no time."""
         caller = CALLER.get().name
         if self.reservations or not self._at_once(NORMAL, None, 1):
-            wait = self._wait(NORMAL, None, 1, caller, self._reserving(caller), now)
+            wait = self._wait(NORMAL, None, 1, caller, self._reservations_ahead(caller), now)
             self._check(NORMAL, None, caller, wait, deadline - now)
         return Reservation(self.reservations, caller)
 
-    def _check_job(self, job: Job, now: float, *, reserving: int) -> None:
-        """Raise Overloaded if the job finds no room or no time.
+    def _check_job(self, job: Job, now: float, ahead: int) -> None:
+        """Raise Overloaded if there is no room or no time for the job.
 
-        `reserving` is the number of reservations ahead of the job. It is 0 if the job's request had
-        a reservation itself: then the jobs of all open reservations come after this one.
+        `ahead` is the number of reservations ahead of the job. It is 0 if the job's request had a
+        reservation itself: then the jobs of all open reservations come after this one.
         """
         if job.priority < NORMAL:
             return
         wait = 0.0
         if not self._at_once(job.priority, job.key, job.rows):
-            wait = self._wait(job.priority, job.key, job.rows, job.caller, reserving, now)
+            wait = self._wait(job.priority, job.key, job.rows, job.caller, ahead, now)
         self._check(job.priority, job.key, job.caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
@@ -152,7 +147,7 @@ class Admission:
         free = self.instances.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
-    def _reserving(self, caller: str) -> int:
+    def _reservations_ahead(self, caller: str) -> int:
         """Number of reservations that are ahead of the caller's next one.
 
         Callers take turns: if this caller holds n reservations, these n are ahead, and up to n + 1
@@ -169,17 +164,11 @@ class Admission:
         return not reserved and not self.queues.callers()[caller]
 
     def _wait(
-        self,
-        priority: int,
-        key: ShapeKey | None,
-        rows: int,
-        caller: str,
-        reserving: int,
-        now: float,
+        self, priority: int, key: ShapeKey | None, rows: int, caller: str, ahead: int, now: float
     ) -> float:
         """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
-        before += reserving * self.times.expected(None)
+        before += ahead * self.times.expected(None)
         if self.queues or not self.instances.free:
             before += self.instances.seconds_left(now)
         return before / max(1, self.instances.live)
