@@ -1,4 +1,4 @@
-"""Lines that child processes print, as records of the server's log."""
+"""Writes the output of child processes to the server's log."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ log = logging.getLogger("paddlepool.child")
 
 
 class OutputLogger:
-    """Logs what one child process prints: a handler of the log may write it, the caller never does.
+    """Logs each line that one child process prints.
 
     A record begins with the id of the process, and unprintable characters are escaped: a child can
     neither imitate another line nor control a terminal. A line is cut after `LINE_BYTES`. A child
@@ -40,10 +40,10 @@ class OutputLogger:
                 continue
             self._allowed -= 1
             self._log_dropped()
-            log.warning("child process %d: %s", self._pid, _readable(line))
+            log.warning("child process %d: %s", self._pid, _printable_line(line))
 
     def end(self) -> None:
-        """Log the last line, which nothing ended, and the number of dropped ones."""
+        """Log the last line, which has no end, and the number of dropped lines."""
         self.add(b"\n")
         self._log_dropped()
 
@@ -53,6 +53,6 @@ class OutputLogger:
             self._dropped = 0
 
 
-def _readable(line: bytes) -> str:
+def _printable_line(line: bytes) -> str:
     text = line[:LINE_BYTES].decode(errors="backslashreplace")
     return printable(text) + ("…" if len(line) > LINE_BYTES else "")
