@@ -133,7 +133,7 @@ def test_auto_and_tune_choose_the_same_group(
         {
             "group": name,
             "concurrent_per_second": rate,
-            "concurrent_p50_seconds": seconds,
+            "p50_seconds": seconds,
             "resident_bytes": memory,
         }
         for name, (rate, seconds, memory) in figures.items()

@@ -9,21 +9,29 @@ import pytest
 
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.evidence.comparison.search import (
-    Candidate,
+    ALONE_RUNS,
+    Configuration,
     Outcome,
     Search,
-    bucket_candidates,
+    bucket_configurations,
     choose,
-    thread_candidates,
+    thread_configurations,
     write_group,
 )
 from paddlepool.models.repository.layout import ModelFiles
 from tests.engine.fakes import FakeFactory
 
 
-def outcome(candidate: Candidate, per_second: float, p95: float) -> Outcome:
+def outcome(
+    configuration: Configuration, per_second: float, p95: float, *, alone: float = 0.2
+) -> Outcome:
     return Outcome(
-        candidate=candidate, clients=2, per_second=per_second, p95_seconds=p95, resident_bytes=1
+        configuration=configuration,
+        clients=2,
+        per_second=per_second,
+        p95_seconds=p95,
+        alone_seconds=alone,
+        resident_bytes=configuration.count,
     )
 
 
@@ -38,24 +46,24 @@ def search_of(files: ModelFiles, factory: FakeFactory, **more: Any) -> Search:
     )
 
 
-PAIR = Candidate(batch=1, threads=1, count=2)
-WIDE = Candidate(batch=1, threads=2, count=1)
-ALONE = Candidate(batch=1, threads=1, count=1)
+PAIR = Configuration(batch=1, threads=1, count=2)
+WIDE = Configuration(batch=1, threads=2, count=1)
+ALONE = Configuration(batch=1, threads=1, count=1)
 
 
 def test_every_split_of_the_cores_is_tried() -> None:
-    assert thread_candidates(2, buckets=()) == [ALONE, PAIR, WIDE]
-    four = [(c.threads, c.count) for c in thread_candidates(4, buckets=())]
+    assert thread_configurations(2, buckets=()) == [ALONE, PAIR, WIDE]
+    four = [(c.threads, c.count) for c in thread_configurations(4, buckets=())]
     assert four == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
-    assert (3, 1) in [(c.threads, c.count) for c in thread_candidates(3, buckets=())]
+    assert (3, 1) in [(c.threads, c.count) for c in thread_configurations(3, buckets=())]
 
 
 def test_bucket_sets_keep_the_longest_text() -> None:
     """One bucket, every other one, and one between each two; nothing for pictures."""
-    best = Candidate(batch=1, threads=1, count=2, buckets=(16, 32, 64, 128))
-    tried = [candidate.buckets for candidate in bucket_candidates(best)]
+    best = Configuration(batch=1, threads=1, count=2, buckets=(16, 32, 64, 128))
+    tried = [configuration.buckets for configuration in bucket_configurations(best)]
     assert tried == [(16, 24, 32, 48, 64, 96, 128), (32, 128), (128,)]
-    assert bucket_candidates(PAIR) == []
+    assert bucket_configurations(PAIR) == []
 
 
 @pytest.mark.parametrize(
@@ -67,16 +75,21 @@ def test_bucket_sets_keep_the_longest_text() -> None:
             id="the most per second",
         ),
         pytest.param(
-            [outcome(PAIR, 4.0, 0.5), outcome(WIDE, 4.2, 0.5)], PAIR, id="of equals, few threads"
+            [outcome(PAIR, 4.0, 0.5), outcome(WIDE, 3.9, 0.5)], WIDE, id="of equals, least memory"
         ),
         pytest.param(
-            [outcome(PAIR, 4.0, 0.5), outcome(Candidate(4, 1, 2), 4.2, 0.9)],
+            [outcome(PAIR, 4.0, 0.5), outcome(WIDE, 3.6, 0.5, alone=0.1)],
+            WIDE,
+            id="a single request is much faster",
+        ),
+        pytest.param(
+            [outcome(PAIR, 4.0, 0.5), outcome(Configuration(4, 1, 2), 4.2, 0.9, alone=0.15)],
             PAIR,
             id="of equals, no batching",
         ),
         pytest.param(
-            [outcome(PAIR, 4.0, 0.5), outcome(Candidate(4, 1, 2), 8.0, 0.9)],
-            Candidate(4, 1, 2),
+            [outcome(PAIR, 4.0, 0.5), outcome(Configuration(4, 1, 2), 8.0, 0.9)],
+            Configuration(4, 1, 2),
             id="batching that pays",
         ),
         pytest.param(
@@ -85,23 +98,25 @@ def test_bucket_sets_keep_the_longest_text() -> None:
         pytest.param([outcome(PAIR, 4.0, 1.5)], None, id="nothing is fast enough"),
     ],
 )
-def test_the_choice(outcomes: list[Outcome], chosen: Candidate | None) -> None:
-    """Most requests within a p95 of 1 s; less than a tenth apart, the simpler one."""
+def test_the_choice(outcomes: list[Outcome], chosen: Configuration | None) -> None:
+    """The rule of "auto", within a p95 of 1 s."""
     best = choose(outcomes, p95_seconds=1.0)
-    assert (best.candidate if best else None) == chosen
+    assert (best.configuration if best else None) == chosen
 
 
 async def test_load_goes_through_the_engine(double: ModelFiles) -> None:
     factory = FakeFactory()
     async with search_of(double, factory, p95_seconds=1.0).opened(PAIR) as loaded:
+        await loaded.run_alone()
         await loaded.run(0.3)
-        found = loaded.outcome()
+        measured = loaded.outcome()
     assert len(factory.opened) == 2
-    assert found.clients == 2
+    assert measured.clients == 2
     warm_ups = 2 * len(factory.opened)
-    ran = sum(len(predictor.timeouts) for predictor in factory.opened) - warm_ups
-    assert found.per_second * loaded.seconds == pytest.approx(ran)
-    assert 0 < found.p95_seconds < 1
+    runs = sum(len(predictor.timeouts) for predictor in factory.opened) - warm_ups
+    assert measured.per_second * loaded.seconds == pytest.approx(runs - ALONE_RUNS)
+    assert 0 < measured.p95_seconds < 1
+    assert 0 < measured.alone_seconds < 1
 
 
 @pytest.mark.slow
@@ -113,8 +128,8 @@ async def test_a_search_runs_in_stages_and_closes_what_it_opened(
     monkeypatch.setattr("paddlepool.evidence.comparison.search.tqdm", bar)
     chosen, outcomes = await search_of(double, factory, p95_seconds=10.0).run()
     assert chosen in outcomes
-    assert [each.candidate for each in outcomes[:3]] == [ALONE, PAIR, WIDE]
-    assert {each.candidate.batch for each in outcomes[3:]} == {2, 4, 8}
+    assert [outcome.configuration for outcome in outcomes[:3]] == [ALONE, PAIR, WIDE]
+    assert {outcome.configuration.batch for outcome in outcomes[3:]} == {2, 4, 8}
     assert bar().__enter__().update.call_count == 3 * len(outcomes)
     assert all(predictor.closed.is_set() for predictor in factory.opened)
 
@@ -149,7 +164,7 @@ pad_id = 0
 def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(CONFIG, "utf-8")
-    write_group(path, Candidate(4, 2, 3, (16, 64)), inputs=["x"])
+    write_group(path, Configuration(4, 2, 3, (16, 64)), inputs=["x"])
     text = path.read_text("utf-8")
     assert "# how this model is served" in text
     assert "# the one that answers" in text

@@ -301,7 +301,7 @@ def recommend(
             and (clearly_faster(gains[name]) or bool(objections[default.group])),
             reason=objections[name],
             gain=gains[name],
-            seconds=each.concurrent_p50_seconds if together else each.p50_seconds,
+            seconds=each.p50_seconds,
             resident_bytes=each.resident_bytes,
         )
         for name, each in results.items()

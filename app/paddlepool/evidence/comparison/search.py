@@ -1,9 +1,10 @@
 """The search of `paddlepool tune`: threads and predictors first, then batches, then buckets.
 
-Candidates get synthetic load through the server's own engine.
+Configurations get synthetic load through the server's own engine.
 """
 
 import asyncio
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -19,11 +20,12 @@ from tqdm import tqdm
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import PredictorFactory, ServedModelInfo
 from paddlepool.contracts.resources import available_memory
+from paddlepool.contracts.status import Candidate
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.comparison.measure import TaskComparison, choose_samples
-from paddlepool.evidence.verdict.proof import fastest_of
+from paddlepool.evidence.verdict.proof import EQUAL, best_of
 from paddlepool.models.repository.config import (
     AUTO,
     DynamicBatching,
@@ -35,14 +37,11 @@ from paddlepool.models.repository.files import write_atomically
 from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.observability.metrics import Metrics
 
-EQUAL = 1.10
-"""Candidates within this factor of the best count as equally fast; the simplest of them wins."""
-
 BATCHES = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Candidate:
+class Configuration:
     """`count` predictors of `threads` threads, batches of up to `batch`, texts in `buckets`."""
 
     batch: int
@@ -60,78 +59,86 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A candidate's figures under load."""
+    """A configuration's figures under load; `alone_seconds` is the time of a single request."""
 
-    candidate: Candidate
+    configuration: Configuration
     clients: int
     per_second: float
     p95_seconds: float
+    alone_seconds: float
     resident_bytes: int
 
 
-def thread_candidates(cores: int, *, buckets: tuple[int, ...]) -> list[Candidate]:
+def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Configuration]:
     """Ways to divide the cores among equal predictors, by powers of two; some leave cores idle."""
     sizes = sorted({2**power for power in range(cores.bit_length())} | {cores})
     return [
-        Candidate(batch=1, threads=threads, count=count, buckets=buckets)
+        Configuration(batch=1, threads=threads, count=count, buckets=buckets)
         for threads in sizes
         for count in sizes
         if threads * count <= cores
     ]
 
 
-def batch_candidates(best: Candidate) -> list[Candidate]:
+def batch_configurations(best: Configuration) -> list[Configuration]:
     return [replace(best, batch=batch) for batch in BATCHES]
 
 
-def bucket_candidates(best: Candidate) -> list[Candidate]:
+def bucket_configurations(best: Configuration) -> list[Configuration]:
     """Other sets of length buckets with the same maximum: one, half and twice as many."""
     lengths = best.buckets
     if not lengths:
         return []
     between = [(low + high) // 2 for low, high in pairwise(lengths)]
     every_other = lengths[::-1][::2][::-1]
-    found = {lengths[-1:], every_other, tuple(sorted({*lengths, *between}))} - {lengths}
-    return [replace(best, buckets=each) for each in sorted(found)]
+    others = {lengths[-1:], every_other, tuple(sorted({*lengths, *between}))} - {lengths}
+    return [replace(best, buckets=buckets) for buckets in sorted(others)]
 
 
 def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None:
-    """The outcome with the most requests per second within the latency limit, or None.
+    """The best outcome within the latency limit by best_of(), or None.
 
-    Ties go to the simplest: no batches, few threads (a crash or a slow request then holds up less),
-    few buckets, little memory.
+    Among equals, configurations without batches are preferred.
     """
-    fit = [each for each in outcomes if each.p95_seconds <= p95_seconds]
-    return min(
-        fastest_of(fit, rate=lambda each: each.per_second, within=EQUAL),
-        key=lambda each: (
-            each.candidate.batch,
-            each.candidate.threads,
-            len(each.candidate.buckets),
-            each.resident_bytes,
-        ),
-        default=None,
-    )
+    by_name = {str(outcome.configuration): outcome for outcome in outcomes}
+    candidates = [
+        Candidate(
+            group=name,
+            fit=outcome.p95_seconds <= p95_seconds,
+            reason="",
+            gain=outcome.per_second,
+            seconds=outcome.alone_seconds,
+            resident_bytes=outcome.resident_bytes,
+        )
+        for name, outcome in by_name.items()
+    ]
+    batched = (name for name, outcome in by_name.items() if outcome.configuration.batch > 1)
+    best = best_of(candidates, frozenset(batched))
+    return None if best is None else by_name[best.group]
 
 
 def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
-    """The choice, and why each candidate with more requests per second was not chosen."""
+    """The choice, and why each configuration with more requests per second was not chosen."""
     lines = [
-        f"{chosen.candidate}: {chosen.per_second:.2f} requests per second, "
-        f"p95 {chosen.p95_seconds:.3f} s"
+        f"{chosen.configuration}: {chosen.per_second:.2f} requests per second, "
+        f"p95 {chosen.p95_seconds:.3f} s, {chosen.alone_seconds:.3f} s alone"
     ]
-    for each in outcomes:
-        gain = each.per_second / chosen.per_second - 1
-        if gain > 0:
-            late = each.p95_seconds > p95_seconds
-            lines.append(
-                f"{each.candidate}: {gain:+.0%} requests per second, p95 {each.p95_seconds:.3f} s, "
-                + ("beyond what was asked for" if late else "which counts as equal; not as simple")
-            )
+    for outcome in outcomes:
+        gain = outcome.per_second / chosen.per_second
+        if gain <= 1:
+            continue
+        if outcome.p95_seconds > p95_seconds:
+            reason = "above the limit"
+        else:
+            reason = "counts as equal" if gain <= EQUAL else "a single request takes longer"
+        lines.append(
+            f"{outcome.configuration}: {gain - 1:+.0%} requests per second, "
+            f"p95 {outcome.p95_seconds:.3f} s, {outcome.alone_seconds:.3f} s alone: {reason}"
+        )
     return lines
 
 
-def write_group(path: Path, candidate: Candidate, *, inputs: Sequence[str]) -> None:
+def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[str]) -> None:
     """Set the default group's count and threads, the batch size and, for texts, the buckets.
 
     A warm-up shape of each of the `inputs` is one row of a bucket's length. Raises ConfigError.
@@ -141,12 +148,16 @@ def write_group(path: Path, candidate: Candidate, *, inputs: Sequence[str]) -> N
         import tomlkit
 
         group = _table(document, config.default_group, path)
-        group["count"], group["threads"] = candidate.count, candidate.threads
-        document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = candidate.batch
-        if candidate.buckets and candidate.buckets != tuple(config.parameters.get("buckets", ())):
-            document["parameters"]["buckets"] = list(candidate.buckets)
+        group["count"], group["threads"] = configuration.count, configuration.threads
+        document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = (
+            configuration.batch
+        )
+        if configuration.buckets and configuration.buckets != tuple(
+            config.parameters.get("buckets", ())
+        ):
+            document["parameters"]["buckets"] = list(configuration.buckets)
             document["warmup"] = tomlkit.aot()
-            for bucket in candidate.buckets:
+            for bucket in configuration.buckets:
                 shapes = tomlkit.inline_table()
                 shapes.update({name: [1, bucket] for name in inputs})
                 document["warmup"].append(tomlkit.table().add("shapes", shapes))
@@ -197,48 +208,58 @@ def _table(document: Any, group: str, path: Path) -> Any:
 
 
 REQUEST_SECONDS = 120.0
+ALONE_RUNS = 5
 
 
 @dataclass(slots=True)
-class CandidateUnderLoad:
-    candidate: Candidate
+class LoadedConfiguration:
+    configuration: Configuration
     clients: int
     jobs: Iterator[Tensors]
     model: ServedModel
     seconds: float = 0.0
     completed: list[float] = field(default_factory=list)
     """Seconds of each request."""
+    alone: list[float] = field(default_factory=list)
+    """Seconds of each request that ran while no other did."""
+
+    async def run_alone(self) -> None:
+        self.alone = [await self._request() for _ in range(ALONE_RUNS)]
 
     async def run(self, seconds: float) -> None:
         ends = time.perf_counter() + seconds
 
         async def client() -> None:
             while time.perf_counter() < ends:
-                began = time.monotonic()
-                await self.model.submit(next(self.jobs), deadline=began + REQUEST_SECONDS)
-                self.completed.append(time.monotonic() - began)
+                self.completed.append(await self._request())
 
         began = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(self.clients)))
         self.seconds += time.perf_counter() - began
 
+    async def _request(self) -> float:
+        began = time.monotonic()
+        await self.model.submit(next(self.jobs), deadline=began + REQUEST_SECONDS)
+        return time.monotonic() - began
+
     def outcome(self) -> Outcome:
         return Outcome(
-            candidate=self.candidate,
+            configuration=self.configuration,
             clients=self.clients,
             per_second=len(self.completed) / self.seconds,
             p95_seconds=float(np.quantile(self.completed, 0.95)),
+            alone_seconds=statistics.median(self.alone),
             resident_bytes=sum(group.resident_bytes for group in self.model.groups()),
         )
 
 
 ROUNDS = 3
-"""Number of slices of each candidate's time; the candidates take turns after each slice."""
+"""Number of slices of each configuration's time; they take turns after each slice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search with `seconds` of load for each candidate."""
+    """A search with `seconds` of load for each configuration."""
 
     files: ModelFiles
     p95_seconds: float
@@ -250,59 +271,70 @@ class Search:
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
         """The choice (None if nothing is fast enough) and everything that was measured."""
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
-        splits = thread_candidates(self.cores, buckets=buckets)
+        splits = thread_configurations(self.cores, buckets=buckets)
         most = len(splits) + len(BATCHES) + (3 if buckets else 0)
         about = f"tuning {self.files.name}"
         if not sys.stderr.isatty():  # a bar would not be shown there
             minutes = most * self.seconds / 60
             print(
-                f"{about}: up to {most} candidates, {minutes:.0f} minutes of load",
+                f"{about}: up to {most} configurations, {minutes:.0f} minutes of load",
                 file=sys.stderr,
                 flush=True,
             )
         with tqdm(total=ROUNDS * most, desc=about, unit="turn", disable=None) as bar:
             outcomes = await self._stage(splits, [], bar)
-            for follow in (batch_candidates, bucket_candidates):
+            for follow in (batch_configurations, bucket_configurations):
                 best = choose(outcomes, p95_seconds=self.p95_seconds)
                 if best is None:
                     return None, outcomes
-                outcomes += await self._stage(follow(best.candidate), outcomes, bar)
+                outcomes += await self._stage(follow(best.configuration), outcomes, bar)
         return choose(outcomes, p95_seconds=self.p95_seconds), outcomes
 
     async def _stage(
-        self, candidates: Sequence[Candidate], known: Sequence[Outcome], bar: "tqdm[Any]"
+        self, configurations: Sequence[Configuration], known: Sequence[Outcome], bar: "tqdm[Any]"
     ) -> list[Outcome]:
-        loaded: list[CandidateUnderLoad] = []
+        loaded: list[LoadedConfiguration] = []
         async with AsyncExitStack() as opened:
-            for candidate in candidates:
+            for configuration in configurations:
                 # Judged by the largest predictor so far, half of the free memory must be enough.
-                held = max((one.resident_bytes // one.candidate.count for one in known), default=0)
+                held = max(
+                    (outcome.resident_bytes // outcome.configuration.count for outcome in known),
+                    default=0,
+                )
                 if not held and loaded:
                     first = loaded[0].model.groups()[0]
                     held = first.resident_bytes // max(1, first.live)
-                if candidate.count * held > available_memory() // 2:
-                    bar.write(f"left out for lack of memory: {candidate}", file=sys.stderr)
+                if configuration.count * held > available_memory() // 2:
+                    bar.write(f"left out for lack of memory: {configuration}", file=sys.stderr)
                     continue
-                loaded.append(await opened.enter_async_context(self.opened(candidate)))
+                loaded.append(await opened.enter_async_context(self.opened(configuration)))
+            for under_load in loaded:
+                await under_load.run_alone()
             for _ in range(ROUNDS):
-                for each in loaded:
-                    await each.run(self.seconds / ROUNDS)
+                for under_load in loaded:
+                    await under_load.run(self.seconds / ROUNDS)
                     bar.update()
-            return [each.outcome() for each in loaded]
+            return [under_load.outcome() for under_load in loaded]
 
     @asynccontextmanager
-    async def opened(self, candidate: Candidate) -> AsyncIterator[CandidateUnderLoad]:
-        """Serve a candidate in the block; its predictors are warm and have passed self-tests."""
+    async def opened(self, configuration: Configuration) -> AsyncIterator[LoadedConfiguration]:
+        """Serve a configuration in the block; its predictors are warm and self-tested."""
         config = self.files.config
         group = config.group(config.default_group).model_copy(
-            update={"count": candidate.count, "threads": candidate.threads, "start": "always"}
+            update={
+                "count": configuration.count,
+                "threads": configuration.threads,
+                "start": "always",
+            }
         )
         changes = {
             "instance_group": (group,),
-            "dynamic_batching": DynamicBatching(max_batch_size=candidate.batch, max_queue_size=64),
+            "dynamic_batching": DynamicBatching(
+                max_batch_size=configuration.batch, max_queue_size=64
+            ),
         }
-        if candidate.buckets:
-            changes["parameters"] = config.parameters | {"buckets": list(candidate.buckets)}
+        if configuration.buckets:
+            changes["parameters"] = config.parameters | {"buckets": list(configuration.buckets)}
         files = replace(self.files, config=config.model_copy(update=changes))
         task = self.comparison_of(files.info())
         agreement = None if task is None else task.agreement
@@ -314,7 +346,7 @@ class Search:
             )
         ]
         shapes = {tuple((name, array.shape) for name, array in job.items()) for job in jobs}
-        warmups = tuple(Warmup(shapes=dict(each)) for each in sorted(shapes))
+        warmups = tuple(Warmup(shapes=dict(pairs)) for pairs in sorted(shapes))
         model = ServedModel(
             replace(files, config=files.config.model_copy(update={"warmup": warmups})),
             context=EngineContext(
@@ -326,7 +358,7 @@ class Search:
         )
         try:
             await model.start()
-            clients = max(self.cores, candidate.count * candidate.batch)
-            yield CandidateUnderLoad(candidate, clients, cycle(jobs), model)
+            clients = max(self.cores, configuration.count * configuration.batch)
+            yield LoadedConfiguration(configuration, clients, cycle(jobs), model)
         finally:
             await model.close()

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ class Runs:
     outputs: list[Tensors] = field(default_factory=list)
     repeatable: bool = True
 
-    def keep(self, index: int, outputs: Tensors) -> None:
+    def add_outputs(self, index: int, outputs: Tensors) -> None:
         if index == len(self.outputs):
             self.outputs.append(outputs)
         elif self.repeatable:
@@ -68,9 +67,9 @@ def interleave(
         index = number % len(inputs)
         timed = {name: runners[name](inputs[index]) for name in turns}
         turns.rotate(-1)
-        seconds = {name: t.seconds for name, t in timed.items() if t.seconds is not None}
-        for name, each in timed.items():
-            runs[name].keep(index, each.outputs)
+        seconds = {name: run.seconds for name, run in timed.items() if run.seconds is not None}
+        for name, run in timed.items():
+            runs[name].add_outputs(index, run.outputs)
             if len(seconds) == len(timed):
                 runs[name].seconds.append(seconds[name])
         if enough(runs):
@@ -152,11 +151,11 @@ def ratio_interval(
     return float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high))
 
 
-def bitwise_equal(found: Tensors, expected: Tensors) -> bool:
-    return found.keys() == expected.keys() and all(
-        found[name].dtype == expected[name].dtype
-        and found[name].shape == expected[name].shape
-        and found[name].tobytes() == expected[name].tobytes()
+def bitwise_equal(outputs: Tensors, expected: Tensors) -> bool:
+    return outputs.keys() == expected.keys() and all(
+        outputs[name].dtype == expected[name].dtype
+        and outputs[name].shape == expected[name].shape
+        and outputs[name].tobytes() == expected[name].tobytes()
         for name in expected
     )
 
@@ -175,8 +174,6 @@ and not in service (decision 55)."""
 EXACT_DIFFERENCE = 1e-4
 """Largest difference from the first group's outputs that counts as equal float32 results."""
 
-T = TypeVar("T")
-
 
 def clearly_faster(low: float) -> bool:
     return low > GAIN
@@ -187,30 +184,30 @@ def undecided(low: float, high: float) -> bool:
     return low <= GAIN < high and high / low > HIDDEN_EFFECT
 
 
-def fastest_of(measured: Sequence[T], *, rate: Callable[[T], float], within: float) -> list[T]:
-    """All items that are at most `within` times slower than the fastest."""
-    fastest = max(map(rate, measured), default=0.0)
-    return [each for each in measured if rate(each) * within >= fastest]
+def best_of(candidates: Sequence[Candidate], less_preferred: frozenset[str]) -> Candidate | None:
+    """The best candidate that is fit, or None if none is.
 
-
-def best_of(candidates: Sequence[Candidate], lower_precision: frozenset[str]) -> Candidate | None:
-    """The best candidate that is fit, or None if none is worth a change.
-
-    The highest throughput wins, unless a candidate with slightly lower throughput answers much
-    sooner (SOONER). Ties go to full precision, then to the sooner answer, then to the least memory.
+    The highest gain wins, unless a candidate with a slightly lower gain answers a single request
+    much sooner (SOONER). Ties go to those not in `less_preferred`, then to the sooner answer, then
+    to the least memory.
     """
-    fit = [each for each in candidates if each.fit]
-    equal = fastest_of(fit, rate=_gain, within=EQUAL)
+    fit = [candidate for candidate in candidates if candidate.fit]
+
+    def fastest(within: float) -> list[Candidate]:
+        highest = max(map(_gain, fit), default=0.0)
+        return [candidate for candidate in fit if _gain(candidate) * within >= highest]
+
+    equal = fastest(EQUAL)
     limit = min(map(_seconds, equal), default=math.inf) / SOONER
-    near = fastest_of(fit, rate=_gain, within=SOONER_COSTS)
-    best = [each for each in near if _seconds(each) <= limit < math.inf] or equal
+    near = fastest(SOONER_COSTS)
+    best = [candidate for candidate in near if _seconds(candidate) <= limit < math.inf] or equal
     soonest = min(map(_seconds, best), default=0.0)
     return min(
         best,
-        key=lambda each: (
-            each.group in lower_precision,
-            _seconds(each) > GAIN * soonest,
-            each.resident_bytes or 0,
+        key=lambda candidate: (
+            candidate.group in less_preferred,
+            _seconds(candidate) > GAIN * soonest,
+            candidate.resident_bytes or 0,
         ),
         default=None,
     )
