@@ -126,7 +126,7 @@ CONFIG = {
     ModelConfig: "default default_group dynamic_batching instance_group parameters pipeline"
     " version_policy warmup",
     VersionPolicy: "count kind versions",
-    DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size express_instance",
+    DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
     InstanceGroup: "backend base budget candidate count name options start threads tolerance",
     Warmup: "shapes",
 }

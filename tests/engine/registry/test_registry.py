@@ -72,19 +72,6 @@ def states(registry: Any) -> dict[tuple[str, int | None], tuple[str, str]]:
     return {(each.name, each.version): (each.state, each.reason) for each in registry.index()}
 
 
-def test_the_key_of_a_removed_mechanism_loads(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Files that set express_instance stay valid; the log says once that it has no effect."""
-    section = "[dynamic_batching]\n"
-    config = write_double(bench.root) / "config.toml"
-    config.write_text(config.read_text().replace(section, section + "express_instance = true\n"))
-    registry = bench.open()
-    registry.load("double")
-    assert answer(registry).version == 1
-    assert caplog.text.count("express_instance") == 1
-
-
 def test_a_request_keeps_its_version_through_a_reload(bench: Bench) -> None:
     """A lease taken before the swap answers with the old version, one taken after with the new."""
     registry = bench.open(1)

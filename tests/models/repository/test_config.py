@@ -22,6 +22,15 @@ def loaded(directory: Path, text: str) -> ModelConfig:
     return load_config(path)
 
 
+def test_a_removed_key_is_ignored_and_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "[dynamic_batching]\nexpress_instance = true\nmax_batch_size = 2\n"
+    for _ in range(2):
+        assert loaded(tmp_path, text).dynamic_batching.max_batch_size == 2
+    assert caplog.text.count("express_instance was removed") == 1
+
+
 def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> None:
     """Three processes of two threads become six of one; the other one starts on demand."""
     config = loaded(tmp_path, 'default_group = "auto"\n' + GROUPS)

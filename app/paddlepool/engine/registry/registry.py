@@ -216,8 +216,6 @@ class ModelRegistry:
         ConfigError or BackendError if the version cannot be served.
         """
         label = f"{files.name}@{files.version}"
-        if files.config.dynamic_batching.express_instance:
-            log.warning("%s: express_instance in config.toml has no effect any more", label)
         while True:
             try:
                 return await self._open_chosen(files, low_priority)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
 import re
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -19,6 +21,7 @@ from paddlepool.contracts.resources import available_cores, memory_limit
 from paddlepool.models.repository.files import open_plain_file
 
 Table = TypeVar("Table", bound=BaseModel)
+log = logging.getLogger(__name__)
 MAX_CONFIG_BYTES = 1 << 20
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 AUTO = "auto"
@@ -40,13 +43,12 @@ class DynamicBatching(_Table):
 
     `max_queue_size` counts jobs per instance. A job of more than `max_batch_size` rows is divided.
     0 means that the first axis is not the batch axis: a request may have any size along that axis,
-    and it runs alone. `express_instance` is accepted and has no effect.
+    and it runs alone.
     """
 
     max_batch_size: int = Field(default=1, ge=0, le=1024)
     max_queue_delay_ms: float = Field(default=0.0, ge=0.0, le=1000.0)
     max_queue_size: int = Field(default=16, ge=1, le=10_000)
-    express_instance: bool = False
 
 
 class Budget(_Table):
@@ -306,21 +308,34 @@ def load_config(path: Path) -> ModelConfig:
     if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(f"{label} is larger than {MAX_CONFIG_BYTES} bytes")
     try:
-        return parse_config(text)
+        return parse_config(text, label)
     except ConfigError as error:
         raise ConfigError(f"{label}: {error.message}") from error
 
 
-def parse_config(text: bytes) -> ModelConfig:
-    """Read a config.toml for this machine. Raises ConfigError that names each fault."""
+def parse_config(text: bytes, label: str = "config.toml") -> ModelConfig:
+    """Read a config.toml for this machine. Raises ConfigError that names each fault.
+
+    The removed key `express_instance` is ignored, with one line in the log for each `label`.
+    """
     try:
-        return ModelConfig.model_validate(tomllib.loads(text.decode())).with_first_group()
+        tables = tomllib.loads(text.decode())
+        batching = tables.get("dynamic_batching")
+        if isinstance(batching, dict) and "express_instance" in batching:
+            del batching["express_instance"]
+            _warn_of_removed_key(label)
+        return ModelConfig.model_validate(tables).with_first_group()
     except ValidationError as error:
         raise ConfigError(faults_of(error)) from error
     except RecursionError as error:
         raise ConfigError("it is not TOML: nested too deep") from error
     except ValueError as error:  # wrong encoding, wrong TOML, or a number with too many digits
         raise ConfigError(f"it is not TOML: {error}") from error
+
+
+@cache  # the file is read again at each poll
+def _warn_of_removed_key(label: str) -> None:
+    log.warning("%s: [dynamic_batching] express_instance was removed and is ignored", label)
 
 
 def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
