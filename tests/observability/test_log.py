@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from paddlepool.cli.serve import _form
-from paddlepool.observability.log import WAITING_LINES, BackgroundHandler, JsonLines, TerminalLines
+from paddlepool.observability.log import (
+    WAITING_LINES,
+    BoundedQueueHandler,
+    JsonLines,
+    TerminalLines,
+)
 from tests.engine.fakes import PATIENCE
 from tests.ran import ran
 
@@ -41,8 +46,8 @@ def stream() -> Iterator[Gated]:
     stream.gate.set()
 
 
-def handler_of(stream: Gated) -> BackgroundHandler:
-    handler = BackgroundHandler(stream)
+def handler_of(stream: Gated) -> BoundedQueueHandler:
+    handler = BoundedQueueHandler(stream)
     handler.setFormatter(JsonLines())
     return handler
 

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import logging
+import logging.handlers
 import os
 import queue
 import select
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -50,26 +52,23 @@ INTERVAL_SECONDS = 0.05
 FLUSH_SECONDS = 5.0
 
 
-class BackgroundHandler(logging.Handler):
+class BoundedQueueHandler(logging.handlers.QueueHandler):
     """Hands lines to a thread that formats and writes them: a slow reader delays no request.
 
     While `WAITING_LINES` lines wait, further ones are dropped, and a later line reports how many.
-
-    The thread checks for lines every `INTERVAL_SECONDS`; a line does not wake it. Otherwise the
-    thread would write each line right after its request, and hold the interpreter lock when the
-    client's next request arrives. It writes lines together, because the event loop must give up
-    that lock after each write.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__()
         self.lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self._stream = stream
+        super().__init__(self.lines)
         self._dropped = 0
-        self._closing, self._written = threading.Event(), threading.Event()
-        threading.Thread(target=self._write, name="log", daemon=True).start()
+        self.listener = BatchingListener(self, stream)
+        self.listener.start()
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # the thread formats it
+
+    def enqueue(self, record: logging.LogRecord) -> None:
         if self.lines.qsize() >= WAITING_LINES:
             self._dropped += 1
             return
@@ -80,46 +79,65 @@ class BackgroundHandler(logging.Handler):
             self._dropped = 0
         self.lines.put_nowait(record)
 
-    def _write(self) -> None:
-        closing = False
-        while not closing:
-            closing = self._closing.wait(INTERVAL_SECONDS)  # once set, no line follows
-            text = ""
-            while not self.lines.empty():
-                line = self._line(self.lines.get())
-                if len((text + line).encode(errors="replace")) > select.PIPE_BUF:  # else torn
-                    self._put(text)
-                    text = ""
-                text += line
-            self._put(text)
-        self._written.set()
+    def close(self) -> None:
+        """Write the waiting lines. logging.shutdown() calls this even on a closed handler."""
+        self.listener.stop()
+        super().close()
 
-    def _line(self, record: logging.LogRecord) -> str:
+
+class BatchingListener(logging.handlers.QueueListener):
+    """Writes lines together, every `INTERVAL_SECONDS`.
+
+    The standard listener is woken by each line. It would write right after the line's request, and
+    hold the interpreter lock when the client's next request arrives. Lines are written together,
+    because the event loop must give up that lock after each write.
+    """
+
+    def __init__(self, handler: BoundedQueueHandler, stream: TextIO) -> None:
+        super().__init__(handler.lines)
+        self._handler = handler
+        self._stream = stream
+        self._text = ""
+        self._stopped = threading.Event()
+
+    def dequeue(self, block: bool) -> logging.LogRecord:
+        while self._handler.lines.empty():
+            self._flush()
+            time.sleep(INTERVAL_SECONDS)
+        record = super().dequeue(block)
+        if record is None:  # from stop(); no line follows
+            self._flush()
+            self._stopped.set()
+        return record
+
+    def handle(self, record: logging.LogRecord) -> None:
         try:
-            return self.format(record) + "\n"
+            line = self._handler.format(record) + "\n"
         except Exception:
             with contextlib.suppress(Exception):
-                self.handleError(record)
-            return ""
+                self._handler.handleError(record)
+            return
+        if len((self._text + line).encode(errors="replace")) > select.PIPE_BUF:  # else torn
+            self._flush()
+        self._text += line
 
-    def _put(self, text: str) -> None:
+    def _flush(self) -> None:
+        if not self._text:
+            return
+        text, self._text = self._text, ""
         with contextlib.suppress(Exception):  # later writes may succeed
             self._stream.write(text)
             self._stream.flush()
 
-    def close(self) -> None:
-        """Write the waiting lines. logging.shutdown() calls this even on a closed handler.
-
-        A reader that has stopped reading delays the process's end by at most `FLUSH_SECONDS`.
-        """
-        self._closing.set()
-        self._written.wait(FLUSH_SECONDS)
-        super().close()
+    def stop(self) -> None:
+        """As in the standard library, but wait at most `FLUSH_SECONDS` for a reader."""
+        self.enqueue_sentinel()
+        self._stopped.wait(FLUSH_SECONDS)
 
 
 def configure(level: str, *, form: logging.Formatter | None = None) -> None:
     """Send all logs of the process to standard error in `form`, by default as JSON."""
-    handler = BackgroundHandler(sys.stderr)
+    handler = BoundedQueueHandler(sys.stderr)
     handler.setFormatter(form or JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
