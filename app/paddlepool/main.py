@@ -26,8 +26,8 @@ from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.engine.registry.watcher import RepositoryWatcher
 from paddlepool.evidence.live.background import Background, Prover, Shadow, warn_of_unknown_groups
 from paddlepool.evidence.live.chooser import Chooser, Choosing
-from paddlepool.evidence.live.kept_choices import KeptChoices
 from paddlepool.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
+from paddlepool.evidence.live.stored_choices import StoredChoices
 from paddlepool.models.repository.layout import ModelRepository, find_default_models, read_configs
 from paddlepool.models.sources.sync import refresh
 from paddlepool.observability.build_info import build_info, machine
@@ -88,7 +88,7 @@ def create_app(
             from paddlepool.observability.tracing import open_tracing, trace_stages
         tracing = open_tracing()
         stages_done.append(trace_stages)
-    choices = KeptChoices(settings.state_file, precision=settings.precision, machine=machine())
+    choices = StoredChoices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
     workers = build_workers(settings, metrics, tasks.values())
@@ -267,7 +267,7 @@ def _open_background(
     settings: Settings,
     metrics: Metrics,
     tasks: Mapping[str, Task],
-    choices: KeptChoices,
+    choices: StoredChoices,
 ) -> Background | None:
     """Return the thread that compares groups, not yet started; None if all its parts are off.
 
@@ -290,7 +290,7 @@ def _open_background(
     )
     prover = Prover(registry, predictors, which=prove)
     precision: Choosing = "off" if prove == "off" else settings.precision
-    chooser = Chooser(registry, predictors, precision=precision, keep=choices.keep)
+    chooser = Chooser(registry, predictors, precision=precision, store=choices.store)
     return Background(idle_gate, shadow, prover, chooser)
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from paddlepool.contracts.status import Choice
-from paddlepool.evidence.live.kept_choices import KeptChoices
+from paddlepool.evidence.live.stored_choices import StoredChoices
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.observability.build_info import machine
 from tests.e2e.process import Server, asking, running, wait_until
@@ -55,9 +55,9 @@ def test_a_kept_choice_answers_from_the_start(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the machine that it was made for."""
-    kept = KeptChoices(repository.parent / "choices.json", precision="auto", machine=machine())
+    choices = StoredChoices(repository.parent / "choices.json", precision="auto", machine=machine())
     choice = Choice(group="fast", by="measured", reason="twice the throughput of first")
-    kept.keep(ModelRepository(repository).read("tiny", 1), choice)
+    choices.store(ModelRepository(repository).read("tiny", 1), choice)
     with start(repository, "1", prove_groups="off") as server, server.client() as client:
         assert infer(client).headers["x-predictor"] == "fast"
         assert chosen_by(server) == "kept"

@@ -35,7 +35,7 @@ def build(live: Live) -> Iterator[Build]:
         )
         prover = Prover(live.registry, live.predictors, which="all")
         chooser = Chooser(
-            live.registry, live.predictors, precision="off", keep=lambda files, choice: None
+            live.registry, live.predictors, precision="off", store=lambda files, choice: None
         )
         built.append(Background(live.gate, shadow, prover, chooser, **options))
         live.loop(built[-1].start)

@@ -59,7 +59,7 @@ class Bench:
     def __init__(self, root: Path, live: Live) -> None:
         self.root, self.gate, self.loop = root, live.gate, live.loop
         self.factory, self.tried = PacedFactory(), PacedFactory()  # that serve, that are measured
-        self.kept: list[Choice] = []
+        self.stored: list[Choice] = []
         self.clock = ManualClock()
         self.free_bytes = 1 << 40
         self.beside = replace(live.predictors, open_predictor=self.tried)
@@ -74,7 +74,7 @@ class Bench:
             self.registry.it,
             self.beside,
             precision=precision,
-            keep=lambda _files, choice: self.kept.append(choice),
+            store=lambda _files, choice: self.stored.append(choice),
             clock=self.clock,
             wall_clock=lambda: NOW,
             free_bytes=lambda: self.free_bytes,
@@ -126,7 +126,7 @@ def test_the_fastest_candidate_takes_the_place_of_the_first(
     assert (choice.group, choice.by, choice.at) == ("fast", "measured", NOW)
     assert "2.00 times the throughput of first (2.00 to 2.00" in choice.reason
     assert "30 MB a process" in choice.reason
-    assert bench.kept == [choice]
+    assert bench.stored == [choice]
     assert bench.ask() == "fast"
     status = {each.name: each for each in bench.served().groups()}
     assert status["fast"].count == 2
@@ -145,7 +145,7 @@ def test_a_gain_below_a_tenth_is_no_reason_to_change(bench: Bench) -> None:
     choice = bench.choose()
     assert (choice.group, choice.by) == ("first", "measured")
     assert choice.reason == "nothing is clearly faster than first"
-    assert bench.kept == [choice]
+    assert bench.stored == [choice]
 
 
 def test_a_candidate_whose_runs_are_noisy_is_not_chosen(bench: Bench) -> None:
@@ -260,12 +260,12 @@ def test_a_process_that_dies_once_decides_nothing(
     chooser = bench.chooser()
     conclude(chooser)
     assert (bench.served().choice.by, bench.candidate("fast")) == ("start", reason)
-    assert bench.kept == []
+    assert bench.stored == []
     bench.clock.advance(RETRY_SECONDS + 1)
     conclude(chooser)
     choice = bench.served().choice
     assert (choice.by, choice.group) == ("measured", chosen)
-    assert bench.kept == [choice]
+    assert bench.stored == [choice]
 
 
 def test_what_fails_without_the_model_s_files_is_tried_again(bench: Bench) -> None:
@@ -279,11 +279,11 @@ def test_what_fails_without_the_model_s_files_is_tried_again(bench: Bench) -> No
     conclude(chooser)
     assert bench.candidate("fast").startswith("cannot take over: ")
     assert bench.candidate("faster").startswith("cannot start: ")
-    assert (bench.served().choice.by, bench.kept) == ("start", [])
+    assert (bench.served().choice.by, bench.stored) == ("start", [])
     (bench.root / "elsewhere").rename(version)
     bench.clock.advance(RETRY_SECONDS + 1)
     conclude(chooser)
-    assert [choice.group for choice in bench.kept] == ["faster"]
+    assert [choice.group for choice in bench.stored] == ["faster"]
 
 
 def interrupting(bench: Bench) -> Callable[[Any], Any]:
@@ -311,7 +311,7 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
     choice = bench.served().choice
     assert (bench.ask(), choice.group, choice.by) == ("fast", "fast", "measured")
     assert "2.00 times the throughput of first" in choice.reason
-    assert [each.group for each in bench.kept] == ["middling", "fast"]
+    assert [each.group for each in bench.stored] == ["middling", "fast"]
 
 
 @pytest.mark.nightly
@@ -337,7 +337,7 @@ def test_no_more_is_opened_than_fits_beside(bench: Bench) -> None:
     assert len(bench.tried.opened) == 2
     assert (choice.group, choice.by) == ("first", "start")
     assert bench.candidate("fast") == "not enough memory is free to measure it"
-    assert bench.kept == []
+    assert bench.stored == []
 
 
 def test_a_winner_that_does_not_fit_beside_the_first_does_not_take_over(bench: Bench) -> None:

@@ -76,12 +76,12 @@ class _Search:
 
 @dataclass(slots=True, eq=False)
 class Chooser:
-    """Chooses default groups; owned by one thread. `keep` stores each choice for the next start."""
+    """Chooses default groups; owned by one thread. `store` saves each choice for the next start."""
 
     registry: ModelRegistry
     shadow_predictors: ShadowPredictors
     precision: Choosing
-    keep: Callable[[ModelFiles, Choice], None]
+    store: Callable[[ModelFiles, Choice], None]
     clock: Clock = time.monotonic
     wall_clock: Clock = time.time
     free_bytes: Callable[[], int] = available_memory
@@ -227,7 +227,7 @@ class Chooser:
                 if not self._final_failures.is_final(error, served, best.group):
                     search.undecided.append(best.group)
                 return
-        self.keep(served.files, choice)
+        self.store(served.files, choice)
         model = f"{served.name}@{served.version}"
         tried = "; ".join(f"{each.group}: {each.reason}" for each in found) or "none"
         log.info("%s: %s answers by default: %s. Candidates: %s", model, chosen, reason, tried)

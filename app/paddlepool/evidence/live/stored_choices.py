@@ -1,4 +1,4 @@
-"""Keeps the chosen default groups in a file, so that the next start on this machine uses them."""
+"""Stores the chosen default groups in a file, so that the next start on this machine uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OFF = Path("off")
 log = logging.getLogger(__name__)
 
 
-class _Kept(BaseModel):
+class _Entry(BaseModel):
     """One choice and everything that it depends on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -38,81 +38,81 @@ class _Kept(BaseModel):
     candidates: tuple[Candidate, ...]
     at: float | None = None
 
-    def same_version(self, other: _Kept) -> bool:
-        ours = self.model, self.version, self.sha256
-        return ours == (other.model, other.version, other.sha256)
+    def same_version(self, other: _Entry) -> bool:
+        own = self.model, self.version, self.sha256
+        return own == (other.model, other.version, other.sha256)
 
-    def differences(self, other: _Kept) -> list[str]:
-        ours, theirs = (
-            {"config": each.config, "precision": each.precision, **each.machine}
-            for each in (self, other)
+    def differences(self, other: _Entry) -> list[str]:
+        first, second = (
+            {"config": entry.config, "precision": entry.precision, **entry.machine}
+            for entry in (self, other)
         )
-        return [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
+        return [key for key in first | second if first.get(key) != second.get(key)]
 
 
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal[1]
-    choices: tuple[_Kept, ...]
+    choices: tuple[_Entry, ...]
 
 
-class KeptChoices:
-    """Choices kept in a file; thread-safe.
+class StoredChoices:
+    """Choices in a file; thread-safe.
 
     `file` is "off" or a path; None means a path in the user's home. Without a usable file, choices
-    are kept in memory only. The first problem is logged.
+    stay in memory only. The first problem is logged.
     """
 
     def __init__(self, file: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
-        usual = user_path("XDG_STATE_HOME", ".local/state", "choices.json")
-        self._path = None if file == OFF else file or usual
+        default = user_path("XDG_STATE_HOME", ".local/state", "choices.json")
+        self._path = None if file == OFF else file or default
         self._precision = precision
         self._machine = dict(machine)
         self._lock = threading.Lock()
         self._warned = False
-        self._choices = self._read()
+        self._entries = self._read()
 
     def get(self, files: ModelFiles) -> Choice | None:
         """Return the choice for this version, configuration, precision and machine, or None."""
-        wanted = self._entry(files, Choice(group="", by="kept", reason=""))
+        expected = self._entry(files, Choice(group="", by="kept", reason=""))
         groups = {group.name for group in files.config.instance_group}
         with self._lock:
-            of_version = [each for each in self._choices if each.same_version(wanted)]
-        for each in reversed(of_version):
-            if not each.differences(wanted) and each.group in groups:
+            of_version = [entry for entry in self._entries if entry.same_version(expected)]
+        for entry in reversed(of_version):
+            if not entry.differences(expected) and entry.group in groups:
                 return Choice(
-                    group=each.group,
+                    group=entry.group,
                     by="kept",
-                    reason=each.reason,
-                    candidates=each.candidates,
-                    at=each.at,
+                    reason=entry.reason,
+                    candidates=entry.candidates,
+                    at=entry.at,
                 )
         if of_version:
             log.info(
                 "%s@%d: its default group is chosen again: it was chosen with another %s",
                 files.name,
                 files.version,
-                ", ".join(of_version[-1].differences(wanted)) or "set of groups",
+                ", ".join(of_version[-1].differences(expected)) or "set of groups",
             )
         return None
 
-    def keep(self, files: ModelFiles, choice: Choice) -> None:
-        entry = self._entry(files, choice)
+    def store(self, files: ModelFiles, choice: Choice) -> None:
+        new = self._entry(files, choice)
         with self._lock:
-            others = self._read()  # servers may share a file
-            known = [*(each for each in others if each not in self._choices), *self._choices]
-            kept = [
-                each for each in known if not each.same_version(entry) or each.differences(entry)
+            in_file = self._read()  # servers may share a file
+            known = [*(entry for entry in in_file if entry not in self._entries), *self._entries]
+            others = [
+                entry for entry in known if not entry.same_version(new) or entry.differences(new)
             ]
-            self._choices = [*kept[1 - MAX_CHOICES :], entry]
+            self._entries = [*others[1 - MAX_CHOICES :], new]
             self._write()
 
-    def _entry(self, files: ModelFiles, choice: Choice) -> _Kept:
+    def _entry(self, files: ModelFiles, choice: Choice) -> _Entry:
         groups = files.config.model_dump_json(
             include={"default_group", "instance_group", "warmup", "dynamic_batching"}
         )
-        return _Kept(
+        return _Entry(
             model=files.name,
             version=files.version,
             sha256=files.manifest.sha256(),
@@ -125,7 +125,7 @@ class KeptChoices:
             at=choice.at,
         )
 
-    def _read(self) -> list[_Kept]:
+    def _read(self) -> list[_Entry]:
         if self._path is None:
             return []
         try:
@@ -142,7 +142,7 @@ class KeptChoices:
     def _write(self) -> None:
         if self._path is None:
             return
-        text = _File(format=1, choices=tuple(self._choices)).model_dump_json(indent=1)
+        text = _File(format=1, choices=tuple(self._entries)).model_dump_json(indent=1)
         try:
             _check_plain(self._path)
             write_atomically(self._path, f"{text}\n".encode())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddlepool.contracts.status import Candidate, Choice
-from paddlepool.evidence.live.kept_choices import MAX_CHOICES, KeptChoices
+from paddlepool.evidence.live.stored_choices import MAX_CHOICES, StoredChoices
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.observability.build_info import machine as describe
 from tests.engine.fakes import DOUBLE, write_double
@@ -33,8 +33,8 @@ class Bench:
         self.files = ModelRepository(root / "models").read("double", 1)
         self.path = root / "state" / "choices.json"
 
-    def kept(self, machine: Mapping[str, str] = HERE, precision: str = "auto") -> KeptChoices:
-        return KeptChoices(self.path, precision=precision, machine=machine)
+    def choices(self, machine: Mapping[str, str] = HERE, precision: str = "auto") -> StoredChoices:
+        return StoredChoices(self.path, precision=precision, machine=machine)
 
 
 @pytest.fixture
@@ -57,31 +57,31 @@ def test_a_foreign_choice_is_ignored_with_one_line(
     named: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench.kept().keep(bench.files, CHOICE)
-    other = bench.kept(machine, precision)
+    bench.choices().store(bench.files, CHOICE)
+    other = bench.choices(machine, precision)
     with caplog.at_level(logging.INFO):
         assert other.get(bench.files) is None
     [line] = caplog.messages
     assert f"double@1: its default group is chosen again: it was chosen with {named}" in line
-    other.keep(bench.files, replace(CHOICE, group="main"))
-    assert bench.kept(machine, precision).get(bench.files) == replace(
+    other.store(bench.files, replace(CHOICE, group="main"))
+    assert bench.choices(machine, precision).get(bench.files) == replace(
         CHOICE, group="main", by="kept"
     )
-    assert bench.kept().get(bench.files) == replace(CHOICE, by="kept")
+    assert bench.choices().get(bench.files) == replace(CHOICE, by="kept")
 
 
 def test_another_config_or_other_files_are_another_case(bench: Bench) -> None:
     """What was measured is bound to the bytes of the version and to the groups as they were."""
-    bench.kept().keep(bench.files, CHOICE)
+    bench.choices().store(bench.files, CHOICE)
     root = bench.files.directory.parent.parent
     text = DOUBLE.format(batch=4, delay=0, queue=16, count=2)
     write_config(root / "double", text)
-    assert bench.kept().get(ModelRepository(root).read("double", 1)) is None
+    assert bench.choices().get(ModelRepository(root).read("double", 1)) is None
     write_config(root / "double", DOUBLE.format(batch=4, delay=0, queue=16, count=1))
-    assert bench.kept().get(ModelRepository(root).read("double", 1)) is not None
+    assert bench.choices().get(ModelRepository(root).read("double", 1)) is not None
     shutil.rmtree(root / "double" / "1")
     write_version(root / "double" / "1", program=b"other bytes")
-    assert bench.kept().get(ModelRepository(root).read("double", 1)) is None
+    assert bench.choices().get(ModelRepository(root).read("double", 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,21 @@ def test_a_damaged_file_is_ignored_and_written_anew(
 ) -> None:
     bench.path.parent.mkdir()
     bench.path.write_bytes(text)
-    choices = bench.kept()
+    choices = bench.choices()
     assert choices.get(bench.files) is None
-    choices.keep(bench.files, CHOICE)
+    choices.store(bench.files, CHOICE)
     [line] = caplog.messages
     assert line.startswith(f"PADDLEPOOL_STATE_FILE: {bench.path} is ignored: ")
-    assert bench.kept().get(bench.files) is not None
+    assert bench.choices().get(bench.files) is not None
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.path.parent.parent.joinpath("state").write_text("a file where a directory should be")
-    choices = bench.kept()
-    choices.keep(bench.files, CHOICE)
-    choices.keep(replace(bench.files, name="twice"), CHOICE)
+    choices = bench.choices()
+    choices.store(bench.files, CHOICE)
+    choices.store(replace(bench.files, name="twice"), CHOICE)
     [line] = caplog.messages
     assert "cannot be" in line
     assert choices.get(bench.files) == replace(CHOICE, by="kept")
@@ -116,33 +116,33 @@ def test_a_file_that_cannot_be_written_is_one_warning(
 
 
 def test_servers_share_a_file(bench: Bench) -> None:
-    """What one keeps, the other does not drop; the oldest go when there are too many."""
-    one, other = bench.kept(), bench.kept()
-    one.keep(bench.files, CHOICE)
-    other.keep(replace(bench.files, name="second"), CHOICE)
-    assert bench.kept().get(bench.files) is not None
-    assert bench.kept().get(replace(bench.files, name="second")) is not None
+    """What one stores, the other does not drop; the oldest go when there are too many."""
+    one, other = bench.choices(), bench.choices()
+    one.store(bench.files, CHOICE)
+    other.store(replace(bench.files, name="second"), CHOICE)
+    assert bench.choices().get(bench.files) is not None
+    assert bench.choices().get(replace(bench.files, name="second")) is not None
     for version in range(2, MAX_CHOICES + 2):
-        one.keep(replace(bench.files, version=version), CHOICE)
-    assert bench.kept().get(bench.files) is None
-    assert bench.kept().get(replace(bench.files, version=MAX_CHOICES + 1)) is not None
+        one.store(replace(bench.files, version=version), CHOICE)
+    assert bench.choices().get(bench.files) is None
+    assert bench.choices().get(replace(bench.files, version=MAX_CHOICES + 1)) is not None
 
 
 def test_the_place_of_the_file(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    KeptChoices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
+    StoredChoices(None, precision="auto", machine=HERE).store(bench.files, CHOICE)
     assert (tmp_path / "paddlepool" / "choices.json").is_file()
     monkeypatch.setenv("XDG_STATE_HOME", "state")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    KeptChoices(None, precision="auto", machine=HERE).keep(bench.files, CHOICE)
+    StoredChoices(None, precision="auto", machine=HERE).store(bench.files, CHOICE)
     assert (tmp_path / "home" / ".local/state/paddlepool/choices.json").is_file()
-    off = KeptChoices(Path("off"), precision="auto", machine=HERE)
-    off.keep(bench.files, CHOICE)
+    off = StoredChoices(Path("off"), precision="auto", machine=HERE)
+    off.store(bench.files, CHOICE)
     assert off.get(bench.files) is not None
-    named = KeptChoices(tmp_path / "mine.json", precision="auto", machine=HERE)
-    named.keep(bench.files, CHOICE)
+    named = StoredChoices(tmp_path / "mine.json", precision="auto", machine=HERE)
+    named.store(bench.files, CHOICE)
     assert (tmp_path / "mine.json").is_file()
 
 
