@@ -103,7 +103,7 @@ def test_any_other_context_is_ignored(
 ) -> None:
     """As the W3C's text says: a trace of its own begins, and nothing is said in the log."""
     span = memory.request(*(("traceparent", value) for value in values), ("tracestate", "a=1"))
-    assert not span.given
+    assert not span.has_parent
     span.end("POST /echo", {}, error="", failed=False)
     root = memory.spans()["POST /echo"]
     assert (root.parent, trace_id(root) == TRACE) == (None, False)

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.docs is not None:
         raise ConfigError("--docs belongs to --claims")
     files = read_version(open_repository(args.repository), args.model, args.version)
-    found = compare(
+    comparison = compare(
         files,
         groups=tuple(name for name in args.groups.split(",") if name),
         inputs=tuple(args.inputs),
@@ -83,21 +83,23 @@ def run(args: argparse.Namespace) -> int:
         open_predictor=ProcessBackend(nice=0),
         task=comparison_of(files.info()),
     )
-    print(f"{found.model}@{found.version} on {found.machine}")
-    print(f"{found.groups[0].requests} requests a group over: {', '.join(found.samples)}\n")
-    print(columns(comparison_rows(found)))
-    if found.default_group != files.config.default_group:
-        print(f"\n{found.default_group} is the reference instead of the default group.")
+    print(f"{comparison.model}@{comparison.version} on {comparison.machine}")
+    print(
+        f"{comparison.groups[0].requests} requests a group over: {', '.join(comparison.samples)}\n"
+    )
+    print(columns(comparison_rows(comparison)))
+    if comparison.default_group != files.config.default_group:
+        print(f"\n{comparison.default_group} is the reference instead of the default group.")
     print()
-    for line in reasons(found):
+    for line in reasons(comparison):
         print(line)
-    print(f"\n{found.budgets()}")
-    advice = recommend(found, files.config)
+    print(f"\n{comparison.budgets()}")
+    advice = recommend(comparison, files.config)
     print(f"Recommended: {advice.group}: {advice.reason}.")
     if args.json is not None:
-        write_json(args.json, found.as_json() | {"recommended": asdict(advice)})
+        write_json(args.json, comparison.as_json() | {"recommended": asdict(advice)})
     if args.plot is not None:
-        plot_comparison(found, args.plot)
+        plot_comparison(comparison, args.plot)
     return 0
 
 
@@ -106,6 +108,8 @@ def _claims(args: argparse.Namespace) -> int:
     script = Path(__file__).parents[3] / "loadtest" / "claims.py"
     if not script.exists():
         raise ConfigError("--claims runs loadtest/claims.py, which only a checkout has")
-    given = {name: getattr(args, name) for name in FOR_CLAIMS if getattr(args, name) is not None}
-    options = [f"--{name}={value}" for name, value in given.items()]
+    arguments = {
+        name: getattr(args, name) for name in FOR_CLAIMS if getattr(args, name) is not None
+    }
+    options = [f"--{name}={value}" for name, value in arguments.items()]
     return subprocess.run([sys.executable, str(script), *options], check=False).returncode

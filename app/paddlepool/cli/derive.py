@@ -47,7 +47,7 @@ def derive_program(root: Path, name: str) -> str:
         derive.remove_unlisted(root / name / str(version), derive.FILE)
     files = read_version(repository, name, None)
     where = f"{name}/{files.version}"
-    tools = [each.derivation.tool for each in files.manifest.programs if each.name == INT8]
+    tools = [program.derivation.tool for program in files.manifest.programs if program.name == INT8]
     if tools and derive.OLD_TOOL not in tools:
         return f"{where} has the program {INT8}"
     if missing := derive.missing_packages():

@@ -50,11 +50,13 @@ def run(args: argparse.Namespace) -> int:
         for label, count, time in graph.by_kind()
     ]
     print(columns(rows))
-    timed = [(each.milliseconds or 0.0, n, each) for n, each in enumerate(graph.operators, 1)]
+    timed = [
+        (operator.milliseconds or 0.0, n, operator) for n, operator in enumerate(graph.operators, 1)
+    ]
     rows = [["place", "operator", "shape", "ms", "share"]]
     rows += [
-        [str(place), each.label, each.size, f"{time:.3f}", f"{time / total:.1%}"]
-        for time, place, each in sorted(timed, key=lambda row: -row[0])[:TOP]
+        [str(place), operator.label, operator.size, f"{time:.3f}", f"{time / total:.1%}"]
+        for time, place, operator in sorted(timed, key=lambda row: -row[0])[:TOP]
     ]
     print("\n" + columns(rows))
     if args.svg is not None:

@@ -174,7 +174,7 @@ def _verify(args: argparse.Namespace) -> int:
     for name in args.names or repository.names():
         versions = repository.versions(name)
         unsealed = repository.unsealed(name)
-        rows += [(name, str(each), UNSEALED) for each in unsealed]
+        rows += [(name, str(version), UNSEALED) for version in unsealed]
         if not versions and not unsealed:
             rows.append((name, "-", "no version with a manifest is published"))
         if not versions or unsealed:
@@ -268,7 +268,7 @@ def _seal(args: argparse.Namespace) -> int:
         sealed = seal(
             args.directory.resolve(),
             open_predictor=ProcessBackend(),
-            given=args.inputs,
+            real_inputs=args.inputs,
             shapes=args.shapes,
             source=args.source,
             licence=args.licence,
@@ -290,7 +290,7 @@ def _seal(args: argparse.Namespace) -> int:
             }[trial.independent],
         ),
     ]
-    facts += [(each.name, each.refusal or "right on every input") for each in sealed.groups]
+    facts += [(group.name, group.refusal or "right on every input") for group in sealed.groups]
     facts.append(("config.toml", "written" if sealed.config else "unchanged"))
     if sealed.unused:
         facts.append(("ignored", ", ".join(map(printable, sealed.unused))))
@@ -323,13 +323,13 @@ def _end_with_input() -> None:
 
 def _check_quality_options(args: argparse.Namespace) -> None:
     """Raise ConfigError for options that cannot be combined, before anything runs."""
-    given = [
+    unused = [
         option
         for option in ("data", "smoke", "limit", "group", "json", "write_cards")
         if getattr(args, option) not in (None, False)
     ]
-    if given and not args.quality:
-        raise ConfigError(f"--{given[0].replace('_', '-')} belongs to --quality")
+    if unused and not args.quality:
+        raise ConfigError(f"--{unused[0].replace('_', '-')} belongs to --quality")
     if args.limit is not None and args.limit < 1:
         raise ConfigError(f"--limit must be at least 1, received {args.limit}")
     if args.group is not None and args.write_cards:

@@ -92,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
     small = qdq.quantised(model, ranges)
     loss = differences(model, judges)(small)
     floats = ", ".join(ranges.float_layers) or "none"
-    said = (
+    summary = (
         f"mean difference {loss:.4f} on {len(held_out)} held-out files "
         f"(budget {args.budget:g}); float: {floats}; {layers.tried} programs measured"
     )
     if not loss <= args.budget:
-        raise ExportError(f"not published: {said}")
+        raise ExportError(f"not published: {summary}")
     if not set(qdq.layers_of(model)) - set(ranges.float_layers):
-        raise ExportError(f"not published: no layer would be int8: {said}")
+        raise ExportError(f"not published: no layer would be int8: {summary}")
     entry = DerivedProgram(
         name=INT8,
         format="onnx",
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         ),
     )
     derived = Derived(content=small.SerializeToString(), entry=entry, backend="openvino")
-    print(f"published {publish_with(files.directory, derived)}: {said}")
+    print(f"published {publish_with(files.directory, derived)}: {summary}")
     if all(group.program != INT8 for group in files.config.instance_group):
         print(f"no instance group runs it yet; add one to {args.model}/config.toml:")
         budget = f"{MARGIN * args.budget:g}"

@@ -39,10 +39,12 @@ def run(args: argparse.Namespace) -> int:
 
     from paddlepool.service.scale.ray import application
 
-    given = {"num_cpus": args.cpus, "min_replicas": args.min_replicas}
-    given |= {"max_replicas": args.max_replicas}
+    options = {"num_cpus": args.cpus, "min_replicas": args.min_replicas}
+    options |= {"max_replicas": args.max_replicas}
     try:
-        replicas = application({name: value for name, value in given.items() if value is not None})
+        replicas = application(
+            {name: value for name, value in options.items() if value is not None}
+        )
     except ValidationError as error:
         faults = (
             f"{fault['loc'][0]}: {fault['msg']}, received {fault['input']!r}"

@@ -83,14 +83,14 @@ def _serve(args: argparse.Namespace) -> NoReturn:
 
     use_one_heap()
     names = ("host", "port", "model_repository", "log_level")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     all_settings = settings_class(load_tasks().values())
     if passed := server.passed_listener():
-        given |= zip(("host", "port"), passed.getsockname(), strict=False)
+        options |= zip(("host", "port"), passed.getsockname(), strict=False)
     try:
-        settings = all_settings(**given)
+        settings = all_settings(**options)
     except ValidationError as error:
-        raise ConfigError(explain(error, options=given)) from None
+        raise ConfigError(explain(error, options=options)) from None
     log.configure(settings.log_level, form=_form(settings.log_format, settings.replica))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
@@ -128,9 +128,9 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     server.run(app, listener=listener)
 
 
-def _form(wanted: str, replica: str) -> logging.Formatter:
+def _form(form: str, replica: str) -> logging.Formatter:
     """Readable lines on a terminal, else JSON."""
-    if wanted == "json" or (wanted == "auto" and not sys.stderr.isatty()):
+    if form == "json" or (form == "auto" and not sys.stderr.isatty()):
         return log.JsonLines(replica=replica or socket.gethostname())
     return log.TerminalLines(colour=log.coloured(sys.stderr))
 

@@ -35,14 +35,14 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def repository_root(given: Path | None) -> Path:
-    """Return `given`, else the configured repository.
+def repository_root(chosen: Path | None) -> Path:
+    """Return `chosen`, else the configured repository.
 
     If that is a missing default, return the user's own repository, if it exists. Raises ConfigError
     if a setting is invalid.
     """
-    if given:
-        return given
+    if chosen:
+        return chosen
     try:
         settings = Settings()
     except ValidationError as error:
@@ -50,8 +50,8 @@ def repository_root(given: Path | None) -> Path:
     return files.located(settings.model_repository, chosen=settings.repository_is_chosen)
 
 
-def open_repository(given: Path | None) -> ModelRepository:
-    return ModelRepository(repository_root(given))
+def open_repository(chosen: Path | None) -> ModelRepository:
+    return ModelRepository(repository_root(chosen))
 
 
 def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:

@@ -64,16 +64,16 @@ def run(args: argparse.Namespace) -> int:
 def _choose_group(args: argparse.Namespace) -> int:
     files = read_version(open_repository(args.repository), args.model, None)
     names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
-    found = compare(
+    comparison = compare(
         files,
         groups=names,
         requests=REQUESTS,
         open_predictor=ProcessBackend(nice=0),
         task=comparison_of(files.info()),
     )
-    print(columns(comparison_rows(found)) + "\n")
-    print("\n".join(reasons(found)))
-    advice = recommend(found, files.config, p95_seconds=args.p95 / 1000 if args.p95 else None)
+    print(columns(comparison_rows(comparison)) + "\n")
+    print("\n".join(reasons(comparison)))
+    advice = recommend(comparison, files.config, p95_seconds=args.p95 / 1000 if args.p95 else None)
     if not advice.fit:
         print(f"\nNothing is fast enough: {advice.reason}; config.toml is unchanged")
         return 1

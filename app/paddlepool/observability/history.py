@@ -145,12 +145,16 @@ class History:
     def ran(self, series: Series, seconds: float) -> None:
         with self._lock:
             now = self.interval()
-            found = self._runs.get(series)
-            if found is None:  # drop the series that have not run for an hour
+            histogram = self._runs.get(series)
+            if histogram is None:  # drop the series that have not run for an hour
                 oldest = now - INTERVALS
-                self._runs = {key: each for key, each in self._runs.items() if each.last >= oldest}
-                found = self._runs[series] = WindowedHistogram(RUN_SECONDS)
-            found.observe(now, seconds)
+                self._runs = {
+                    key: histogram
+                    for key, histogram in self._runs.items()
+                    if histogram.last >= oldest
+                }
+                histogram = self._runs[series] = WindowedHistogram(RUN_SECONDS)
+            histogram.observe(now, seconds)
 
     def drifted(self, model: str, group: str, drift: float, agreement: float | None) -> None:
         with self._lock:
@@ -175,8 +179,8 @@ class History:
         with self._lock:
             now = self.interval()
             after = max(after, now - INTERVALS - 1)
-            found = {
-                series: [each for each in histogram.each_after(after) if each[0] < now]
+            intervals = {
+                series: [entry for entry in histogram.each_after(after) if entry[0] < now]
                 for series, histogram in self._runs.items()
             }
-        return {series: intervals for series, intervals in found.items() if intervals}
+        return {series: counts for series, counts in intervals.items() if counts}

@@ -59,9 +59,9 @@ Place = tuple[str, float, float, Mapping[str, int]]
 class RequestSpan:
     """The span of one request, from its headers to its end, in one task."""
 
-    def __init__(self, span: Span, tracing: Tracing, *, given: bool) -> None:
+    def __init__(self, span: Span, tracing: Tracing, *, has_parent: bool) -> None:
         self.trace_id = f"{span.get_span_context().trace_id:032x}"
-        self.given = given
+        self.has_parent = has_parent
         """True if the client began the trace."""
         self.span = span
         self.tracing = tracing
@@ -119,17 +119,21 @@ class Tracing:
         """Start the span of a request with these headers; current in this task until end()."""
         parent = self._parent(values)
         span = self.tracer.start_span(name, parent, SpanKind.SERVER, attributes)
-        given = get_current_span(parent).get_span_context().is_valid
-        request = RequestSpan(span, self, given=given)
+        has_parent = get_current_span(parent).get_span_context().is_valid
+        request = RequestSpan(span, self, has_parent=has_parent)
         CURRENT.set(request)
         return request
 
     def _parent(self, values: Values) -> Context:
         """Read the parent span. The library does not get headers that the W3C says to ignore."""
-        found = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
-        if len(found[TRACEPARENT]) != 1:
+        headers = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
+        if len(headers[TRACEPARENT]) != 1:
             return Context()
-        fit = {name: each for name, each in found.items() if len(",".join(each)) <= MOST_CHARACTERS}
+        fit = {
+            name: values
+            for name, values in headers.items()
+            if len(",".join(values)) <= MOST_CHARACTERS
+        }
         return self._propagator.extract(fit, Context())
 
     def close(self) -> None:
@@ -166,9 +170,9 @@ def _places(
             end -= stages[name]
     for result in results:
         own = {INSTANCE: result.instance, ROWS: result.batch_rows}
-        taken = (result.start_up_seconds, result.queue_seconds, result.infer_seconds)
+        durations = (result.start_up_seconds, result.queue_seconds, result.infer_seconds)
         at = result.enqueued
-        for name, seconds in zip(OF_JOBS, taken, strict=True):
+        for name, seconds in zip(OF_JOBS, durations, strict=True):
             if seconds or name != START_UP:
                 places.append((name, at, at + seconds, own))
             at += seconds
@@ -215,7 +219,7 @@ def open_tracing() -> Tracing:
     name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     if name not in EXPORTERS:
         raise ConfigError(f"OTEL_TRACES_EXPORTER: expected {' or '.join(EXPORTERS)}, not {name!r}")
-    chosen = next((each for each in PROTOCOLS if os.environ.get(each)), None)
+    chosen = next((variable for variable in PROTOCOLS if os.environ.get(variable)), None)
     if chosen and os.environ[chosen] != PROTOCOL:
         raise ConfigError(f"{chosen}: expected {PROTOCOL}, received {os.environ[chosen]!r}")
     resource = Resource.create({"service.name": "paddlepool", "service.version": __version__})

@@ -343,9 +343,9 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
         # A setting with two names is reported with its prefix.
         name = str(fault["loc"][0]).removeprefix(PREFIX).lower() if fault["loc"] else "settings"
         received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
-        said = fault["msg"].removeprefix("Value error, ")
+        text = fault["msg"].removeprefix("Value error, ")
         source = f"--{name.replace('_', '-')}" if name in options else PREFIX + name.upper()
-        faults.append(f"{source}: {said}{received}")
+        faults.append(f"{source}: {text}{received}")
     return "; ".join(faults)
 
 

@@ -152,7 +152,7 @@ def test_sizes_come_from_whoever_names_them_first(tmp_path: Path) -> None:
         ((1, 3, 736, 736), "inference.yml", {}),
         ((1, 3, 96, 64), "[[warmup]]", {"config": warm}),
         ((1, 3, 128, 64), "--shape", {"config": warm, "shapes": [{"x": (1, 3, 128, 64)}]}),
-        ((1, 3, 64, 32), "--input", {"shapes": [{"x": (1, 3, 128, 64)}], "given": [real]}),
+        ((1, 3, 64, 32), "--input", {"shapes": [{"x": (1, 3, 128, 64)}], "real_inputs": [real]}),
     ):
         trial = tried(multiples_of_32, Y, **described, **options)
         sizes = [case.inputs["x"].shape for case in trial.selftest.cases]
@@ -237,8 +237,8 @@ def test_a_size_at_which_nothing_is_found_tells_nothing(mean: bool) -> None:
     with pytest.raises(ExportError, match=r"output y is not finite for random .* with --input"):
         tried(lambda inputs: pooled(inputs, 9999, mean=True), y, inputs=(FRAMES,))
     real = {"x": np.ones((2, 9999, 2), np.float32)}
-    given = tried(lambda i: pooled(i, 9999, mean=True), y, inputs=(FRAMES,), given=[real])
-    assert (given.source, given.independent) == ("--input", True)
+    trial = tried(lambda i: pooled(i, 9999, mean=True), y, inputs=(FRAMES,), real_inputs=[real])
+    assert (trial.source, trial.independent) == ("--input", True)
 
 
 def test_rows_that_could_not_be_tried_are_never_divided() -> None:

@@ -54,14 +54,14 @@ class Graph:
 
     @property
     def milliseconds(self) -> float:
-        own = sum(each.milliseconds or 0.0 for each in self.operators)
+        own = sum(operator.milliseconds or 0.0 for operator in self.operators)
         return own + sum(time for _, time in self.added)
 
     def by_kind(self) -> list[tuple[str, int, float]]:
         """Label, count and milliseconds of each kind, the costliest first."""
         times: defaultdict[str, list[float]] = defaultdict(list)
-        for each in self.operators:
-            times[each.label].append(each.milliseconds or 0.0)
+        for operator in self.operators:
+            times[operator.label].append(operator.milliseconds or 0.0)
         for name, time in self.added:
             times[f"{name.rpartition('.')[2]} (added by the executor)"].append(time)
         kinds = [(label, len(several), sum(several)) for label, several in times.items()]
@@ -86,9 +86,9 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
     environment = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore"}
     with closing(Child(TARGET, opening, limits=Limits(environment=environment))) as child:
         reply = child.call({}, selftest.inputs, timeout=PROFILE_SECONDS)
-    found = json.loads(reply.arrays["profile"].tobytes())
+    profile = json.loads(reply.arrays["profile"].tobytes())
     about = {"model": f"{files.name}@{files.version}", "group": group_name}
-    return TypeAdapter(Graph).validate_python(found | about | {"threads": group.threads})
+    return TypeAdapter(Graph).validate_python(profile | about | {"threads": group.threads})
 
 
 ROW, TOP = 18, 70
@@ -101,7 +101,7 @@ def draw(graph: Graph) -> str:
     operators = graph.operators
     kinds = [label for label, _, _ in graph.by_kind()]
     colour = {label: COLOURS[min(place, len(COLOURS) - 1)] for place, label in enumerate(kinds)}
-    longest = max((each.milliseconds or 0.0 for each in operators), default=0.0) or 1.0
+    longest = max((operator.milliseconds or 0.0 for operator in operators), default=0.0) or 1.0
     width, height = ARCS + LABEL + BAR + 90, TOP + ROW * len(operators) + 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -114,11 +114,13 @@ def draw(graph: Graph) -> str:
         f"{graph.threads} thread(s), arcs lead from a result to where it is used</text>",
     ]
     parts += [
-        _arc(source, place) for place, each in enumerate(operators) for source in each.sources
+        _arc(source, place)
+        for place, operator in enumerate(operators)
+        for source in operator.sources
     ]
     parts += [
-        _row(place, each, colour[each.label], (each.milliseconds or 0.0) / longest)
-        for place, each in enumerate(operators)
+        _row(place, operator, colour[operator.label], (operator.milliseconds or 0.0) / longest)
+        for place, operator in enumerate(operators)
     ]
     return "\n".join([*parts, "</svg>", ""])
 
@@ -141,15 +143,15 @@ def _arc(source: int, target: int) -> str:
     )
 
 
-def _row(place: int, each: Operator, colour: str, share: float) -> str:
+def _row(place: int, operator: Operator, colour: str, share: float) -> str:
     y, middle = TOP + ROW * place, _middle(place)
-    time = "not timed" if each.milliseconds is None else f"{each.milliseconds:.3g} ms"
+    time = "not timed" if operator.milliseconds is None else f"{operator.milliseconds:.3g} ms"
     bar = ARCS + LABEL
     return (
-        f"<g><title>{place + 1}. {escape(each.name)} {each.size}: {time}</title>"
+        f"<g><title>{place + 1}. {escape(operator.name)} {operator.size}: {time}</title>"
         f'<circle cx="{ARCS - 4}" cy="{middle}" r="3" fill="{colour}"/>'
-        f'<text x="{ARCS + 6}" y="{middle + 4}">{escape(each.label)}'
-        f'<tspan fill="#8c8f94"> {each.size}</tspan></text>'
+        f'<text x="{ARCS + 6}" y="{middle + 4}">{escape(operator.label)}'
+        f'<tspan fill="#8c8f94"> {operator.size}</tspan></text>'
         f'<rect x="{bar}" y="{y + 3}" width="{max(1.0, BAR * share):.1f}" height="{ROW - 6}" '
         f'fill="{colour}"/>'
         f'<text x="{bar + BAR * share + 6:.1f}" y="{middle + 4}" fill="#57606a">{time}</text></g>'

@@ -173,8 +173,8 @@ def measure_concurrent(
             runs = runs_of_slice(requests, load.instances)
             inputs = [samples[number % len(samples)][1] for number in range(runs)]
             free: SimpleQueue[Predictor] = SimpleQueue()
-            for each in predictors[name]:
-                free.put(each)
+            for predictor in predictors[name]:
+                free.put(predictor)
             began = time.perf_counter()
             with ThreadPoolExecutor(load.instances) as clients:
                 for seconds in clients.map(partial(_timed, free), inputs):

@@ -18,29 +18,29 @@ def check_plot(file: Path) -> None:
     _matplotlib()
 
 
-def plot_comparison(found: Comparison, file: Path) -> None:
+def plot_comparison(comparison: Comparison, file: Path) -> None:
     """Plot the times of a single request and, if measured, requests per second on busy cores."""
-    times = [each.p50_seconds for each in found.groups]
-    tails = [max(0.0, each.p95_seconds - each.p50_seconds) for each in found.groups]
-    labels = [seconds(each.p50_seconds) for each in found.groups]
+    times = [group.p50_seconds for group in comparison.groups]
+    tails = [max(0.0, group.p95_seconds - group.p50_seconds) for group in comparison.groups]
+    labels = [seconds(group.p50_seconds) for group in comparison.groups]
     alone = "one request alone: median, whisker to p95"
     panels = [(alone, "seconds", times, tails, labels)]
-    rates = [each.concurrent_per_second or 0.0 for each in found.groups]
+    rates = [group.concurrent_per_second or 0.0 for group in comparison.groups]
     if any(rates):
         labels = [
-            f"{rate:.2f}/s  ({each.instances} × {each.threads}t)" if rate else "not measured"
-            for rate, each in zip(rates, found.groups, strict=True)
+            f"{rate:.2f}/s  ({group.instances} × {group.threads}t)" if rate else "not measured"
+            for rate, group in zip(rates, comparison.groups, strict=True)
         ]
-        busy = f"all {found.cores:g} cores busy: requests per second"
+        busy = f"all {comparison.cores:g} cores busy: requests per second"
         panels.append((busy, "requests per second", rates, [], labels))
-    names = [f"{each.group} ({each.threads}t)" for each in found.groups]
+    names = [f"{group.group} ({group.threads}t)" for group in comparison.groups]
     colours = [
         DEFAULT
-        if each.group == found.default_group
+        if group.group == comparison.default_group
         else INEFFECTIVE
-        if each.effective is False
+        if group.effective is False
         else OTHER
-        for each in found.groups
+        for group in comparison.groups
     ]
     figure, axes = open_figure(
         len(panels), width=5.6 * len(panels) + 1.0, height=1.6 + 0.42 * len(names)
@@ -48,7 +48,7 @@ def plot_comparison(found: Comparison, file: Path) -> None:
     for axis, (title, unit, values, whiskers, texts) in zip(axes, panels, strict=True):
         bars = {"xerr": [[0.0] * len(names), whiskers], "capsize": 3} if whiskers else {}
         axis.barh(names, values, color=colours, **bars)
-        ends = [sum(each) for each in zip_longest(values, whiskers, fillvalue=0.0)]
+        ends = [sum(parts) for parts in zip_longest(values, whiskers, fillvalue=0.0)]
         axis.invert_yaxis()
         axis.set_xlim(0, 1.45 * max(ends))
         for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
@@ -56,9 +56,9 @@ def plot_comparison(found: Comparison, file: Path) -> None:
         axis.set_title(title, fontsize=10)
         axis.set_xlabel(unit)
         axis.tick_params(labelleft=axis is axes[0])
-    figure.suptitle(f"{found.model}@{found.version}: instance groups", fontsize=12)
+    figure.suptitle(f"{comparison.model}@{comparison.version}: instance groups", fontsize=12)
     legend = "blue: the default group; amber: changes nothing; 1t: one thread"
-    figure.text(0.01, 0.01, f"{found.machine}. {legend}", fontsize=7, color="#555555")
+    figure.text(0.01, 0.01, f"{comparison.machine}. {legend}", fontsize=7, color="#555555")
     save_figure(figure, file)
 
 

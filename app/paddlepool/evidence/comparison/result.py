@@ -92,28 +92,29 @@ class Comparison:
         requests: the default group's median time divided by the group's.
         """
         rates = {
-            each.group: (self.on_all_cores and each.concurrent_per_second) or 1 / each.p50_seconds
-            for each in self.groups
+            group.group: (self.on_all_cores and group.concurrent_per_second)
+            or 1 / group.p50_seconds
+            for group in self.groups
         }
         return {name: rate / rates[self.default_group] for name, rate in rates.items()}
 
     @property
     def on_all_cores(self) -> bool:
-        return all(each.concurrent_per_second for each in self.groups)
+        return all(group.concurrent_per_second for group in self.groups)
 
     def as_json(self) -> dict[str, Any]:
         values, gains = asdict(self), self.times_as_fast()
-        for each in values["groups"]:
-            each["budget"] = each["budget"].model_dump()
-            each["times_as_fast"] = gains[each["group"]]
+        for group in values["groups"]:
+            group["budget"] = group["budget"].model_dump()
+            group["times_as_fast"] = gains[group["group"]]
         values["refused"] = [{"group": g, "reason": r} for g, r in self.refused.items()]
         values["thread_budgets"] = self.budgets()
         return values
 
     def budgets(self) -> str:
         by_threads: dict[int, list[str]] = {}
-        for each in self.groups:
-            by_threads.setdefault(each.threads, []).append(each.group)
+        for group in self.groups:
+            by_threads.setdefault(group.threads, []).append(group.group)
         if len(by_threads) == 1:
             [threads] = by_threads
             return f"Thread budgets are equal: {threads} of {self.cores:g} cores for every group."
@@ -185,7 +186,7 @@ def compare(
                 )
             not_busy |= failed
             busy = {name: [alone[name], *others] for name, others in extra.items()}
-            total = SLICES * sum(runs_of_slice(requests, len(each)) for each in busy.values())
+            total = SLICES * sum(runs_of_slice(requests, len(several)) for several in busy.values())
             with _progress(total, "all cores", "run") as bar:
                 loads = measure_concurrent(busy, samples, requests=requests, tick=bar.update)
     return Comparison(
@@ -228,15 +229,15 @@ def group_results(
 ) -> tuple[GroupResult, ...]:
     """One row per group, slowest first. `tolerance` is the self-test's."""
     default = runs[config.default_group]
-    medians = {name: float(np.median(each.seconds)) for name, each in runs.items()}
+    medians = {name: float(np.median(measured.seconds)) for name, measured in runs.items()}
     rows = []
-    for name, each in runs.items():
+    for name, measured in runs.items():
         group = config.group(name)
         base = config.base_of(name)
         if base is None or base not in runs:
             base = config.default_group
-        verdict = None if base == name else judge(each, runs[base], base=base)
-        pairs = list(zip(each.outputs, default.outputs, strict=True))
+        verdict = None if base == name else judge(measured, runs[base], base=base)
+        pairs = list(zip(measured.outputs, default.outputs, strict=True))
         busy: dict[str, Any] = {}
         if load := loads.get(name):
             p50, p95 = map(float, np.quantile(load.seconds, (0.5, 0.95)))
@@ -247,9 +248,9 @@ def group_results(
                 group=name,
                 backend=group.backend,
                 threads=group.threads,
-                requests=len(each.seconds),
+                requests=len(measured.seconds),
                 p50_seconds=medians[name],
-                p95_seconds=float(np.quantile(each.seconds, 0.95)),
+                p95_seconds=float(np.quantile(measured.seconds, 0.95)),
                 max_abs_drift=max(largest_difference(a, b) for a, b in pairs),
                 mean_difference=float(np.mean([mean_difference(a, b) for a, b in pairs])),
                 agreement=float(np.mean([task.agreement(a, b) for a, b in pairs]))
@@ -276,7 +277,7 @@ class Recommendation:
 
 
 def recommend(
-    found: Comparison, config: ModelConfig, *, p95_seconds: float | None = None
+    comparison: Comparison, config: ModelConfig, *, p95_seconds: float | None = None
 ) -> Recommendation:
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
@@ -284,12 +285,12 @@ def recommend(
     exceeds its budget, is not a candidate, or has a 95th percentile above `p95_seconds`. If the
     default group is rejected, the others need not be faster.
     """
-    results = {each.group: each for each in found.groups}
-    default = results[found.default_group]
-    together, gains = found.on_all_cores, found.times_as_fast()
+    results = {group.group: group for group in comparison.groups}
+    default = results[comparison.default_group]
+    together, gains = comparison.on_all_cores, comparison.times_as_fast()
     objections = {
-        name: next(_objections(each, default, config, p95_seconds), "")
-        for name, each in results.items()
+        name: next(_objections(result, default, config, p95_seconds), "")
+        for name, result in results.items()
     }
     if all(objections.values()):
         reason = "; ".join(f"{name}: {why}" for name, why in objections.items())
@@ -301,11 +302,11 @@ def recommend(
             and (clearly_faster(gains[name]) or bool(objections[default.group])),
             reason=objections[name],
             gain=gains[name],
-            seconds=each.p50_seconds,
-            resident_bytes=each.resident_bytes,
+            seconds=result.p50_seconds,
+            resident_bytes=result.resident_bytes,
         )
-        for name, each in results.items()
-        if each is not default
+        for name, result in results.items()
+        if result is not default
     ]
     chosen = best_of(candidates, config.lower_precision())
     best = default if chosen is None else results[chosen.group]
@@ -318,7 +319,7 @@ def recommend(
         reason = f"{gains[best.group]:.2f} times as fast as {default.group} {where}"
         reason += f", mean difference {best.mean_difference:.1e}"
         if best.agreement is not None:
-            reason += f", {found.agreement_name} {best.agreement:.4f}"
+            reason += f", {comparison.agreement_name} {best.agreement:.4f}"
     faster = [name for name, why in objections.items() if why and gains[name] > gains[best.group]]
     if faster:
         name = max(faster, key=gains.__getitem__)
@@ -327,21 +328,21 @@ def recommend(
 
 
 def _objections(
-    each: GroupResult, default: GroupResult, config: ModelConfig, p95_seconds: float | None
+    result: GroupResult, default: GroupResult, config: ModelConfig, p95_seconds: float | None
 ) -> Iterator[str]:
-    slowest = each.concurrent_p95_seconds or each.p95_seconds
+    slowest = result.concurrent_p95_seconds or result.p95_seconds
     if p95_seconds is not None and slowest > p95_seconds:
         yield f"its p95 is {slowest * 1000:.0f} ms, the limit is {p95_seconds * 1000:.0f}"
-    if each is default:
+    if result is default:
         return
-    if not config.group(each.group).candidate:
+    if not config.group(result.group).candidate:
         yield "config.toml sets candidate = false"
-    mean, least = each.budget.mean_difference, each.budget.agreement
-    if math.isinf(each.mean_difference) or (mean is not None and each.mean_difference > mean):
+    mean, least = result.budget.mean_difference, result.budget.agreement
+    if math.isinf(result.mean_difference) or (mean is not None and result.mean_difference > mean):
         limit = "" if mean is None else f", limit {mean:g}"
-        yield f"its outputs differ by {each.mean_difference:.3g} on average{limit}"
-    if each.agreement is not None and least is not None and each.agreement < least:
-        yield f"its answers agree by {each.agreement:.3f}, limit {least:g}"
+        yield f"its outputs differ by {result.mean_difference:.3g} on average{limit}"
+    if result.agreement is not None and least is not None and result.agreement < least:
+        yield f"its answers agree by {result.agreement:.3f}, limit {least:g}"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -356,38 +357,43 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def comparison_rows(found: Comparison) -> list[list[str]]:
+def comparison_rows(comparison: Comparison) -> list[list[str]]:
     """Return the titles of the columns, then the cells of each group."""
-    busy = any(each.concurrent_per_second is not None for each in found.groups)
-    rows, gains = [], found.times_as_fast()
-    for each in found.groups:
+    busy = any(group.concurrent_per_second is not None for group in comparison.groups)
+    rows, gains = [], comparison.times_as_fast()
+    for group in comparison.groups:
         cells = {
-            "group": each.group + (" (default)" if each.group == found.default_group else ""),
-            "threads": str(each.threads),
-            "p50": seconds(each.p50_seconds),
-            "p95": seconds(each.p95_seconds),
-            "times as fast": f"{gains[each.group]:.2f}",
-            "drift": f"{each.max_abs_drift:.1e}" if each.max_abs_drift else "0",
-            "mean difference": f"{each.mean_difference:.1e}" if each.mean_difference else "0",
+            "group": group.group
+            + (" (default)" if group.group == comparison.default_group else ""),
+            "threads": str(group.threads),
+            "p50": seconds(group.p50_seconds),
+            "p95": seconds(group.p95_seconds),
+            "times as fast": f"{gains[group.group]:.2f}",
+            "drift": f"{group.max_abs_drift:.1e}" if group.max_abs_drift else "0",
+            "mean difference": f"{group.mean_difference:.1e}" if group.mean_difference else "0",
         }
-        if found.agreement_name:
-            cells[found.agreement_name] = "-" if each.agreement is None else f"{each.agreement:.4f}"
-        cells["effective"] = {True: "yes", False: "NO", None: "unproven"}[each.effective]
-        cells["memory"] = f"{each.resident_bytes / 1e6:.0f} MB"
+        if comparison.agreement_name:
+            cells[comparison.agreement_name] = (
+                "-" if group.agreement is None else f"{group.agreement:.4f}"
+            )
+        cells["effective"] = {True: "yes", False: "NO", None: "unproven"}[group.effective]
+        cells["memory"] = f"{group.resident_bytes / 1e6:.0f} MB"
         if busy:
-            p50, rate = each.concurrent_p50_seconds, each.concurrent_per_second
-            cells["busy: instances"] = "-" if each.instances is None else str(each.instances)
+            p50, rate = group.concurrent_p50_seconds, group.concurrent_per_second
+            cells["busy: instances"] = "-" if group.instances is None else str(group.instances)
             cells["busy: p50"] = "-" if p50 is None else seconds(p50)
             cells["busy: per second"] = "-" if rate is None else f"{rate:.2f}"
         rows.append(cells)
     return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
-def reasons(found: Comparison) -> list[str]:
+def reasons(comparison: Comparison) -> list[str]:
     """The finding for each group, and why the others were left out or refused."""
-    lines = [f"{each.group}: {each.reason}" for each in found.groups]
-    lines += [f"{group}: left out on all cores: {why}" for group, why in found.not_busy.items()]
-    return lines + [f"{group}: refused: {why}" for group, why in found.refused.items()]
+    lines = [f"{group.group}: {group.reason}" for group in comparison.groups]
+    lines += [
+        f"{group}: left out on all cores: {why}" for group, why in comparison.not_busy.items()
+    ]
+    return lines + [f"{group}: refused: {why}" for group, why in comparison.refused.items()]
 
 
 def seconds(value: float) -> str:

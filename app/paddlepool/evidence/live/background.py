@@ -94,7 +94,7 @@ class Shadow:
         self._refused = {key for key in self._refused if key[0] in models}
         try:
             groups = self._groups_of(served) if served in models else []
-            done = [self._replay(served, each, inputs, expected) for each in groups]
+            done = [self._replay(served, group, inputs, expected) for group in groups]
             if all(done):  # a failure does not stop the other groups' replays
                 outcome = ShadowOutcome.REPLAYED if groups else ShadowOutcome.DROPPED
         finally:
@@ -105,11 +105,11 @@ class Shadow:
     def _groups_of(self, served: ServedModel) -> list[str]:
         """The groups to replay on: those of `groups`, or else all that are ready."""
         return [
-            each.name
-            for each in served.groups()
-            if each.name != served.config.default_group
-            and (each.name in self.groups if self.groups else each.ready)
-            and (served, each.name) not in self._refused
+            status.name
+            for status in served.groups()
+            if status.name != served.config.default_group
+            and (status.name in self.groups if self.groups else status.ready)
+            and (served, status.name) not in self._refused
         ]
 
     def _replay(self, served: ServedModel, group: str, inputs: Tensors, expected: Tensors) -> bool:
@@ -194,8 +194,10 @@ class Prover:
         for served in models:
             for status in served.groups():
                 # The effect may be known from the choice of the default group.
-                wanted = status.effect.effective is None and (status.started or self.which == "all")
-                if wanted and self._done.get((served, status.name), now) <= now:
+                unproven = status.effect.effective is None and (
+                    status.started or self.which == "all"
+                )
+                if unproven and self._done.get((served, status.name), now) <= now:
                     self._prove(served, status.name)
                     return True
         return False

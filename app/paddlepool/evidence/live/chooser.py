@@ -67,7 +67,7 @@ class _Search:
     """Results for one model version's candidates, and the candidates still to be tried."""
 
     waiting: list[str]
-    found: dict[str, Candidate] = field(default_factory=dict)
+    results: dict[str, Candidate] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
     not_before: float = -math.inf
     rounds: int = MORE_ROUNDS
@@ -99,7 +99,7 @@ class Chooser:
         if self.precision == "off":
             return False
         models = self.registry.served()
-        self._searches = {key: each for key, each in self._searches.items() if key in models}
+        self._searches = {key: search for key, search in self._searches.items() if key in models}
         for served in models:
             if self._give_up_crashing(served):
                 return True
@@ -112,7 +112,7 @@ class Chooser:
         search = self._searches.get(served)
         if search is None:
             config = served.files.config
-            groups = [each.name for each in config.instance_group if each.candidate]
+            groups = [group.name for group in config.instance_group if group.candidate]
             waiting = [name for name in groups if name != config.first_group]
             search = self._searches[served] = _Search(waiting)
         if search.not_before > self.clock():
@@ -121,11 +121,11 @@ class Chooser:
             group = search.waiting[0]
             candidate, final = self._try(served, group, self._room_for(served, group, search))
             search.waiting.remove(group)  # kept until now, because _try() may raise Closed
-            search.found[group] = candidate
+            search.results[group] = candidate
             if not final:
                 search.undecided.append(group)
             log.info("%s@%d %s: %s", served.name, served.version, group, candidate.reason)
-            served.record_choice(replace(served.choice, candidates=tuple(search.found.values())))
+            served.record_choice(replace(served.choice, candidates=tuple(search.results.values())))
         else:
             self._conclude(served, search)
         return True
@@ -156,11 +156,11 @@ class Chooser:
         try:
             with ExitStack() as opened:
                 predictors = {
-                    each: [
-                        opened.enter_context(closing(self.shadow_predictors.open(served, each)))
-                        for _ in range(min(together, counts[each]))
+                    side: [
+                        opened.enter_context(closing(self.shadow_predictors.open(served, side)))
+                        for _ in range(min(together, counts[side]))
                     ]
-                    for each in counts
+                    for side in counts
                 }
                 failed = "its runs failed: "
                 exact = self.precision == "exact"
@@ -193,20 +193,22 @@ class Chooser:
     def _conclude(self, served: ServedModel, search: _Search) -> None:
         """Put the best candidate in place; if it cannot start, another one is the best."""
         config = served.files.config
-        found = tuple(search.found.values())
-        best = proof.best_of(found, config.lower_precision())
+        candidates = tuple(search.results.values())
+        best = proof.best_of(candidates, config.lower_precision())
         first = config.default_group
         chosen = first if best is None else best.group
         reason = f"nothing is clearly faster than {first}" if best is None else best.reason
-        if not found:
+        if not candidates:
             reason = "there is no candidate"
         again = bool(search.undecided) and (best is None or search.rounds > 0)
         if best is None and again:
-            served.record_choice(Choice(group=first, by="start", reason=reason, candidates=found))
+            served.record_choice(
+                Choice(group=first, by="start", reason=reason, candidates=candidates)
+            )
             self._measure_again(search)
             return
         choice = Choice(
-            group=chosen, by="measured", reason=reason, candidates=found, at=self.wall_clock()
+            group=chosen, by="measured", reason=reason, candidates=candidates, at=self.wall_clock()
         )
         if best is None or chosen == served.config.default_group:
             served.record_choice(choice)
@@ -223,21 +225,24 @@ class Chooser:
                 return  # the server is shutting down
             except PaddlepoolError as error:
                 why = f"cannot take over: {error.message}"
-                search.found[best.group] = replace(best, fit=False, reason=why)
+                search.results[best.group] = replace(best, fit=False, reason=why)
                 if not self._final_failures.is_final(error, served, best.group):
                     search.undecided.append(best.group)
                 return
         self.store(served.files, choice)
         model = f"{served.name}@{served.version}"
-        tried = "; ".join(f"{each.group}: {each.reason}" for each in found) or "none"
+        tried = (
+            "; ".join(f"{candidate.group}: {candidate.reason}" for candidate in candidates)
+            or "none"
+        )
         log.info("%s: %s answers by default: %s. Candidates: %s", model, chosen, reason, tried)
         del self._searches[served]
         if again:
             self._measure_again(search)
             search.rounds -= 1
-            for each in self.registry.served():
-                if each.files is served.files:  # the same version with its new default group
-                    self._searches[each] = search
+            for reopened in self.registry.served():
+                if reopened.files is served.files:  # the same version with its new default group
+                    self._searches[reopened] = search
 
     def _adopt(self, served: ServedModel, choice: Choice) -> bool:
         adopting = self.registry.adopt(served, choice)
@@ -250,7 +255,7 @@ class Chooser:
     def _give_up_crashing(self, served: ServedModel) -> bool:
         """Return to the first group if the chosen one keeps crashing; True if that was done."""
         first, chosen = served.files.config.first_group, served.config.default_group
-        states = {each.name: each.reason for each in served.groups()}
+        states = {status.name: status.reason for status in served.groups()}
         if first is None or chosen == first or states.get(chosen) != CRASH_LOOP:
             return False
         why = f"{chosen} was the default group and kept crashing"
@@ -284,17 +289,17 @@ def _race(
     is not the reference, because it may have fewer digits.
     """
     group, first = counts
-    own, theirs = predictors[group], predictors[first]
+    own, base = predictors[group], predictors[first]
     golden = served.selftest
-    outputs, base_outputs = (each[0].run(golden.inputs).outputs for each in (own, theirs))
+    outputs, base_outputs = (several[0].run(golden.inputs).outputs for several in (own, base))
     quality = golden.quality(outputs)
-    found = Candidate(
+    candidate = Candidate(
         group=group, fit=False, reason="", resident_bytes=_largest(own), **asdict(quality)
     )
     difference = largest_difference(outputs, base_outputs)
     if exact and not difference <= EXACT_DIFFERENCE:
         reason = f"differs by {difference:.2g} from {first}; exact allows {EXACT_DIFFERENCE:.2g}"
-        return replace(found, reason=reason), True, None
+        return replace(candidate, reason=reason), True, None
 
     def run_all(name: str, inputs: Tensors) -> proof.Timed:
         timed = run_together(predictors[name], inputs)
@@ -303,7 +308,7 @@ def _race(
         return replace(timed, seconds=timed.seconds / counts[name])
 
     inputs = served.warmups or (golden.inputs,)
-    shapes = list({shape_key(each): each for each in inputs}.values())
+    shapes = list({shape_key(tensors): tensors for tensors in inputs}.values())
     runs = proof.interleave(
         {name: partial(run_all, name) for name in counts},
         shapes,
@@ -311,23 +316,23 @@ def _race(
         enough=lambda runs: _enough(runs[group], runs[first]),
     )
     pairs = len(runs[group].seconds)
-    found = replace(found, resident_bytes=_largest(own))
+    candidate = replace(candidate, resident_bytes=_largest(own))
     if pairs == QUICK_PAIRS and _lost_every_pair(runs[group], runs[first]):
         slower = statistics.median(runs[group].seconds) / statistics.median(runs[first].seconds)
         reason = f"takes {slower:.2f} times as long as {first}"
-        return replace(found, reason=reason, gain=1 / slower), True, None
+        return replace(candidate, reason=reason, gain=1 / slower), True, None
     if pairs < MIN_PAIRS:
         reason = f"requests left time for only {pairs} of the required {MIN_PAIRS} pairs of runs"
-        return replace(found, reason=reason), False, None
+        return replace(candidate, reason=reason), False, None
     verdict = proof.judge(runs[group], runs[first], base=first)
     gain, low, high = 1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low
     agreement = "" if quality.agreement is None else f", agreement {quality.agreement:.3f}"
     noisy = "too noisy to tell: " if proof.undecided(low, high) else ""
     # The time of one predictor alone; unknown if every run was interrupted.
     alone = [own[0].run(shapes[0]).seconds for _ in range(ALONE_RUNS)]
-    uninterrupted = [each for each in alone if each is not None]
+    uninterrupted = [seconds for seconds in alone if seconds is not None]
     candidate = replace(
-        found,
+        candidate,
         fit=proof.clearly_faster(low),
         reason=f"{noisy}{gain:.2f} times the throughput of {first} "
         f"({low:.2f} to {high:.2f}, {pairs} pairs), mean difference "
@@ -340,20 +345,20 @@ def _race(
     return candidate, not noisy, verdict
 
 
-def _enough(own: proof.Runs, theirs: proof.Runs) -> bool:
+def _enough(own: proof.Runs, base: proof.Runs) -> bool:
     pairs = len(own.seconds)
     if pairs == QUICK_PAIRS:
-        return _lost_every_pair(own, theirs)
+        return _lost_every_pair(own, base)
     if pairs < MIN_PAIRS:
         return False
-    _, low, high = proof.ratio_interval(theirs.seconds, own.seconds)
+    _, low, high = proof.ratio_interval(base.seconds, own.seconds)
     decided = proof.clearly_faster(low) or not proof.clearly_faster(high)
     return pairs >= MAX_PAIRS or (decided and high / low < proof.HIDDEN_EFFECT)
 
 
-def _lost_every_pair(own: proof.Runs, theirs: proof.Runs) -> bool:
-    return all(a > b for a, b in zip(own.seconds, theirs.seconds, strict=True))
+def _lost_every_pair(own: proof.Runs, base: proof.Runs) -> bool:
+    return all(a > b for a, b in zip(own.seconds, base.seconds, strict=True))
 
 
 def _largest(predictors: Sequence[ShadowPredictor]) -> int:
-    return max(each.predictor.resident_bytes() for each in predictors)
+    return max(predictor.predictor.resident_bytes() for predictor in predictors)

@@ -118,24 +118,24 @@ def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Time
     idle_gate = predictors[0].idle_gate
     suspension, shape = idle_gate.suspension, shape_key(inputs)
     try:
-        for each in predictors:
-            if shape not in each.warm:
+        for predictor in predictors:
+            if shape not in predictor.warm:
                 idle_gate.wait()
-                each.predictor.run(inputs, timeout=RUN_SECONDS)
-                each.warm.add(shape)
+                predictor.predictor.run(inputs, timeout=RUN_SECONDS)
+                predictor.warm.add(shape)
         idle_gate.wait()
         holds = suspension.holds
-        for each in predictors:
-            each.predictor.put(inputs)
-        for each in predictors:
-            each.predictor.send(inputs)
-        ran = [each.predictor.receive(timeout=RUN_SECONDS) for each in predictors]
+        for predictor in predictors:
+            predictor.predictor.put(inputs)
+        for predictor in predictors:
+            predictor.predictor.send(inputs)
+        results = [predictor.predictor.receive(timeout=RUN_SECONDS) for predictor in predictors]
     except PaddlepoolError:
         idle_gate.check()
         raise
     interrupted = suspension.held or suspension.holds != holds
-    seconds = statistics.fmean(each.seconds for each in ran)
-    return Timed(ran[0].outputs, None if interrupted else seconds)
+    seconds = statistics.fmean(result.seconds for result in results)
+    return Timed(results[0].outputs, None if interrupted else seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,9 @@ class Bench:
                         name: np.concatenate([jobs[number][name] for number in members])
                         for name in jobs[members[0]]
                     }
-                    found = self.predictor.run(joined, timeout=RUN_SECONDS)
+                    batch = self.predictor.run(joined, timeout=RUN_SECONDS)
                     for row, number in enumerate(members):
-                        outputs[number] = {n: array[row : row + 1] for n, array in found.items()}
+                        outputs[number] = {n: array[row : row + 1] for n, array in batch.items()}
                     bar.update(len(members))
         self.outputs += outputs
         return outputs

@@ -105,9 +105,11 @@ def read_card(path: Path) -> str:
         raise ConfigError(
             f"{label} cannot be read; figures are written only to an existing card"
         ) from error
-    found = (text.count(BEGIN), text.count(END))
-    if _MARKER.findall(text) != [BEGIN, END] * found[0]:
-        raise ConfigError(f"{label} has {found[0]} begin and {found[1]} end markers of the figures")
+    counts = (text.count(BEGIN), text.count(END))
+    if _MARKER.findall(text) != [BEGIN, END] * counts[0]:
+        raise ConfigError(
+            f"{label} has {counts[0]} begin and {counts[1]} end markers of the figures"
+        )
     return text
 
 
@@ -144,8 +146,8 @@ def compare_card(path: Path, report: Report) -> tuple[str, bool]:
         return f"it has no figures of version {report.version}; --write-cards writes them", False
     written = _figures(own[1])
     for line in _figures(report.as_markdown()):
-        if not any(_agree(line, theirs) for theirs in written):
-            alike = [theirs for theirs in written if _words(theirs) == _words(line)]
+        if not any(_agree(line, other) for other in written):
+            alike = [other for other in written if _words(other) == _words(line)]
             says = f"it says {alike[0]!r}" if alike else "it says nothing of the kind"
             return f"{says}, measured: {line!r}", True
     return "the figures are the same", False
@@ -153,7 +155,7 @@ def compare_card(path: Path, report: Report) -> tuple[str, bool]:
 
 def _block_of(text: str, version: int) -> re.Match[str] | None:
     blocks = _BLOCK.finditer(text)
-    return next((each for each in blocks if each[1].startswith(f"Version {version} ")), None)
+    return next((block for block in blocks if block[1].startswith(f"Version {version} ")), None)
 
 
 def _figures(block: str) -> list[str]:
@@ -165,8 +167,8 @@ def _words(line: str) -> list[str]:
     return _NUMBER.split(line)[::2]
 
 
-def _agree(ours: str, theirs: str) -> bool:
-    pairs = zip(_NUMBER.findall(ours), _NUMBER.findall(theirs), strict=False)
-    return _words(ours) == _words(theirs) and all(
+def _agree(first: str, second: str) -> bool:
+    pairs = zip(_NUMBER.findall(first), _NUMBER.findall(second), strict=False)
+    return _words(first) == _words(second) and all(
         abs(float(a) - float(b)) <= TOLERANCE for a, b in pairs
     )

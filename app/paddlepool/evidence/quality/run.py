@@ -110,8 +110,8 @@ def measure_model(
     base = files.config.default_group
     findings, expected = run(base)
     if group is not None:
-        after, found = run(group)
-        compared = compare_outputs(found, expected, agreement=agreement, base=base)
+        after, outputs = run(group)
+        compared = compare_outputs(outputs, expected, agreement=agreement, base=base)
         tables = (*after.tables, *differences(findings, after, base=base), compared)
         findings = ports.Findings(tables=tables, notes=after.notes)
     # Each machine exports an official release itself, so versions of one release differ.
@@ -148,11 +148,15 @@ def differences(before: ports.Findings, after: ports.Findings, *, base: str) -> 
 
 
 def compare_outputs(
-    found: Sequence[Tensors], expected: Sequence[Tensors], *, agreement: Agreement | None, base: str
+    outputs: Sequence[Tensors],
+    expected: Sequence[Tensors],
+    *,
+    agreement: Agreement | None,
+    base: str,
 ) -> ports.Table:
     """Compare the outputs themselves with those of the base, over all jobs."""
-    pairs = list(zip(found, expected, strict=True))
-    drifts = [mean_difference(ours, theirs) for ours, theirs in pairs]
+    pairs = list(zip(outputs, expected, strict=True))
+    drifts = [mean_difference(*pair) for pair in pairs]
     figures: dict[str, ports.Value] = {"runs": len(drifts)}
     figures |= {"mean difference": float(np.mean(drifts)), "worst mean": max(drifts)}
     if agreement is not None:

@@ -221,11 +221,11 @@ def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) 
         session = onnxruntime.InferenceSession(
             str(model), options, providers=["CPUExecutionProvider"]
         )
-        theirs = session.run(None, {session.get_inputs()[0].name: feed})[0]
+        expected = session.run(None, {session.get_inputs()[0].name: feed})[0]
     except Exception as error:  # its errors have no common base class
         raise ExportError(f"ONNX Runtime cannot run {model.name}: {error}") from error
-    (ours,) = run_program(directory, [feed], onednn=True)
-    difference = float(np.abs(ours - np.asarray(theirs)).max())
+    (output,) = run_program(directory, [feed], onednn=True)
+    difference = float(np.abs(output - np.asarray(expected)).max())
     if not difference <= LIMIT:
         raise ExportError(
             f"{model.name}: ONNX Runtime's output differs by {difference:.1e}, limit {LIMIT:.0e}"

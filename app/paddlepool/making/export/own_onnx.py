@@ -24,9 +24,9 @@ def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
     inputs, outputs = read_onnx_specs(spec.directory / file)
     pairs = (
         ("inputs", sorted(inputs, key=_name), sorted(spec.inputs, key=_name)),
-        # Outputs are told apart by their order.
-        ("outputs", [replace(each, name="") for each in outputs],
-         [replace(each, name="") for each in spec.outputs]),
+        # Outputs are identified by their order.
+        ("outputs", [replace(output, name="") for output in outputs],
+         [replace(output, name="") for output in spec.outputs]),
     )  # fmt: skip
     for kind, own, others in pairs:
         if len(own) != len(others) or not all(map(_go_together, own, others)):
@@ -62,4 +62,4 @@ def _go_together(own: TensorSpec, other: TensorSpec) -> bool:
 
 
 def _listed(specs: Sequence[TensorSpec]) -> str:
-    return ", ".join(f"{each.name} {each.dtype} {list(each.shape)}".lstrip() for each in specs)
+    return ", ".join(f"{spec.name} {spec.dtype} {list(spec.shape)}".lstrip() for spec in specs)

@@ -141,7 +141,7 @@ def write_manifest(
         },
     }
     if programs:
-        manifest["programs"] = [asdict(each) for each in programs]
+        manifest["programs"] = [asdict(program) for program in programs]
     replace_manifest(directory, manifest)
 
 

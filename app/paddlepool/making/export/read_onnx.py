@@ -18,14 +18,14 @@ def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpe
         graph = onnx.load(path, load_external_data=False).graph
     except (DecodeError, OSError) as error:
         raise ExportError(f"{path.name} is not an ONNX model") from error
-    outside = [each.name for each in graph.initializer if each.external_data]
+    outside = [tensor.name for tensor in graph.initializer if tensor.external_data]
     if outside:
         raise ExportError(
             f"{path.name} keeps {len(outside)} weights in other files; save it as one file"
         )
-    constants = {each.name for each in graph.initializer}
-    inputs = tuple(_spec(each) for each in graph.input if each.name not in constants)
-    return inputs, tuple(_spec(each) for each in graph.output)
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = tuple(_spec(value) for value in graph.input if value.name not in constants)
+    return inputs, tuple(_spec(value) for value in graph.output)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

@@ -80,18 +80,18 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     except ExportError:
         raise
     except Exception as error:
-        said = with_advice(f"Paddle cannot load {path.stem}: {sentence(str(error))}")
-        raise ExportError(said) from error
-    if uneven := [each.name for each in inputs if getattr(each, "lod_level", 0)]:
+        message = f"Paddle cannot load {path.stem}: {sentence(str(error))}"
+        raise ExportError(with_advice(message)) from error
+    if uneven := [tensor.name for tensor in inputs if getattr(tensor, "lod_level", 0)]:
         raise ExportError(
             f"input {uneven[0]} is a LoD tensor, whose rows differ in length, and no request can "
             "carry one: export the model again with padded inputs and their lengths"
         )
-    found = {
-        "inputs": [_describe(each, each.name) for each in inputs],
-        "outputs": [_describe(each, f"output_{index}") for index, each in enumerate(outputs)],
+    described = {
+        "inputs": [_describe(tensor, tensor.name) for tensor in inputs],
+        "outputs": [_describe(tensor, f"output_{index}") for index, tensor in enumerate(outputs)],
     }
-    return found, lambda *_: ({}, {})
+    return described, lambda *_: ({}, {})
 
 
 def _has_parameters(path: Path) -> bool:
@@ -99,10 +99,10 @@ def _has_parameters(path: Path) -> bool:
 
     if path.suffix == ".pdmodel":
         program = paddle.static.deserialize_program(path.read_bytes())
-        own = [each.name for each in program.list_vars() if each.persistable]
+        own = [variable.name for variable in program.list_vars() if variable.persistable]
         return any(name not in ("feed", "fetch") for name in own)
     block = json.loads(path.read_text("utf-8"))["program"]["regions"][0]["blocks"][0]
-    return any(each["#"] == "p" for each in block["ops"])
+    return any(operator["#"] == "p" for operator in block["ops"])
 
 
 def _describe(tensor: Any, name: str) -> tuple[str, str, list[int]]:

@@ -20,5 +20,5 @@ ADVICE = {
 
 def with_advice(message: str) -> str:
     """The message, and what to do if it is known."""
-    advice = next((each for known, each in ADVICE.items() if known in message), "")
+    advice = next((text for known, text in ADVICE.items() if known in message), "")
     return f"{message}; {advice}" if advice else message

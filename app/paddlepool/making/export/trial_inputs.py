@@ -90,7 +90,7 @@ def parse_shapes(written: Sequence[str]) -> Shapes:
     for text in written:
         name, _, sizes = text.rpartition("=")
         numbers = sizes.split(",")
-        if not name or not all(each.isdecimal() and int(each) > 0 for each in numbers):
+        if not name or not all(number.isdecimal() and int(number) > 0 for number in numbers):
             raise ConfigError(f"--shape takes NAME=SIZE,SIZE,… of sizes from 1, received {text!r}")
         shapes[name] = tuple(map(int, numbers))
     return shapes
@@ -109,12 +109,12 @@ def described_shapes(directory: Path, inputs: Sequence[TensorSpec]) -> list[Shap
         described = yaml.safe_load(path.read_text("utf-8"))
         backends = described["Hpi"]["backend_configs"]
         ranges = next(
-            each["trt_dynamic_shapes"]
-            for each in (backends["paddle_infer"], *backends.values())
-            if each and "trt_dynamic_shapes" in each
+            backend["trt_dynamic_shapes"]
+            for backend in (backends["paddle_infer"], *backends.values())
+            if backend and "trt_dynamic_shapes" in backend
         )
-        found = [{name: each[place] for name, each in ranges.items()} for place in (1, 0)]
-        return [check_shapes(inputs, each, source=INFERENCE_YML) for each in found]
+        found = [{name: sizes[place] for name, sizes in ranges.items()} for place in (1, 0)]
+        return [check_shapes(inputs, shapes, source=INFERENCE_YML) for shapes in found]
     except (
         OSError,
         LookupError,
@@ -165,9 +165,9 @@ def joined(first: Tensors, second: Tensors) -> Tensors:
 
 
 def nbytes(*tensors: Tensors) -> int:
-    return sum(array.nbytes for each in tensors for array in each.values())
+    return sum(array.nbytes for arrays in tensors for array in arrays.values())
 
 
 def integer_inputs(inputs: Iterable[TensorSpec]) -> list[str]:
     """Names of the inputs whose range of values must be found."""
-    return [each.name for each in inputs if not each.dtype.startswith(("float", "bool"))]
+    return [spec.name for spec in inputs if not spec.dtype.startswith(("float", "bool"))]

@@ -293,14 +293,14 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
         )
         take("embeddings_norm", f"{embeddings}.LayerNorm")
         for index in range(config.num_hidden_layers):
-            ours, theirs = f"layers.{index}", f"bert.encoder.layer.{index}"
+            own, source = f"layers.{index}", f"bert.encoder.layer.{index}"
             for part in ("query", "key", "value"):
-                take(f"{ours}.attention.{part}", f"{theirs}.attention.self.{part}")
-            take(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
-            take(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
-            take(f"{ours}.intermediate", f"{theirs}.intermediate.dense")
-            take(f"{ours}.output", f"{theirs}.output.dense")
-            take(f"{ours}.output_norm", f"{theirs}.output.LayerNorm")
+                take(f"{own}.attention.{part}", f"{source}.attention.self.{part}")
+            take(f"{own}.attention.output", f"{source}.attention.output.dense")
+            take(f"{own}.attention_norm", f"{source}.attention.output.LayerNorm")
+            take(f"{own}.intermediate", f"{source}.intermediate.dense")
+            take(f"{own}.output", f"{source}.output.dense")
+            take(f"{own}.output_norm", f"{source}.output.LayerNorm")
         take("pooler", "bert.pooler.dense")
         take("classifier", "classifier")
     except KeyError as error:

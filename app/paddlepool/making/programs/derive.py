@@ -69,8 +69,8 @@ class Derived:
 
 
 def missing_packages() -> tuple[str, ...]:
-    wanted = ("onnxruntime", "openvino", "paddle2onnx")
-    return tuple(name for name in wanted if find_spec(name) is None)
+    packages = ("onnxruntime", "openvino", "paddle2onnx")
+    return tuple(name for name in packages if find_spec(name) is None)
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
@@ -86,7 +86,7 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
         "format": reference.format,
     }
     model = onnx.load_from_string(onnx_bytes(opening))
-    own = max((each.version for each in model.opset_import if not each.domain), default=OPSET)
+    own = max((opset.version for opset in model.opset_import if not opset.domain), default=OPSET)
     if own < OPSET:
         try:
             model = onnx.version_converter.convert_version(model, OPSET)
@@ -200,9 +200,9 @@ def add_program(directory: Path, derived: Derived) -> None:
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
     entry = derived.entry
-    others = [each for each in manifest.programs if each.name != entry.name]
+    others = [program for program in manifest.programs if program.name != entry.name]
     text["format"] = 2
-    text["programs"] = [asdict(each) for each in (*others, entry)]
+    text["programs"] = [asdict(program) for program in (*others, entry)]
     with staging_name(directory.parent) as program:
         write_synced(program, [derived.content])
         digest = publish.sha256_of(program)
@@ -262,20 +262,20 @@ def checked(
         outputs = []
         for spec in (reference, small):
             with closing(open_predictor(spec)) as predictor:
-                outputs.append([predictor.run(each, timeout=RUN_SECONDS) for each in samples])
-    expected, found = outputs
-    pairs = list(zip(found, expected, strict=True))
-    drifts = [max(drift(ours[name], theirs[name]) for name in theirs) for ours, theirs in pairs]
+                outputs.append([predictor.run(sample, timeout=RUN_SECONDS) for sample in samples])
+    expected, results = outputs
+    pairs = list(zip(results, expected, strict=True))
+    drifts = [max(drift(output[name], base[name]) for name in base) for output, base in pairs]
     figures = {"mean difference": round(float(np.mean(drifts)), 5)}
     fit = figures["mean difference"] <= LARGEST_DRIFT
     if agreement is not None:
-        both = [agreement(ours, theirs) for ours, theirs in pairs]
+        both = [agreement(*pair) for pair in pairs]
         figures["agreement"] = round(float(np.mean(both)), 5)
         fit = fit and figures["agreement"] >= least_agreement
     if not fit:
-        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        losses = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
         raise ExportError(
-            f"{files.name}: the program {derived.entry.name} is not accurate enough: {said} on "
+            f"{files.name}: the program {derived.entry.name} is not accurate enough: {losses} on "
             f"{len(samples)} samples (limits {LARGEST_DRIFT}, {least_agreement})"
         )
     loss = MeasuredLoss(data="samples on this machine", count=len(samples), figures=figures)
@@ -290,7 +290,7 @@ def differences(
 
     def measure(model: onnx.ModelProto) -> float:
         pairs = zip(_outputs_of(model, samples), expected, strict=True)
-        return float(np.mean([drift(ours, theirs) for ours, theirs in pairs]))
+        return float(np.mean([drift(*pair) for pair in pairs]))
 
     return measure
 
@@ -311,7 +311,7 @@ def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Arra
     return [np.array(value) for sample in samples for value in request.infer(dict(sample)).values()]
 
 
-def drift(found: Array, expected: Array) -> float:
+def drift(output: Array, expected: Array) -> float:
     """The mean absolute difference as a share of the largest expected value.
 
     If the largest expected value is below 1, the share is of 1.
@@ -319,4 +319,4 @@ def drift(found: Array, expected: Array) -> float:
     if not expected.size:
         return 0.0
     largest = max(1.0, float(np.abs(expected.astype(np.float64)).max()))
-    return float(absolute_differences(found, expected).mean()) / largest
+    return float(absolute_differences(output, expected).mean()) / largest

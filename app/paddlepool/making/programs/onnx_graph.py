@@ -25,7 +25,7 @@ class Graph:
         self.opsets = list(model.opset_import)
         self.nodes: list[onnx.NodeProto] = list(model.graph.node)
         self.constants = {
-            each.name: numpy_helper.to_array(each) for each in model.graph.initializer
+            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
         }
         self.outputs = [value.name for value in model.graph.output]
 
@@ -81,7 +81,7 @@ def simplified(
 
 
 def _fold_constants(graph: Graph) -> None:
-    kept: list[onnx.NodeProto] = []
+    remaining: list[onnx.NodeProto] = []
     passed_on: dict[str, str] = {}
     for node in graph.nodes:
         for place, name in enumerate(node.input):
@@ -98,8 +98,8 @@ def _fold_constants(graph: Graph) -> None:
             [value] = ReferenceEvaluator(function).run(None, inputs, attributes={})
             graph.constants[node.output[0]] = np.asarray(value)
         else:
-            kept.append(node)
-    graph.nodes = kept
+            remaining.append(node)
+    graph.nodes = remaining
 
 
 def _put_biases_inside(graph: Graph) -> None:
@@ -126,19 +126,19 @@ def _put_biases_inside(graph: Graph) -> None:
 
 def _drop_unread(graph: Graph) -> None:
     needed = set(graph.outputs)
-    kept = []
+    remaining = []
     for node in reversed(graph.nodes):
         if needed.intersection(node.output):
             needed.update(node.input)
-            kept.append(node)
-    graph.nodes = kept[::-1]
+            remaining.append(node)
+    graph.nodes = remaining[::-1]
 
 
-def _unused(kind: str, taken: set[str], *, numbered: bool) -> str:
+def _unused(kind: str, used: set[str], *, numbered: bool) -> str:
     """Take the first free name of a kind: kind, kind_1, …, or kind_0, kind_1, … if `numbered`."""
     names = (f"{kind}_{number}" if number or numbered else kind for number in itertools.count())
-    name = next(each for each in names if each not in taken)
-    taken.add(name)
+    name = next(candidate for candidate in names if candidate not in used)
+    used.add(name)
     return name
 
 

@@ -75,7 +75,9 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
         if layer.name not in ranges.float_layers:
             _quantise_weight(graph, layer, weight, levels=FIRST_LEVELS if first else LEVELS)
             first = False
-    added = [(each.value, _quantise_value(graph, each)) for each in ranges.activations]
+    added = [
+        (activation.value, _quantise_value(graph, activation)) for activation in ranges.activations
+    ]
     for value, nodes in reversed(added):
         # The nodes that quantise a value follow its producer; those of inputs come first.
         maker = graph.maker(value)
@@ -101,7 +103,7 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
         readers.setdefault(node.input[0], []).append(node)
     graph.constants["least_row"] = np.array(LEAST_ROW, np.float32)
     # From opset 18 on, the axes of a reduction are an input.
-    axes_are_input = any(not each.domain and each.version >= 18 for each in graph.opsets)
+    axes_are_input = any(not opset.domain and opset.version >= 18 for opset in graph.opsets)
     if axes_are_input:
         graph.constants["row_axes"] = np.array([-1])
     for value, nodes in readers.items():
@@ -143,11 +145,11 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
     """
     plain, found = Graph(model), Graph(quantised_model)
     makers = {name: node for node in found.nodes for name in node.output}
-    theirs = {node.name: node for node in found.nodes}
+    quantised_nodes = {node.name: node for node in found.nodes}
     activations: dict[str, tuple[onnx.NodeProto, list[str]]] = {}
     floats = []
     for node in plain.nodes:
-        weight, other = plain.weight_of(node), theirs.get(node.name)
+        weight, other = plain.weight_of(node), quantised_nodes.get(node.name)
         if other is None:
             if weight:
                 raise ExportError(
@@ -188,12 +190,14 @@ def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodePr
 def _check_names(graph: Graph, ranges: Ranges) -> None:
     nodes = {node.name for node in graph.nodes}
     values = {name for node in graph.nodes for name in (*node.input, *node.output)}
-    wanted = set(ranges.float_layers)
-    wanted |= {reader for each in ranges.activations for reader in each.readers}
-    unknown = sorted((wanted - nodes) | ({each.value for each in ranges.activations} - values))
+    named = set(ranges.float_layers)
+    named |= {reader for activation in ranges.activations for reader in activation.readers}
+    unknown = sorted(
+        (named - nodes) | ({activation.value for activation in ranges.activations} - values)
+    )
     if unknown:
         raise ExportError(
-            f"the measured ranges are of another graph: {len(unknown)} names of theirs, such as "
+            f"the measured ranges are of another graph: {len(unknown)} of its names, such as "
             f"{unknown[0]}, are not in this one"
         )
 
@@ -203,7 +207,7 @@ def _quantise_weight(
 ) -> None:
     weight: NDArray[np.float32] = graph.constants[name].astype(np.float32)
     axis = _output_axis(layer, weight.ndim)
-    others = tuple(each for each in range(weight.ndim) if each != axis)
+    others = tuple(other_axis for other_axis in range(weight.ndim) if other_axis != axis)
     largest = np.abs(weight).max(axis=others)
     scale = np.maximum(largest, max(float(largest.max()) * SMALLEST, 1e-12)) / levels
     if pairs:
@@ -234,17 +238,19 @@ def _output_axis(layer: onnx.NodeProto, axes: int) -> int:
     if layer.op_type == "MatMul":
         return axes - 1
     if layer.op_type == "Gemm":
-        transposed = any(each.name == "transB" and each.i for each in layer.attribute)
+        transposed = any(
+            attribute.name == "transB" and attribute.i for attribute in layer.attribute
+        )
         return 0 if transposed else 1
     return 1 if layer.op_type == "ConvTranspose" else 0
 
 
-def _quantise_value(graph: Graph, each: Activation) -> list[onnx.NodeProto]:
-    value, kind = each.value, np.int8 if each.signed else np.uint8
-    graph.constants[f"{value}.scale"] = np.array(each.scale, np.float32)
-    graph.constants[f"{value}.zero"] = np.array(each.zero_point, kind)
+def _quantise_value(graph: Graph, activation: Activation) -> list[onnx.NodeProto]:
+    value, kind = activation.value, np.int8 if activation.signed else np.uint8
+    graph.constants[f"{value}.scale"] = np.array(activation.scale, np.float32)
+    graph.constants[f"{value}.zero"] = np.array(activation.zero_point, kind)
     for node in graph.nodes:
-        if node.name in each.readers:
+        if node.name in activation.readers:
             for place, name in enumerate(node.input):
                 if name == value:
                     node.input[place] = f"{value}.dequantised"
@@ -342,10 +348,10 @@ that may become float."""
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
     """The ranges with the layers `floats` in float as well; these read their inputs unquantised."""
     activations = []
-    for each in ranges.activations:
-        readers = tuple(name for name in each.readers if name not in floats)
+    for activation in ranges.activations:
+        readers = tuple(name for name in activation.readers if name not in floats)
         if readers:
-            activations.append(replace(each, readers=readers))
+            activations.append(replace(activation, readers=readers))
     merged = dict.fromkeys((*ranges.float_layers, *floats))
     return Ranges(activations=tuple(activations), float_layers=tuple(merged))
 
@@ -384,7 +390,7 @@ class FloatLayers:
         every = [name for name in layers_of(self.model) if name not in self.ranges.float_layers]
 
         def loss_of(what: str, layers: Sequence[str]) -> float:
-            return self._measured(f"only {what}", [each for each in every if each not in layers])
+            return self._measured(f"only {what}", [name for name in every if name not in layers])
 
         stages: dict[str, list[str]] = {}
         for layer in every:

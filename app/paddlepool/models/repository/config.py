@@ -186,7 +186,7 @@ class ModelConfig(_Table):
 
     def lower_precision(self) -> frozenset[str]:
         """The groups that compute in a lower precision, within a budget."""
-        return frozenset(each.name for each in self.instance_group if each.budget is not None)
+        return frozenset(group.name for group in self.instance_group if group.budget is not None)
 
     @property
     def first_group(self) -> str | None:
@@ -195,9 +195,9 @@ class ModelConfig(_Table):
 
     def with_first_group(self) -> ModelConfig:
         """A copy with the name of a group in place of "auto"."""
-        if self.default_group != AUTO or any(each.name == AUTO for each in self.instance_group):
+        if self.default_group != AUTO or any(group.name == AUTO for group in self.instance_group):
             return self
-        first = next(each.name for each in self.instance_group if each.start == "always")
+        first = next(group.name for group in self.instance_group if group.start == "always")
         resolved = self.model_copy(update={"default_group": first})
         resolved._first_group = first
         return resolved
@@ -270,7 +270,7 @@ class ModelConfig(_Table):
         for group in self.instance_group[names.index(self._first_group) + 1 :]:
             if group.candidate and group.budget is None:
                 following = self.served_by(group.name, self.count_of_threads(group.name))
-                groups = {each.name: each for each in following.instance_group}
+                groups = {group.name: group for group in following.instance_group}
                 first = groups[self._first_group]
                 groups[first.name] = first.model_copy(update={"candidate": False})
                 following = following.model_copy(update={"instance_group": tuple(groups.values())})

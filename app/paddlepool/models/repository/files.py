@@ -155,4 +155,4 @@ def untouched(model: Path, models: Path) -> bool:
     shipped = models / model.name
     if not model.is_dir() or not shipped.is_dir():
         return False
-    return {each.name for each in model.iterdir()} == {each.name for each in shipped.iterdir()}
+    return {path.name for path in model.iterdir()} == {path.name for path in shipped.iterdir()}

@@ -37,7 +37,7 @@ class ModelFiles:
 
     def group(self, name: str | None) -> InstanceGroup:
         """An instance group; None means the default. Raises ConfigError with the known names."""
-        names = [each.name for each in self.config.instance_group]
+        names = [group.name for group in self.config.instance_group]
         if name not in (None, *names):
             raise ConfigError(
                 f"{self.name} has no instance group {name!r}, it has {', '.join(names)}"

@@ -129,7 +129,7 @@ class Manifest(Strict):
         """The program of this name, or the reference for None; None if it does not exist."""
         if name is None:
             return self.reference
-        return next((each for each in self.programs if each.name == name), None)
+        return next((program for program in self.programs if program.name == name), None)
 
     def program_for(self, backend: str, name: str | None) -> Program | None:
         """The program that a group with this backend runs: OWN_ONNX may replace the reference."""
@@ -170,8 +170,11 @@ def read_manifest(directory: Path, *, label: str = "") -> Manifest:
 
 def _contradictions(manifest: Manifest) -> list[str]:
     files = [("program", manifest.program), ("params", manifest.params)]
-    for each in manifest.programs:
-        files += [(f"{each.name}'s program", each.program), (f"{each.name}'s params", each.params)]
+    for program in manifest.programs:
+        files += [
+            (f"{program.name}'s program", program.program),
+            (f"{program.name}'s params", program.params),
+        ]
     faults = [
         f"{role} file {name!r} is not listed in files"
         for role, name in files
@@ -180,7 +183,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
     faults += [f"{name} is a pickle" for name in manifest.files if name.endswith(PICKLED)]
     if manifest.format == 1 and (manifest.programs or manifest.program.endswith(ONNX_SUFFIX)):
         faults.append("programs and an ONNX reference need format 2")
-    programs = [each.name for each in manifest.programs]
+    programs = [program.name for program in manifest.programs]
     if len(set(programs)) != len(programs):
         faults.append(f"names of programs repeat: {programs}")
     for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs)):

@@ -292,14 +292,14 @@ def read_selftest(
             for number in count():
                 if number and _key(number, "input", inputs[0].name) not in archive:
                     break
-                given, expected = (
+                tensors, expected = (
                     {
                         spec.name: _array(archive, _key(number, kind, spec.name), spec, label)
                         for spec in specs
                     }
                     for kind, specs in (("input", inputs), ("output", outputs))
                 )
-                cases.append(Case(inputs=given, outputs=expected))
+                cases.append(Case(inputs=tensors, outputs=expected))
             tolerance, relative = archive.get("tolerance"), "relative" in archive
     except UNREADABLE as error:
         raise ManifestError(f"{label} cannot be read as arrays") from error

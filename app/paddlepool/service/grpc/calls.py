@@ -275,7 +275,7 @@ def _begin_span(
         return None
     name = method.route.removeprefix("/")
     span = tracing.begin(name, headers.getlist, {"rpc.system.name": "grpc", "rpc.method": name})
-    if span.given:
+    if span.has_parent:
         call.metadata[TRACE_ID.lower()] = span.trace_id
     return span
 

@@ -185,7 +185,7 @@ class Traced:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if span.given:
+                if span.has_parent:
                     MutableHeaders(scope=message)[TRACE_ID] = span.trace_id
             await send(message)
 
