@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from paddlepool.cli.shared import add_repository_option, open_repository, read_version, write_json
+from paddlepool.cli.shared import add_model_options, read_model, write_json
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.evidence.comparison.plot import check_plot, plot_comparison
@@ -24,9 +24,7 @@ FOR_CLAIMS = ("repository", "requests", "json", "plot", "docs")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", help="a model of the repository")
-    parser.add_argument("--version", type=int, help="default: the newest")
-    add_repository_option(parser)
+    add_model_options(parser, nargs="?")
     parser.add_argument(
         "--input",
         dest="inputs",
@@ -73,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("name a MODEL, or --claims")
     if args.docs is not None:
         raise ConfigError("--docs belongs to --claims")
-    files = read_version(open_repository(args.repository), args.model, args.version)
+    files = read_model(args)
     comparison = compare(
         files,
         groups=tuple(name for name in args.groups.split(",") if name),
@@ -91,8 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if comparison.default_group != files.config.default_group:
         print(f"\n{comparison.default_group} is the reference instead of the default group.")
     print()
-    for line in reasons(comparison):
-        print(line)
+    print("\n".join(reasons(comparison)))
     print(f"\n{comparison.budgets()}")
     advice = recommend(comparison, files.config)
     print(f"Recommended: {advice.group}: {advice.reason}.")

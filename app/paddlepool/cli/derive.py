@@ -45,7 +45,7 @@ def derive_program(root: Path, name: str) -> str:
     repository = open_repository(root)
     for version in repository.versions(name)[:1]:
         derive.remove_unlisted(root / name / str(version), derive.FILE)
-    files = read_version(repository, name, None)
+    files = read_version(repository, name)
     where = f"{name}/{files.version}"
     tools = [program.derivation.tool for program in files.manifest.programs if program.name == INT8]
     if tools and derive.OLD_TOOL not in tools:

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from paddlepool.cli.shared import add_repository_option, open_repository, read_version, write_json
+from paddlepool.cli.shared import add_model_options, read_model, write_json
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.evidence.comparison.graph import draw, profile_graph
 from paddlepool.evidence.comparison.result import columns
@@ -13,9 +13,7 @@ TOP = 15
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a model of the repository")
-    parser.add_argument("--version", type=int, help="default: the newest")
-    add_repository_option(parser)
+    add_model_options(parser)
     parser.add_argument(
         "--group",
         help="an instance group of Paddle Inference (default: the model's default group, or the "
@@ -26,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    files = read_version(open_repository(args.repository), args.model, args.version)
+    files = read_model(args)
     fitting = [g.name for g in files.config.instance_group if g.backend == "paddle_inference"]
     if not fitting:
         raise ConfigError(

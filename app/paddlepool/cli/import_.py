@@ -24,10 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from paddlepool.making.export.release import RELEASES
 
     origin = Origin(args.origin, source=args.source, licence=args.licence) if args.origin else None
-    repository = repository_root(args.repository)
-    release = RELEASES[args.model]
-    directory = import_u2net(
-        args.model, args.file, repository=repository, release=release, origin=origin
-    )
+    root, release = repository_root(args.repository), RELEASES[args.model]
+    directory = import_u2net(args.model, args.file, repository=root, release=release, origin=origin)
     print(f"published {directory}")
     return 0

@@ -29,6 +29,7 @@ from paddlepool.observability.metrics import Metrics
 from paddlepool.tasks.task import agreement_of, load_tasks
 
 DATA = Path("../shared/data")
+NO_CARD = "there is no such card"
 SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
 
 
@@ -52,8 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "describe", help="show inputs, outputs, instance groups and origin of one model"
     )
     describe.set_defaults(act=_describe)
-    describe.add_argument("name", metavar="MODEL")
-    describe.add_argument("--version", type=int, help="default: the newest")
+    shared.add_model_options(describe)
     seal = actions.add_parser(
         "seal", help="write the manifest of a Paddle or ONNX program that was exported elsewhere"
     )
@@ -97,7 +97,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="exit at the end of standard input, for programs that start this one",
     )
-    for action in (listing, verify, describe, syncing):
+    for action in (listing, verify, syncing):
         shared.add_repository_option(action)
 
 
@@ -159,9 +159,8 @@ def _list(args: argparse.Namespace) -> int:
             candidates, count = config.version_policy.choose(versions)
             serves = version in candidates and served < count
             served += serves
-            weights, pipeline = origin + preview, config.pipeline or "-"
-            line = (name, str(version), _word(serves), _size(size), network, weights, pipeline)
-            rows.append(line)
+            figures = (_word(serves), _size(size), network, origin + preview)
+            rows.append((name, str(version), *figures, config.pipeline or "-"))
     print(columns(rows))
     return 0
 
@@ -208,9 +207,8 @@ async def _self_test(files: ModelFiles) -> str:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    repository = shared.open_repository(args.repository)
-    files = shared.read_version(repository, args.name, args.version)
-    versions = repository.versions(args.name)
+    files = shared.read_model(args)
+    versions = shared.open_repository(args.repository).versions(args.model)
     manifest, config = files.manifest, files.config
     batching = config.dynamic_batching
     facts = {
@@ -233,9 +231,8 @@ def _describe(args: argparse.Namespace) -> int:
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
     for group in config.instance_group:
         name = f"{group.name} (default)" if group.name == config.default_group else group.name
-        count, threads = str(group.count), str(group.threads)
-        options = _pairs(group.options) or "-"
-        groups.append((name, group.backend, count, threads, group.start, options))
+        counts = str(group.count), str(group.threads)
+        groups.append((name, group.backend, *counts, group.start, _pairs(group.options) or "-"))
     print(f"\n{columns(groups)}")
     return 0
 
@@ -261,6 +258,13 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
+ROWS = {
+    True: "independent: requests may share a batch",
+    False: "not independent: each request runs alone",
+    None: "none: the first axis is fixed",
+}
+
+
 def _seal(args: argparse.Namespace) -> int:
     from paddlepool.making.export.seal import seal  # imports onnx
 
@@ -281,17 +285,10 @@ def _seal(args: argparse.Namespace) -> int:
         ("tried on", f"{shapes_of(cases[0].inputs)} ({trial.source})"),
         *(("", shapes_of(case.inputs)) for case in cases[1:]),
         *(("", note) for note in trial.notes),
-        (
-            "rows",
-            {
-                True: "independent: requests may share a batch",
-                False: "not independent: each request runs alone",
-                None: "none: the first axis is fixed",
-            }[trial.independent],
-        ),
+        ("rows", ROWS[trial.independent]),
+        *((group.name, group.refusal or "right on every input") for group in sealed.groups),
+        ("config.toml", "written" if sealed.config else "unchanged"),
     ]
-    facts += [(group.name, group.refusal or "right on every input") for group in sealed.groups]
-    facts.append(("config.toml", "written" if sealed.config else "unchanged"))
     if sealed.unused:
         facts.append(("ignored", ", ".join(map(printable, sealed.unused))))
     unproven = [name for name, array in trial.selftest.outputs.items() if not array.size]
@@ -382,9 +379,7 @@ def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> in
             write_card(card, report)
             print(f"\n{files.name}/{CARD}: figures written")
         elif args.limit is None and args.group is None:
-            clause, wrong = "there is no such card", False
-            if card.exists():
-                clause, wrong = compare_card(card, report)
+            clause, wrong = compare_card(card, report) if card.exists() else (NO_CARD, False)
             print(f"\n{files.name}/{CARD}: {clause}")
             differ = differ or wrong
     if args.json is not None:

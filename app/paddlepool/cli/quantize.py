@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from paddlepool.cli.shared import add_repository_option, open_repository, read_version
+from paddlepool.cli.shared import add_repository_option, read_model
 from paddlepool.contracts.errors import ConfigError, ExportError
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.evidence.comparison.measure import choose_samples
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--samples must be at least 1, received {args.samples}")
     if not args.data.is_dir():
         raise ConfigError(f"no such folder: {args.data} (--data names it)")
-    files = read_version(open_repository(args.repository), args.model, None)
+    files = read_model(args)
     every = sorted(path for path in args.data.iterdir() if path.suffix.lower() in SUFFIXES)
     kept_aside = set(every[::EVERY])
     calibrated = qdq.chosen([path for path in every if path not in kept_aside], args.samples)

@@ -35,6 +35,13 @@ def add_repository_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_model_options(parser: argparse.ArgumentParser, *, nargs: str | None = None) -> None:
+    """Declare MODEL, --version and --repository; see read_model()."""
+    parser.add_argument("model", nargs=nargs, metavar="MODEL", help="a model of the repository")
+    parser.add_argument("--version", type=int, help="default: the newest")
+    add_repository_option(parser)
+
+
 def repository_root(chosen: Path | None) -> Path:
     """Return `chosen`, else the configured repository.
 
@@ -54,7 +61,13 @@ def open_repository(chosen: Path | None) -> ModelRepository:
     return ModelRepository(repository_root(chosen))
 
 
-def read_version(repository: ModelRepository, name: str, version: int | None) -> ModelFiles:
+def read_model(args: argparse.Namespace) -> ModelFiles:
+    """Read and verify the version that a command's options name, by default the newest."""
+    repository = open_repository(args.repository)
+    return read_version(repository, args.model, getattr(args, "version", None))
+
+
+def read_version(repository: ModelRepository, name: str, version: int | None = None) -> ModelFiles:
     """Read and verify a version, by default the newest. Raises ManifestError."""
     versions = repository.versions(name)
     if not versions:

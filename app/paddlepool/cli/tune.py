@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import sys
 
-from paddlepool.cli.shared import add_repository_option, open_repository, read_version
+from paddlepool.cli.shared import add_repository_option, read_model
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.resources import available_cores
 from paddlepool.engine.backends.process import ProcessBackend
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _choose_group(args: argparse.Namespace) -> int:
-    files = read_version(open_repository(args.repository), args.model, None)
+    files = read_model(args)
     names = () if args.groups == "all" else (files.config.default_group, *args.groups.split(","))
     comparison = compare(
         files,
@@ -103,7 +103,7 @@ def _confirm(question: str) -> bool:
 
 
 def _tune(args: argparse.Namespace) -> int:
-    files = read_version(open_repository(args.repository), args.model, None)
+    files = read_model(args)
     cores = max(1, int(available_cores()))
     search = Search(
         files=files,
