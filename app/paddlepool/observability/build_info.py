@@ -76,6 +76,6 @@ def _onednn_abi() -> str:
     """Return the ABI number in the file name of the oneDNN library in Paddle's package."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("paddlepaddle") or []:
-            if found := re.fullmatch(r"libdnnl\.so\.([0-9.]+)", file.name):
-                return found[1]
+            if match := re.fullmatch(r"libdnnl\.so\.([0-9.]+)", file.name):
+                return match[1]
     return NONE

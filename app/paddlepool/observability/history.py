@@ -74,6 +74,10 @@ class Counts:
         return [at(share * below[-1]) for share in shares] if below[-1] else None
 
 
+Cumulative = tuple[int, "array[int]", float]
+"""An interval, and at its end the count of each bucket and the sum of all values."""
+
+
 class WindowedHistogram:
     """A histogram that can return the observations after a given interval; not thread-safe.
 
@@ -84,38 +88,42 @@ class WindowedHistogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        self._kept: deque[tuple[int, array[int], float]] = deque(maxlen=INTERVALS + 2)
-        self._kept.append((-1, array("Q", [0] * (len(bounds) + 1)), 0.0))
+        self._cumulative: deque[Cumulative] = deque(maxlen=INTERVALS + 2)
+        self._cumulative.append((-1, array("Q", [0] * (len(bounds) + 1)), 0.0))
 
     def observe(self, interval: int, value: float) -> None:
         """Count a value in the first bucket whose bound it does not exceed, as Prometheus does."""
-        last, buckets, total = self._kept[-1]
+        last, buckets, total = self._cumulative[-1]
         if last != interval:
             buckets = buckets[:]
         else:
-            self._kept.pop()
+            self._cumulative.pop()
         buckets[bisect_left(self._bounds, value)] += 1
         # A value that is not finite is counted, but must not change the mean.
-        self._kept.append((interval, buckets, total + value if math.isfinite(value) else total))
+        self._cumulative.append(
+            (interval, buckets, total + value if math.isfinite(value) else total)
+        )
 
     @property
     def last(self) -> int:
         """Number of the newest interval with an observation; -1 if there is none."""
-        return self._kept[-1][0]
+        return self._cumulative[-1][0]
 
     def after(self, interval: int) -> Counts:
         """Return the observations after the end of `interval`."""
-        _, now, total = self._kept[-1]
-        earlier = (kept for kept in reversed(self._kept) if kept[0] <= interval)
-        _, before, total_before = next(earlier, self._kept[0])
-        return Counts([a - b for a, b in zip(now, before, strict=True)], total - total_before)
+        earlier = (entry for entry in reversed(self._cumulative) if entry[0] <= interval)
+        return _difference(self._cumulative[-1], next(earlier, self._cumulative[0]))
 
     def each_after(self, interval: int) -> Iterator[tuple[int, Counts]]:
         """Yield the intervals after `interval` that have observations, the oldest first."""
-        for (_, before, total_before), (found, now, total) in pairwise(self._kept):
-            if found > interval:
-                difference = [a - b for a, b in zip(now, before, strict=True)]
-                yield found, Counts(difference, total - total_before)
+        for before, entry in pairwise(self._cumulative):
+            if entry[0] > interval:
+                yield entry[0], _difference(entry, before)
+
+
+def _difference(later: Cumulative, earlier: Cumulative) -> Counts:
+    buckets = [a - b for a, b in zip(later[1], earlier[1], strict=True)]
+    return Counts(buckets, later[2] - earlier[2])
 
 
 class History:
@@ -148,11 +156,7 @@ class History:
             histogram = self._runs.get(series)
             if histogram is None:  # drop the series that have not run for an hour
                 oldest = now - INTERVALS
-                self._runs = {
-                    key: histogram
-                    for key, histogram in self._runs.items()
-                    if histogram.last >= oldest
-                }
+                self._runs = {key: runs for key, runs in self._runs.items() if runs.last >= oldest}
                 histogram = self._runs[series] = WindowedHistogram(RUN_SECONDS)
             histogram.observe(now, seconds)
 

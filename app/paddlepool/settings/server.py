@@ -270,10 +270,10 @@ class Settings(BaseSettings):
 
         A dual-stack socket reports IPv4 clients in the mapped form.
         """
-        found = [ipaddress.ip_network(network) for network in self.trusted_proxies]
+        networks = [ipaddress.ip_network(network) for network in self.trusted_proxies]
         mapped = (
             f"::ffff:{network.network_address}/{96 + network.prefixlen}"
-            for network in found
+            for network in networks
             if network.version == 4
         )
         return [*self.trusted_proxies, *mapped]
@@ -312,15 +312,15 @@ class Settings(BaseSettings):
         keys = [key.get_secret_value() for key in self.api_keys]
         if (file := self.api_keys_file) is not None:
             try:
-                found = file.read_text("utf-8").split()
+                words = file.read_text("utf-8").split()
             except OSError as error:
                 raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
             except UnicodeDecodeError as error:
                 where = f"{file} is not UTF-8 at byte {error.start}"
                 raise ConfigError(f"{KEYS_FILE}: {where}") from None
-            if not found:
+            if not words:
                 raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
-            keys += found
+            keys += words
         return tuple(key.encode() for key in keys)
 
 

@@ -55,9 +55,9 @@ def test_a_first_copy_is_complete_and_a_second_changes_nothing(copy: Copy) -> No
     write_config(copy.origin / "double", "[version_policy]\nkind = 'all'\n")
     write_version(copy.origin / "double" / "2", params=b"\1" * 100)
     (copy.origin / "double" / "MODEL_CARD.md").write_text("a card", "utf-8")
-    taken = copy.sync().taken
-    assert set(taken) == {f"double/{name}" for name in ("1", "2", "MODEL_CARD.md", "config.toml")}
-    assert len(taken) == 4
+    copied = copy.sync().copied
+    assert set(copied) == {f"double/{name}" for name in ("1", "2", "MODEL_CARD.md", "config.toml")}
+    assert len(copied) == 4
     assert copy.served() == {"double": (2, 1)}
     assert copy.sync() == Changes()
     assert copy.leftovers() == []
@@ -65,7 +65,7 @@ def test_a_first_copy_is_complete_and_a_second_changes_nothing(copy: Copy) -> No
 
 def test_only_what_the_version_policy_could_serve_is_copied(copy: Copy) -> None:
     write_version(copy.origin / "double" / "2")
-    assert "double/1" not in copy.sync().taken
+    assert "double/1" not in copy.sync().copied
     assert copy.served() == {"double": (2,)}
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_version_is_refused_and_an_older_one_stands_in(copy: Copy, fau
     assert "as before" in copy.sync().refused["double/2"]
     shutil.rmtree(damaged)
     write_version(damaged, params=b"\2" * 64)
-    assert copy.sync().taken == ["double/2"]
+    assert copy.sync().copied == ["double/2"]
     assert copy.served() == {"double": (2, 1)}
     assert copy.leftovers() == []
 
@@ -112,7 +112,7 @@ def test_models_without_a_fit_version_leave_nothing(copy: Copy) -> None:
         (unfit.parent / "MODEL_CARD.md").write_text("a card", "utf-8")
     changes = copy.sync()
     assert len(changes.refused) == 20
-    assert sorted(changes.taken) == ["double/1", "double/config.toml"]
+    assert sorted(changes.copied) == ["double/1", "double/config.toml"]
     assert sorted(path.name for path in copy.local.iterdir()) == [".refused.json", "double"]
     for number in range(20):
         shutil.rmtree(copy.origin / f"unfit{number}")
@@ -148,7 +148,7 @@ def test_another_content_under_the_same_number_replaces_it_when_complete(copy: C
     assert list(copy.sync().refused) == ["double/1"]
     assert (copy.local / "double" / "1" / "inference.pdiparams").read_bytes() == before
     write_manifest(params.parent)
-    assert copy.sync().taken == ["double/1"]
+    assert copy.sync().copied == ["double/1"]
     assert (copy.local / "double" / "1" / "inference.pdiparams").read_bytes() == b"\4" * 64
 
 
@@ -158,7 +158,7 @@ def test_a_damaged_copy_is_fetched_again(copy: Copy, fault: str) -> None:
     copy.sync()
     damage(copy.local / "double" / "1", fault)
     changes = copy.sync()
-    assert (changes.taken, list(changes.damaged)) == (["double/1"], ["double/1"])
+    assert (changes.copied, list(changes.damaged)) == (["double/1"], ["double/1"])
     assert copy.served() == {"double": (1,)}
     assert copy.sync() == Changes()
 

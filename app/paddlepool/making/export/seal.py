@@ -34,7 +34,7 @@ from paddlepool.models.repository.selftest import SELFTEST, write_selftest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """What seal() found and wrote.
+    """Results of seal().
 
     `outputs` have the names of config.toml. `config` is its new text, empty if it is unchanged.
     """

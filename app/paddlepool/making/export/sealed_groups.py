@@ -84,14 +84,14 @@ def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFact
     worst = 0.0
     with closing(open_predictor(spec)) as predictor:
         for case in selftest.cases:
-            found = predictor.run(case.inputs, timeout=RUN_SECONDS)
+            outputs = predictor.run(case.inputs, timeout=RUN_SECONDS)
             for name, expected in case.outputs.items():
-                if found[name].shape != expected.shape:
+                if outputs[name].shape != expected.shape:
                     raise BackendError(
-                        f"output {name} has the shape {list(found[name].shape)} in place of "
+                        f"output {name} has the shape {list(outputs[name].shape)} in place of "
                         f"{list(expected.shape)}"
                     )
-                loss = mean_difference(found, {name: expected})
+                loss = mean_difference(outputs, {name: expected})
                 limit = LOWER_PRECISION_SHARE * usual_size(expected)
                 if not loss <= limit:
                     raise BackendError(

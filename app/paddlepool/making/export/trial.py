@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from math import isqrt
 
 import numpy as np
@@ -103,8 +102,7 @@ def run_trial(
         free = has_free_sizes(spec.inputs)
         several = independent is None and any(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
         plans = _plans(spec, SECOND[picture], 2) if free or several else []
-        if second := _first_case(trials, plans, CASE_BYTES):
-            cases.append(second)
+        cases += _fullest(trials, plans, CASE_BYTES, seeds=[4])
         if source == INFERENCE_YML:
             tried = [trials.random_case(shape, seed=5, limit=FIRST_CASE_BYTES) for shape in named]
             chosen = [case for case in tried if case is not None]
@@ -116,18 +114,17 @@ def run_trial(
             rows = MANY if independent is False and not picture else FEW
             usual = [*_plans(spec, REALISTIC[picture], rows), *_plans(spec, REALISTIC[picture], 1)]
             most = FIRST_CASE_BYTES if free else math.inf
-            found = _first_case(trials, usual, most) or next(iter(cases), None)
-            if found is None and trials.not_finite:
+            chosen = _fullest(trials, usual, most, seeds=[4]) or cases[:1]
+            if not chosen and trials.not_finite:
                 raise ExportError(
                     f"{trials.not_finite} for random numbers, also for such from 0 to 1; name a "
                     "real input with --input"
                 )
-            if found is None:
+            if not chosen:
                 raise ExportError(
                     f"an input and its outputs are larger than {FIRST_CASE_BYTES >> 20} MiB at "
                     "every tried size; name a smaller one with --shape"
                 )
-            chosen = [found]
         first, *others = chosen
         cases = [*others, *(case for case in cases if case is not first)]
         again = trials.run(first.inputs)
@@ -195,10 +192,10 @@ class _Trials:
         self._spec = spec
         self._open_predictor = open_predictor
         self._predictor: Predictor | None = None
+        self._dtypes = {tensor.name: tensor.dtype for tensor in spec.inputs}
         self._below = {
-            name: 2 if dtype.startswith("int") else WIDE[dtype]
-            for name, dtype in ((tensor.name, tensor.dtype) for tensor in spec.inputs)
-            if name in integer_inputs(spec.inputs)
+            name: 2 if (dtype := self._dtypes[name]).startswith("int") else WIDE[dtype]
+            for name in integer_inputs(spec.inputs)
         }
         self.seen: list[Tensors] = []
         self.notes: list[str] = []
@@ -214,12 +211,11 @@ class _Trials:
                 name = "Paddle" if self._spec.format == "paddle" else self._spec.backend
                 raise ExportError(f"{name} cannot open the program: {error.message}") from error
         try:
-            outputs = self._predictor.run(inputs, timeout=RUN_SECONDS)
+            return self._predictor.run(inputs, timeout=RUN_SECONDS)
         except PaddlepoolError:
             if self._predictor.failure() is not None:
                 self.close()
             raise
-        return outputs
 
     def outputs(self, inputs: Tensors) -> Tensors | None:
         """As run(), but None if the program refuses the inputs; `refusal` is then the reason."""
@@ -294,12 +290,10 @@ class _Trials:
                 self._below[name] = high
                 ids.append(name)
         self.notes += [f"{name} takes integers below {self._below[name]}" for name in ids]
-        dtypes = {tensor.name: tensor.dtype for tensor in self._spec.inputs}
         for name in self._below:
             # Beside token ids, other integers are mostly masks of 0 and 1.
             if name not in ids and not ids and "mask" not in name:
-                ends = (WIDE[dtypes[name]], HUNDREDS)
-                for end in ends:
+                for end in (WIDE[self._dtypes[name]], HUNDREDS):
                     outputs = self._outputs_below(name, end, shapes)
                     if outputs is not None and all_finite(outputs):
                         self._below[name] = end
@@ -317,7 +311,6 @@ class _Trials:
 
     def _highest(self, name: str, shapes: Shapes) -> int:
         """The end of the accepted range of an integer input; IMPOSSIBLE if there is none."""
-        dtype = next(tensor.dtype for tensor in self._spec.inputs if tensor.name == name)
         before = self._below[name]
 
         def accepted(end: int) -> bool:
@@ -326,7 +319,7 @@ class _Trials:
             largest = np.full_like(inputs[name], end - 1)
             return self.outputs({**inputs, name: largest}) is not None
 
-        high = min(IMPOSSIBLE, WIDE[dtype])
+        high = min(IMPOSSIBLE, WIDE[self._dtypes[name]])
         if accepted(high):
             return IMPOSSIBLE
         low = before if before < high else 1
@@ -346,11 +339,6 @@ def _not_finite(outputs: Tensors) -> str:
     return f"output {', '.join(names)} is not finite"
 
 
-def _first_case(trials: _Trials, plans: Sequence[Shapes], limit: float) -> Case | None:
-    found = _fullest(trials, plans, limit, seeds=[4])
-    return found[0] if found else None
-
-
 def _fullest(
     trials: _Trials, plans: Sequence[Shapes], limit: float, *, seeds: Sequence[int]
 ) -> list[Case]:
@@ -361,12 +349,16 @@ def _fullest(
     """
     first: list[Case] = []
     for shapes in plans:
-        tried = (trials.random_case(shapes, seed=seed, limit=limit) for seed in seeds)
-        if len(cases := list(takewhile(lambda case: case is not None, tried))) == len(seeds):
-            found = [case for case in cases if case is not None]
-            if all(array.size for case in found for array in case.outputs.values()):
-                return found
-            first = first or found
+        cases: list[Case] = []
+        for seed in seeds:
+            if case := trials.random_case(shapes, seed=seed, limit=limit):
+                cases.append(case)
+            else:
+                break
+        else:
+            if all(array.size for case in cases for array in case.outputs.values()):
+                return cases
+            first = first or cases
     return first
 
 
@@ -381,11 +373,11 @@ def _rows_on_trial(
     rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)
     most = CASE_BYTES if free else math.inf
-    found = _fullest(trials, plans, most, seeds=[1, 2])
-    if not found:
+    pair = _fullest(trials, plans, most, seeds=[1, 2])
+    if not pair:
         return [], False if rows else None
-    one, other = found
-    alone = [case for case in found if _is_small(case)]
+    one, other = pair
+    alone = [case for case in pair if _is_small(case)]
     if not rows:
         return alone, None
     both = joined(one.inputs, other.inputs)

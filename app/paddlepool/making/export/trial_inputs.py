@@ -17,6 +17,7 @@ from paddlepool.models.repository.inputs import Shapes, check_shapes
 Sizes = tuple[int, ...]
 """Sizes of the free axes of each input, from the second axis on."""
 
+UNUSABLE = (OSError, LookupError, TypeError, ValueError, StopIteration, ConfigError)
 INFERENCE_YML = "inference.yml"
 """Where PaddleX, PaddleOCR and others describe an exported model."""
 
@@ -106,24 +107,16 @@ def described_shapes(directory: Path, inputs: Sequence[TensorSpec]) -> list[Shap
 
     path = directory / INFERENCE_YML
     try:
-        described = yaml.safe_load(path.read_text("utf-8"))
-        backends = described["Hpi"]["backend_configs"]
+        content = yaml.safe_load(path.read_text("utf-8"))
+        backends = content["Hpi"]["backend_configs"]
         ranges = next(
             backend["trt_dynamic_shapes"]
             for backend in (backends["paddle_infer"], *backends.values())
             if backend and "trt_dynamic_shapes" in backend
         )
-        found = [{name: sizes[place] for name, sizes in ranges.items()} for place in (1, 0)]
-        return [check_shapes(inputs, shapes, source=INFERENCE_YML) for shapes in found]
-    except (
-        OSError,
-        LookupError,
-        TypeError,
-        ValueError,
-        StopIteration,
-        yaml.YAMLError,
-        ConfigError,
-    ):
+        described = [{name: sizes[place] for name, sizes in ranges.items()} for place in (1, 0)]
+        return [check_shapes(inputs, shapes, source=INFERENCE_YML) for shapes in described]
+    except (*UNUSABLE, yaml.YAMLError):
         return []
 
 
@@ -141,7 +134,7 @@ def values(
     Integers are from 0 to below `below[name]`, and that range is used up to its end.
     """
     random = np.random.default_rng(seed)
-    found = {}
+    arrays = {}
     for spec in inputs:
         shape = shapes[spec.name]
         array: Array
@@ -155,8 +148,8 @@ def values(
             high = below[spec.name]
             array = random.integers(0, high, shape)
             array.flat[-1:] = high - 1
-        found[spec.name] = array.astype(spec.dtype)
-    return found
+        arrays[spec.name] = array.astype(spec.dtype)
+    return arrays
 
 
 def joined(first: Tensors, second: Tensors) -> Tensors:

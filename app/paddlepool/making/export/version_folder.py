@@ -41,8 +41,8 @@ def read_folder(directory: Path) -> VersionFolder:
         )
     if (directory / MANIFEST).exists():
         raise ExportError(f"{where} is sealed already; remove {MANIFEST} to seal it again")
-    with os.scandir(directory) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(directory) as directory_entries:
+        entries = sorted(directory_entries, key=lambda entry: entry.name)
     unused = [entry for entry in entries if is_unused(entry)]
     files = [directory / entry.name for entry in entries if entry not in unused]
     for entry in entries:

@@ -173,10 +173,10 @@ def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
     norms = {node.input[0]: node for node in graph.node if node.op_type == "BatchNormalization"}
     arrays: Arrays = {}
     for node, (name, sources) in zip(nodes, expected.items(), strict=True):
-        found = _sources(node.input[0], producers, names)
-        if sorted(found) != sorted(sources) or (len(found) > 2 and found != sources):
+        actual = _sources(node.input[0], producers, names)
+        if sorted(actual) != sorted(sources) or (len(actual) > 2 and actual != sources):
             raise ExportError(
-                f"{path.name}: the convolution in the place of {name} reads {list(found)}, "
+                f"{path.name}: the convolution in the place of {name} reads {list(actual)}, "
                 f"expected {list(sources)}; this is not the expected network"
             )
         try:
@@ -207,13 +207,13 @@ def _sources(value: str, producers: dict[str, Any], names: dict[str, str]) -> So
 
 
 def _constants(graph: Any) -> dict[str, NDArray[np.float32]]:
-    found = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].HasField("t"):
-            found[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-        elif node.op_type == "Identity" and node.input[0] in found:
-            found[node.output[0]] = found[node.input[0]]
-    return found
+            constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+        elif node.op_type == "Identity" and node.input[0] in constants:
+            constants[node.output[0]] = constants[node.input[0]]
+    return constants
 
 
 @dataclass(frozen=True, slots=True)

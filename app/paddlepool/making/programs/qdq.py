@@ -75,9 +75,7 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
         if layer.name not in ranges.float_layers:
             _quantise_weight(graph, layer, weight, levels=FIRST_LEVELS if first else LEVELS)
             first = False
-    added = [
-        (activation.value, _quantise_value(graph, activation)) for activation in ranges.activations
-    ]
+    added = [(entry.value, _quantise_value(graph, entry)) for entry in ranges.activations]
     for value, nodes in reversed(added):
         # The nodes that quantise a value follow its producer; those of inputs come first.
         maker = graph.maker(value)
@@ -122,9 +120,9 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
         ]  # fmt: skip
         for node in nodes:
             _quantise_weight(graph, node, node.input[1], levels=LEVELS, pairs=True)
-            node.input[0], found = relative, node.output[0]
-            node.output[0] = f"{found}.relative"
-            scaled = helper.make_node("Mul", [node.output[0], largest], [found], f"{found}.Mul")
+            node.input[0], output = relative, node.output[0]
+            node.output[0] = f"{output}.relative"
+            scaled = helper.make_node("Mul", [node.output[0], largest], [output], f"{output}.Mul")
             graph.nodes.insert(graph.nodes.index(node) + 1, scaled)
         activation = Activation(
             value=relative,
@@ -143,9 +141,10 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
 
     Raises ExportError if the quantiser removed a layer.
     """
-    plain, found = Graph(model), Graph(quantised_model)
-    makers = {name: node for node in found.nodes for name in node.output}
-    quantised_nodes = {node.name: node for node in found.nodes}
+    plain, quantised_graph = Graph(model), Graph(quantised_model)
+    makers = {name: node for node in quantised_graph.nodes for name in node.output}
+    quantised_nodes = {node.name: node for node in quantised_graph.nodes}
+    constants = quantised_graph.constants
     activations: dict[str, tuple[onnx.NodeProto, list[str]]] = {}
     floats = []
     for node in plain.nodes:
@@ -157,19 +156,19 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
                     "layers of one name, or without one, as in branches, can be quantised"
                 )
             continue
-        for ours, name in zip(node.input, other.input, strict=True):
+        for source, name in zip(node.input, other.input, strict=True):
             quantise = _quantising(makers, name)
-            if quantise is not None and quantise.input[0] == ours:
-                activations.setdefault(ours, (quantise, []))[1].append(node.name)
+            if quantise is not None and quantise.input[0] == source:
+                activations.setdefault(source, (quantise, []))[1].append(node.name)
         if weight and weight in other.input:
             floats.append(node.name)
     return Ranges(
         activations=tuple(
             Activation(
                 value=value,
-                scale=float(f"{float(found.constants[quantise.input[1]]):.6g}"),
-                zero_point=int(found.constants[quantise.input[2]]),
-                signed=found.constants[quantise.input[2]].dtype == np.int8,
+                scale=float(f"{float(constants[quantise.input[1]]):.6g}"),
+                zero_point=int(constants[quantise.input[2]]),
+                signed=constants[quantise.input[2]].dtype == np.int8,
                 readers=tuple(readers),
             )
             for value, (quantise, readers) in activations.items()
@@ -191,11 +190,9 @@ def _check_names(graph: Graph, ranges: Ranges) -> None:
     nodes = {node.name for node in graph.nodes}
     values = {name for node in graph.nodes for name in (*node.input, *node.output)}
     named = set(ranges.float_layers)
-    named |= {reader for activation in ranges.activations for reader in activation.readers}
-    unknown = sorted(
-        (named - nodes) | ({activation.value for activation in ranges.activations} - values)
-    )
-    if unknown:
+    named |= {reader for entry in ranges.activations for reader in entry.readers}
+    measured = {entry.value for entry in ranges.activations}
+    if unknown := sorted((named - nodes) | (measured - values)):
         raise ExportError(
             f"the measured ranges are of another graph: {len(unknown)} of its names, such as "
             f"{unknown[0]}, are not in this one"
@@ -238,10 +235,7 @@ def _output_axis(layer: onnx.NodeProto, axes: int) -> int:
     if layer.op_type == "MatMul":
         return axes - 1
     if layer.op_type == "Gemm":
-        transposed = any(
-            attribute.name == "transB" and attribute.i for attribute in layer.attribute
-        )
-        return 0 if transposed else 1
+        return 0 if any(entry.name == "transB" and entry.i for entry in layer.attribute) else 1
     return 1 if layer.op_type == "ConvTranspose" else 0
 
 
@@ -287,9 +281,9 @@ PARSER = TypeAdapter(ShippedRanges)
 def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
     """The shipped measurements for the weights with this digest, or None."""
     for path in sorted(DIRECTORY.glob("*.json")):
-        found = PARSER.validate_json(path.read_bytes(), strict=True)
-        if found.weights_sha256 == weights_sha256:
-            return found
+        shipped = PARSER.validate_json(path.read_bytes(), strict=True)
+        if shipped.weights_sha256 == weights_sha256:
+            return shipped
     return None
 
 
@@ -324,7 +318,7 @@ def measure_ranges(
     logging.getLogger("nncf").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = nncf.quantize(
+        quantised_model = nncf.quantize(
             model,
             nncf.Dataset(list(feeds)),
             preset=nncf.QuantizationPreset(PRESET),
@@ -332,7 +326,7 @@ def measure_ranges(
             subset_size=len(feeds),
             advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
         )
-    return read_ranges(model, found)
+    return read_ranges(model, quantised_model)
 
 
 def layers_of(model: onnx.ModelProto) -> list[str]:
@@ -403,8 +397,8 @@ class FloatLayers:
                 own[layers[0]] = by_stage[stage]
             elif by_stage[stage] > least:
                 own |= {layer: loss_of(layer, [layer]) for layer in layers}
-        found = [layer for layer, loss in own.items() if loss > least]
-        return sorted(found, key=own.__getitem__, reverse=True)
+        worst = [layer for layer, loss in own.items() if loss > least]
+        return sorted(worst, key=own.__getitem__, reverse=True)
 
     def _measured(self, what: str, floats: Sequence[str]) -> float:
         loss = self.loss(quantised(self.model, restricted(self.ranges, floats)))

@@ -291,11 +291,11 @@ def load_config(path: Path) -> ModelConfig:
     ConfigError that names each fault, and OSError if the system does not let the server read it.
     """
     label = f"{path.parent.name}/{path.name}"
-    found = Path(os.path.realpath(path))
-    if not found.is_relative_to(os.path.realpath(path.parent.parent)):
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(os.path.realpath(path.parent.parent)):
         raise ConfigError(f"{label} is a link out of the model repository")
     try:
-        with open_plain_file(found) as file:
+        with open_plain_file(target) as file:
             text = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError as error:
         if path.is_symlink():  # a broken link does not mean the defaults

@@ -80,13 +80,13 @@ class ModelFiles:
 
         Its `format` is None if the manifest does not list the group's program.
         """
-        found = self.manifest.program_for(group.backend, group.program)
+        program = self.manifest.program_for(group.backend, group.program)
         return PredictorSpec(
             directory=self.directory,
-            program=(found or self.manifest).program,
-            params=(found or self.manifest).params,
+            program=(program or self.manifest).program,
+            params=(program or self.manifest).params,
             program_name=group.program,
-            format=found.format if found else None,
+            format=program.format if program else None,
             inputs=self.manifest.inputs,
             outputs=self.outputs,
             backend=group.backend,
@@ -262,7 +262,7 @@ def find_default_models(
             log.warning(
                 "%s: the repository has no model %r for the task %s yet", VARIABLE, model, task
             )
-    found = {}
+    defaults = {}
     for task in (task for task in known if task not in chosen):
         names = [name for name in sorted(configs) if configs[name].pipeline == task]
         marked = [name for name in names if configs[name].default]
@@ -276,5 +276,5 @@ def find_default_models(
                 candidates[0],
             )
         if candidates:
-            found[task] = candidates[0]
-    return found | dict(chosen)
+            defaults[task] = candidates[0]
+    return defaults | dict(chosen)

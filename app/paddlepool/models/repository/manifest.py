@@ -239,12 +239,12 @@ def verify_listed(
                     raise ManifestError(
                         f"{label}: {name} has {size} bytes, its manifest says {expected.bytes}"
                     )
-                found = _sha256(file, low_priority=low_priority)
+                digest = _sha256(file, low_priority=low_priority)
         except OSError as error:
             raise ManifestError(f"{label}: {name} {_reason(error)}") from error
-        if found != expected.sha256:
+        if digest != expected.sha256:
             raise ManifestError(
-                f"{label}: {name} has sha256 {found[:12]}…, its manifest says "
+                f"{label}: {name} has sha256 {digest[:12]}…, its manifest says "
                 f"{expected.sha256[:12]}…"
             )
 

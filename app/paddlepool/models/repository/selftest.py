@@ -119,31 +119,31 @@ class SelfTest:
         ConfigError if the budget has an agreement but the model's task has no measure of it.
         """
         for case in self.cases:
-            found = predictor.run(case.inputs, timeout=timeout)
+            outputs = predictor.run(case.inputs, timeout=timeout)
             try:
-                self.compare(case, found)
+                self.compare(case, outputs)
             except BackendError as error:
                 if not self.more:
                     raise
                 raise BackendError(f"{error.message}; {shapes_of(case.inputs)}") from None
 
-    def compare(self, case: Case, found: Tensors) -> None:
+    def compare(self, case: Case, outputs: Tensors) -> None:
         """Check outputs for a case's inputs. Raises as check() does."""
         for name, expected in case.outputs.items():
-            array = found.get(name)
+            array = outputs.get(name)
             if array is None or (array.dtype, array.shape) != (expected.dtype, expected.shape):
                 raise BackendError(
                     f"self-test: output {name!r} should be {_described(expected)}, "
                     f"received {_described(array)}"
                 )
         if self.budget is not None:
-            self._check_budget(self.budget, self._quality(found, case))
+            self._check_budget(self.budget, self._quality(outputs, case))
             return
         for name, expected in case.outputs.items():
             if self.relative:
-                self._check_relative(name, found[name], expected)
+                self._check_relative(name, outputs[name], expected)
                 continue
-            worst = float(absolute_differences(found[name], expected).max(initial=0.0))
+            worst = float(absolute_differences(outputs[name], expected).max(initial=0.0))
             # `not <=` rather than `>`: a NaN must fail.
             if not worst <= self.tolerance:
                 raise BackendError(
@@ -151,34 +151,34 @@ class SelfTest:
                     f"limit {self.tolerance:.3g}"
                 )
 
-    def _check_relative(self, name: str, found: Array, expected: Array) -> None:
+    def _check_relative(self, name: str, output: Array, expected: Array) -> None:
         if expected.dtype.kind != "f":
-            share = float((found != expected).mean()) if expected.size else 0.0
+            share = float((output != expected).mean()) if expected.size else 0.0
             if share > UNEQUAL_SHARE:
                 raise BackendError(
                     f"self-test: {share:.1%} of output {name!r} differ from the expected values, "
                     f"limit {UNEQUAL_SHARE:.0%}"
                 )
             return
-        gaps = absolute_differences(found, expected)
+        gaps = absolute_differences(output, expected)
         limits = self.tolerance * (np.abs(expected.astype(np.float64)) + usual_size(expected))
         wrong = ~(gaps <= limits)  # a NaN must fail
         if wrong.any():
             at = np.unravel_index(int(np.argmax(np.where(wrong, gaps, -1.0))), gaps.shape)
             raise BackendError(
-                f"self-test: output {name!r} has {found[at]:.4g} in place of {expected[at]:.4g}, "
+                f"self-test: output {name!r} has {output[at]:.4g} in place of {expected[at]:.4g}, "
                 f"allowed difference {limits[at]:.2g}; {wrong.mean():.1%} of its values are wrong"
             )
 
-    def quality(self, found: Tensors) -> Quality:
+    def quality(self, outputs: Tensors) -> Quality:
         """Compare outputs with those of the first case, which must have the same shapes."""
-        return self._quality(found, self.cases[0])
+        return self._quality(outputs, self.cases[0])
 
-    def _quality(self, found: Tensors, case: Case) -> Quality:
+    def _quality(self, outputs: Tensors, case: Case) -> Quality:
         return Quality(
-            largest_difference=largest_difference(found, case.outputs),
-            mean_difference=mean_difference(found, case.outputs),
-            agreement=None if self.agreement is None else self.agreement(found, case.outputs),
+            largest_difference=largest_difference(outputs, case.outputs),
+            mean_difference=mean_difference(outputs, case.outputs),
+            agreement=None if self.agreement is None else self.agreement(outputs, case.outputs),
         )
 
     def _check_budget(self, budget: Budget, quality: Quality) -> None:
@@ -317,13 +317,13 @@ def read_selftest(
 
 
 def _array(archive: Mapping[str, Array], name: str, spec: TensorSpec, label: str) -> Array:
-    found = archive.get(name)
-    if found is None or not spec.admits(found) or ("input." in name and found.size == 0):
+    array = archive.get(name)
+    if array is None or not spec.admits(array) or ("input." in name and array.size == 0):
         raise ManifestError(
             f"{label}: {name} should be {spec.dtype} {list(spec.shape)}, "
-            f"received {_described(found)}"
+            f"received {_described(array)}"
         )
-    return found
+    return array
 
 
 def _described(array: Array | None) -> str:

@@ -95,9 +95,9 @@ class Source:
         listing is more likely a wrong address than an intention to serve nothing.
         """
         with self._translated("cannot be listed"):
-            found = dict(self._files.find(self._root, detail=True))
+            listing = dict(self._files.find(self._root, detail=True))
         models: dict[str, RemoteModel] = defaultdict(RemoteModel)
-        for path, details in found.items():
+        for path, details in listing.items():
             size = details.get("size") or 0
             stamps = [str(details[name]) for name in STAMPS if details.get(name)]
             file = RemoteFile(path, size, "|".join((str(size), *stamps)))
@@ -147,7 +147,7 @@ class Source:
 class Changes:
     """What sync() did, by `MODEL/VERSION` or `MODEL/FILE`; `refused` and `damaged` have reasons."""
 
-    taken: list[str] = field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ def sync(source: Source, root: Path) -> Changes:
         root.mkdir(parents=True, exist_ok=True)
         refused = _read_refused(root)
         for name, model in sorted(models.items()):
-            directory, taken = root / name, len(changes.taken)
+            directory, copied = root / name, len(changes.copied)
             existed = directory.exists()
             try:
                 _sync_model(source, directory, model, refused, changes)
@@ -177,10 +177,10 @@ def sync(source: Source, root: Path) -> Changes:
                 # A source may list thousands of models without a single valid version.
                 if not existed and directory.exists() and not version_numbers(directory):
                     shutil.rmtree(directory)
-                    del changes.taken[taken:]
+                    del changes.copied[copied:]
         listed = {f"{name}/{version}" for name in models for version in models[name].versions}
-        kept = {label: looks for label, looks in refused.items() if label in listed}
-        write_atomically(root / REFUSED, json.dumps(kept).encode())
+        refused = {label: digest for label, digest in refused.items() if label in listed}
+        write_atomically(root / REFUSED, json.dumps(refused).encode())
     except OSError as error:
         raise ConfigError(f"the model repository cannot be written: {error}") from error
     return changes
@@ -200,7 +200,7 @@ def _sync_model(
             break
         label, files = f"{name}/{version}", model.versions[version]
         stamps = "".join(f"{file} {files[file].stamp}\n" for file in sorted(files))
-        looks = hashlib.sha256(stamps.encode()).hexdigest()
+        fingerprint = hashlib.sha256(stamps.encode()).hexdigest()
         try:
             published = _is_published(source, directory / str(version), files)
         except DownloadError as error:  # the local version stays
@@ -211,17 +211,17 @@ def _sync_model(
             published = False
         if published:
             complete += 1
-        elif refused.get(label) == looks:
+        elif refused.get(label) == fingerprint:
             changes.refused[label] = "as before: it has not changed since it was refused"
         else:
             try:
-                _take(source, directory, version, files)
+                _copy_version(source, directory, version, files)
             except (DownloadError, ManifestError) as error:
                 changes.refused[label] = error.message
                 if isinstance(error, ManifestError):  # a DownloadError may be transient: retry it
-                    refused[label] = looks
+                    refused[label] = fingerprint
                 continue
-            changes.taken.append(label)
+            changes.copied.append(label)
             refused.pop(label, None)
             complete += 1
     if complete:  # not earlier: an older version may be the only one to serve
@@ -239,10 +239,10 @@ def _sync_files(
     A file that cannot be read, or an invalid configuration, does not replace the old one.
     """
     config = None if CONFIG in model.files else ModelConfig()
-    for name, found in model.files.items():
+    for name, file in model.files.items():
         label = f"{directory.name}/{name}"
         try:
-            text = source.read(found, limit=MAX_CONFIG_BYTES)
+            text = source.read(file, limit=MAX_CONFIG_BYTES)
             if name == CONFIG:
                 config = parse_config(text)
         except (DownloadError, ConfigError) as error:
@@ -250,7 +250,7 @@ def _sync_files(
             continue
         if _read(directory / name) != text:
             write_atomically(directory / name, text)
-            changes.taken.append(label)
+            changes.copied.append(label)
     return config
 
 
@@ -266,7 +266,9 @@ def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) 
     return True
 
 
-def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]) -> None:
+def _copy_version(
+    source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]
+) -> None:
     """Copy and publish one version; until it is complete, an existing one of that number stays."""
     place = model / str(version)
     text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
@@ -276,9 +278,9 @@ def _take(source: Source, model: Path, version: int, files: Mapping[str, RemoteF
         label = f"{model.name}/{version}"
         manifest = read_manifest(staging, label=label)
         for name, entry in manifest.files.items():
-            found = files.get(name)
-            if found is None or found.bytes != entry.bytes:
-                size = "absent" if found is None else f"{found.bytes} bytes"
+            file = files.get(name)
+            if file is None or file.bytes != entry.bytes:
+                size = "absent" if file is None else f"{file.bytes} bytes"
                 raise ManifestError(
                     f"{label}: {name} is {size} at the source, its manifest says {entry.bytes}"
                 )
@@ -304,16 +306,16 @@ def _read(path: Path) -> bytes | None:
 
 def _read_refused(root: Path) -> dict[str, str]:
     try:
-        found = json.loads((root / REFUSED).read_text("utf-8"))
+        content = json.loads((root / REFUSED).read_text("utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    return {str(k): str(v) for k, v in content.items()} if isinstance(content, dict) else {}
 
 
 def lines_of(changes: Changes) -> Iterator[str]:
     """Yield one line for each change, for a terminal and a log."""
     yield from (f"damaged {label}: {reason}" for label, reason in changes.damaged.items())
-    yield from (f"taken {label}" for label in changes.taken)
+    yield from (f"taken {label}" for label in changes.copied)
     yield from (f"removed {label}" for label in changes.removed)
     yield from (f"refused {label}: {reason}" for label, reason in changes.refused.items())
 
@@ -344,21 +346,14 @@ def refresh(
     process after `timeout` seconds, or soon after `until` is set. Never raises an error: the server
     serves its local repository even if the source is gone.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "paddlepool.cli",
-        "models",
-        "sync",
-        address,
-        "--end-with-input",
-    ]
+    command = [sys.executable, "-m", "paddlepool.cli", "models", "sync", address]
+    command += ["--end-with-input", "--repository", str(root)]
     with ExitStack() as opened:
         try:
             memory = os.memfd_create("sync")
             printed = opened.enter_context(open(memory, encoding="utf-8", errors="replace"))
             child = subprocess.Popen(
-                [*command, "--repository", str(root)],
+                command,
                 stdin=subprocess.PIPE,  # closes when this process ends, for any reason
                 stdout=printed,
                 stderr=subprocess.STDOUT,
