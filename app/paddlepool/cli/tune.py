@@ -115,30 +115,19 @@ def _tune(args: argparse.Namespace) -> int:
     )
     chosen, outcomes = asyncio.run(search.run())
     rows = [
-        [
-            "configuration",
-            "clients",
-            "per second",
-            "p95",
-            "alone",
-            f"within {args.p95:g} ms",
-            "memory",
-        ]
-    ]
-    rows += [
-        [
-            ("* " if outcome is chosen else "  ") + str(outcome.configuration),
-            str(outcome.clients),
-            f"{outcome.per_second:.2f}",
-            f"{outcome.p95_seconds * 1000:.0f} ms",
-            f"{outcome.alone_seconds * 1000:.0f} ms",
-            "yes" if outcome.p95_seconds <= args.p95 / 1000 else "no",
-            f"{outcome.resident_bytes / 1e6:.0f} MB",
-        ]
+        {
+            "configuration": ("* " if outcome is chosen else "  ") + str(outcome.configuration),
+            "clients": str(outcome.clients),
+            "per second": f"{outcome.per_second:.2f}",
+            "p95": f"{outcome.p95_seconds * 1000:.0f} ms",
+            "alone": f"{outcome.alone_seconds * 1000:.0f} ms",
+            f"within {args.p95:g} ms": "yes" if outcome.p95_seconds <= args.p95 / 1000 else "no",
+            "memory": f"{outcome.resident_bytes / 1e6:.0f} MB",
+        }
         for outcome in outcomes
     ]
     print(f"{files.name}@{files.version}, group {files.config.default_group}, {cores} cores")
-    print(columns(rows))
+    print(columns([list(rows[0]), *(list(row.values()) for row in rows)]))
     if chosen is None:
         fastest = min(outcomes, key=lambda outcome: outcome.p95_seconds)
         print(

@@ -114,8 +114,7 @@ class BatchingListener(logging.handlers.QueueListener):
         try:
             line = self._handler.format(record) + "\n"
         except Exception:
-            with contextlib.suppress(Exception):
-                self._handler.handleError(record)
+            self._handler.handleError(record)
             return
         if len((self._text + line).encode(errors="replace")) > select.PIPE_BUF:  # else torn
             self._flush()

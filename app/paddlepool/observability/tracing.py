@@ -129,11 +129,7 @@ class Tracing:
         headers = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
         if len(headers[TRACEPARENT]) != 1:
             return Context()
-        fit = {
-            name: values
-            for name, values in headers.items()
-            if len(",".join(values)) <= MOST_CHARACTERS
-        }
+        fit = {k: v for k, v in headers.items() if len(",".join(v)) <= MOST_CHARACTERS}
         return self._propagator.extract(fit, Context())
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from paddlepool.evidence.verdict.proof import Runs, Timed, interleave
 from paddlepool.models.repository.config import InstanceGroup
 from paddlepool.models.repository.inputs import ARRAYS, read_input
 from paddlepool.models.repository.layout import ModelFiles
-from paddlepool.models.repository.selftest import SelfTest, too_small
+from paddlepool.models.repository.selftest import RUN_SECONDS, SelfTest, too_small
 
 Sample = tuple[str, Tensors]
 """A name to show, and one row of inputs."""
@@ -103,7 +103,6 @@ def open_groups(
     return opened, refused
 
 
-RUN_SECONDS = 120.0
 SLICES = 3
 """Number of slices of each group's concurrent runs; the groups take turns after each slice."""
 

@@ -92,9 +92,8 @@ class Comparison:
         requests: the default group's median time divided by the group's.
         """
         rates = {
-            group.group: (self.on_all_cores and group.concurrent_per_second)
-            or 1 / group.p50_seconds
-            for group in self.groups
+            row.group: (self.on_all_cores and row.concurrent_per_second) or 1 / row.p50_seconds
+            for row in self.groups
         }
         return {name: rate / rates[self.default_group] for name, rate in rates.items()}
 
@@ -373,9 +372,8 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
             "mean difference": f"{group.mean_difference:.1e}" if group.mean_difference else "0",
         }
         if comparison.agreement_name:
-            cells[comparison.agreement_name] = (
-                "-" if group.agreement is None else f"{group.agreement:.4f}"
-            )
+            share = "-" if group.agreement is None else f"{group.agreement:.4f}"
+            cells[comparison.agreement_name] = share
         cells["effective"] = {True: "yes", False: "NO", None: "unproven"}[group.effective]
         cells["memory"] = f"{group.resident_bytes / 1e6:.0f} MB"
         if busy:

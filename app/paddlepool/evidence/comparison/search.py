@@ -80,10 +80,6 @@ def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Confi
     ]
 
 
-def batch_configurations(best: Configuration) -> list[Configuration]:
-    return [replace(best, batch=batch) for batch in BATCHES]
-
-
 def bucket_configurations(best: Configuration) -> list[Configuration]:
     """Other sets of length buckets with the same maximum: one, half and twice as many."""
     lengths = best.buckets
@@ -283,11 +279,13 @@ class Search:
             )
         with tqdm(total=ROUNDS * most, desc=about, unit="turn", disable=None) as bar:
             outcomes = await self._stage(splits, [], bar)
-            for follow in (batch_configurations, bucket_configurations):
-                best = choose(outcomes, p95_seconds=self.p95_seconds)
-                if best is None:
-                    return None, outcomes
-                outcomes += await self._stage(follow(best.configuration), outcomes, bar)
+            best = choose(outcomes, p95_seconds=self.p95_seconds)
+            if best is not None:
+                batches = [replace(best.configuration, batch=batch) for batch in BATCHES]
+                outcomes += await self._stage(batches, outcomes, bar)
+                best = choose(outcomes, p95_seconds=self.p95_seconds) or best
+                others = bucket_configurations(best.configuration)
+                outcomes += await self._stage(others, outcomes, bar)
         return choose(outcomes, p95_seconds=self.p95_seconds), outcomes
 
     async def _stage(

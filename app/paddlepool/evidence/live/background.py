@@ -194,10 +194,9 @@ class Prover:
         for served in models:
             for status in served.groups():
                 # The effect may be known from the choice of the default group.
-                unproven = status.effect.effective is None and (
-                    status.started or self.which == "all"
-                )
-                if unproven and self._done.get((served, status.name), now) <= now:
+                unproven = status.effect.effective is None
+                wanted = unproven and (status.started or self.which == "all")
+                if wanted and self._done.get((served, status.name), now) <= now:
                     self._prove(served, status.name)
                     return True
         return False

@@ -13,10 +13,10 @@ from tqdm import tqdm
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import Predictor
 from paddlepool.contracts.tensors import Tensors, shape_key
+from paddlepool.models.repository.selftest import RUN_SECONDS
 
 T = TypeVar("T")
 Value = float | int
-RUN_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

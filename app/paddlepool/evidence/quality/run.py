@@ -148,14 +148,10 @@ def differences(before: ports.Findings, after: ports.Findings, *, base: str) -> 
 
 
 def compare_outputs(
-    outputs: Sequence[Tensors],
-    expected: Sequence[Tensors],
-    *,
-    agreement: Agreement | None,
-    base: str,
+    own: Sequence[Tensors], expected: Sequence[Tensors], *, agreement: Agreement | None, base: str
 ) -> ports.Table:
     """Compare the outputs themselves with those of the base, over all jobs."""
-    pairs = list(zip(outputs, expected, strict=True))
+    pairs = list(zip(own, expected, strict=True))
     drifts = [mean_difference(*pair) for pair in pairs]
     figures: dict[str, ports.Value] = {"runs": len(drifts)}
     figures |= {"mean difference": float(np.mean(drifts)), "worst mean": max(drifts)}

@@ -9,9 +9,9 @@ from paddlepool.contracts.errors import BackendError, ExportError, PaddlepoolErr
 from paddlepool.contracts.ports import PredictorFactory, PredictorSpec
 from paddlepool.contracts.tensors import mean_difference
 from paddlepool.making.export.publish import template
-from paddlepool.making.export.trial import RUN_SECONDS, Trial
+from paddlepool.making.export.trial import Trial
 from paddlepool.models.repository.config import ModelConfig
-from paddlepool.models.repository.selftest import SelfTest, usual_size
+from paddlepool.models.repository.selftest import RUN_SECONDS, SelfTest, usual_size
 
 LOWER_PRECISION_SHARE = 0.02
 """Largest mean difference of a lower precision, as a share of an output's usual size."""
@@ -73,7 +73,7 @@ def _on_trial(
     try:
         if group.options.get("bfloat16"):
             return replace(group, budget=MARGIN * _loss(opening, selftest, open_predictor))
-        selftest.opened(open_predictor, opening, timeout=RUN_SECONDS).close()
+        selftest.opened(open_predictor, opening).close()
     except PaddlepoolError as error:
         return replace(group, refusal=error.message)
     return group
@@ -117,7 +117,7 @@ def check_configured(
         refusal = ""
         opening = replace(spec, backend=group.backend, threads=group.threads, options=group.options)
         try:
-            selftest.judging(group).opened(open_predictor, opening, timeout=RUN_SECONDS).close()
+            selftest.judging(group).opened(open_predictor, opening).close()
         except PaddlepoolError as error:
             refusal = error.message
         tried.append(GroupOnTrial(name=group.name, backend=group.backend, refusal=refusal))

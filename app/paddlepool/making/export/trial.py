@@ -32,9 +32,7 @@ from paddlepool.making.export.trial_inputs import (
 )
 from paddlepool.models.repository.config import ModelConfig
 from paddlepool.models.repository.inputs import Shapes, check_shapes
-from paddlepool.models.repository.selftest import Case, SelfTest, shapes_of, usual_size
-
-RUN_SECONDS = 120.0
+from paddlepool.models.repository.selftest import RUN_SECONDS, Case, SelfTest, shapes_of, usual_size
 
 TOLERANCE = 1e-3
 """Allowed difference, as a share of a value and of the usual size of the output's values: ten times
@@ -172,10 +170,8 @@ def _of(real_inputs: Sequence[Tensors]) -> list[Shapes]:
 
 def _of_one_row(spec: PredictorSpec, shapes: Shapes) -> Shapes:
     return {
-        tensor.name: (1, *shapes[tensor.name][1:])
-        if tensor.shape[:1] == (-1,)
-        else shapes[tensor.name]
-        for tensor in spec.inputs
+        one.name: (1, *shapes[one.name][1:]) if one.shape[:1] == (-1,) else shapes[one.name]
+        for one in spec.inputs
     }
 
 
@@ -232,14 +228,6 @@ class _Trials:
             self._predictor.close()
             self._predictor = None
 
-    def _outputs_below(self, name: str, end: int, shapes: Shapes) -> Tensors | None:
-        """Run with integers below `end` in this input; None if the program refuses them."""
-        before, self._below[name] = self._below[name], end
-        try:
-            return self.outputs(self.values(shapes, seed=3))
-        finally:
-            self._below[name] = before
-
     def values(self, shapes: Shapes, *, seed: int, both_signs: bool = True) -> Tensors:
         return values(
             self._spec.inputs, shapes, seed=seed, both_signs=both_signs, below=self._below
@@ -290,14 +278,17 @@ class _Trials:
                 self._below[name] = high
                 ids.append(name)
         self.notes += [f"{name} takes integers below {self._below[name]}" for name in ids]
-        for name in self._below:
-            # Beside token ids, other integers are mostly masks of 0 and 1.
-            if name not in ids and not ids and "mask" not in name:
-                for end in (WIDE[self._dtypes[name]], HUNDREDS):
-                    outputs = self._outputs_below(name, end, shapes)
-                    if outputs is not None and all_finite(outputs):
-                        self._below[name] = end
-                        break
+        # Beside token ids, other integers are mostly masks of 0 and 1.
+        for name, before in self._below.items() if not ids else ():
+            if "mask" in name:
+                continue
+            for end in (WIDE[self._dtypes[name]], HUNDREDS):
+                self._below[name] = end
+                outputs = self.outputs(self.values(shapes, seed=3))
+                if outputs is not None and all_finite(outputs):
+                    break
+            else:
+                self._below[name] = before
 
     def _accepted(self, tried: Sequence[Shapes]) -> Shapes:
         for shapes in tried:

@@ -38,6 +38,7 @@ from paddlepool.models.repository.manifest import (
     MeasuredLoss,
     read_manifest,
 )
+from paddlepool.models.repository.selftest import RUN_SECONDS
 
 INT8 = "int8"
 FILE = "int8.onnx"
@@ -228,7 +229,6 @@ def remove_unlisted(directory: Path, name: str) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-RUN_SECONDS = 120.0
 LARGEST_DRIFT = 0.02
 """Limit of drift(), on average over the samples."""
 

@@ -28,6 +28,8 @@ from paddlepool.models.repository.config import Budget, InstanceGroup
 from paddlepool.models.repository.files import open_plain_file
 
 SELFTEST = "selftest.npz"
+RUN_SECONDS = 120.0
+"""Timeout of one run outside of service."""
 UNREADABLE = (
     OSError, TypeError, ValueError, EOFError, MemoryError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
@@ -101,7 +103,7 @@ class SelfTest:
         return replace(self, outputs=renamed(self.outputs), more=tuple(more))
 
     def opened(
-        self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float = 120.0
+        self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float = RUN_SECONDS
     ) -> Predictor:
         """Open a predictor and check() it. Raises what opening and check() raise."""
         predictor = open_predictor(spec)
