@@ -97,7 +97,7 @@ def test_a_group_that_is_refused_is_told_and_the_others_run(double: ModelFiles) 
         return open_predictor
 
     found = compared(double, refusing("spare"))
-    assert [each.group for each in found.groups] == ["main"]
+    assert [result.group for result in found.groups] == ["main"]
     assert found.refused == {"spare": "no such device"}
     assert found.as_json()["refused"] == [{"group": "spare", "reason": "no such device"}]
     with pytest.raises(BackendError, match="default group main cannot run: no such device"):
@@ -134,7 +134,7 @@ def test_a_group_that_cannot_be_opened_whole_is_closed(
 def test_only_the_named_groups_run(double: ModelFiles, named: tuple[str, ...]) -> None:
     """Without the default group the first one is what others are compared with."""
     found = compared(double, FakeFactory(), groups=named)
-    assert {each.group for each in found.groups} == set(named)
+    assert {result.group for result in found.groups} == set(named)
     assert found.default_group == ("main" if "main" in named else "spare")
     alone = recommend(found, double.config).reason == "no other group ran"
     assert alone == (len(named) == 1)
@@ -201,19 +201,19 @@ def test_real_predictors_end_to_end(
     assert "Thread budgets are equal" in printed
     [advice] = [line for line in printed.splitlines() if line.startswith("Recommended: ")]
     found = json.loads(target.read_text("utf-8"))
-    groups = {each["group"]: each for each in found["groups"]}
+    groups = {result["group"]: result for result in found["groups"]}
     recommended = found["recommended"]
     assert advice == f"Recommended: {recommended['group']}: {recommended['reason']}."
     assert groups.keys() == {"onednn", "native"}
-    for each in groups.values():
-        assert each["p50_seconds"] <= each["p95_seconds"]
-        assert each["times_as_fast"] == pytest.approx(
-            each["concurrent_per_second"] / groups["onednn"]["concurrent_per_second"]
+    for result in groups.values():
+        assert result["p50_seconds"] <= result["p95_seconds"]
+        assert result["times_as_fast"] == pytest.approx(
+            result["concurrent_per_second"] / groups["onednn"]["concurrent_per_second"]
         )
-        assert each["max_abs_drift"] < 1e-4
-        assert each["effective"] in (True, False, None)
-        assert each["reason"]
-        assert each["resident_bytes"] > 50e6
-        assert each["concurrent_per_second"] > 0
+        assert result["max_abs_drift"] < 1e-4
+        assert result["effective"] in (True, False, None)
+        assert result["reason"]
+        assert result["resident_bytes"] > 50e6
+        assert result["concurrent_per_second"] > 0
     drawn = ElementTree.parse(plot)
     assert "native (1t)" in "".join(drawn.getroot().itertext())

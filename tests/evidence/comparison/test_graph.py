@@ -26,10 +26,10 @@ def test_a_real_graph_is_fused_timed_and_drawn(
     assert "+ relu" in printed
     found = json.loads(listing.read_text("utf-8"))
     assert found["before"] > len(found["operators"]) >= 3
-    for place, each in enumerate(found["operators"]):
-        assert each["milliseconds"] > 0
-        assert all(source < place for source in each["sources"])
-    assert sum(len(each["sources"]) for each in found["operators"]) >= 2
+    for place, operator in enumerate(found["operators"]):
+        assert operator["milliseconds"] > 0
+        assert all(source < place for source in operator["sources"])
+    assert sum(len(operator["sources"]) for operator in found["operators"]) >= 2
     text = "".join(ElementTree.parse(svg).getroot().itertext())
     assert "+ relu" in text
     assert main([*arguments, "--group", "jit"]) == 1

@@ -58,7 +58,7 @@ OFFERED = ModelConfig(
 
 
 def comparison(*others: dict[str, Any]) -> Comparison:
-    groups = [replace(DEFAULT, **{"group": "spare"} | each) for each in others]
+    groups = [replace(DEFAULT, **{"group": "spare"} | other) for other in others]
     return Comparison(
         model="double",
         version=1,

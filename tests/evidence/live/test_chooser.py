@@ -91,8 +91,7 @@ class Bench:
         return model
 
     def candidate(self, name: str) -> str:
-        [reason] = [each.reason for each in self.served().choice.candidates if each.group == name]
-        return reason
+        return {c.group: c.reason for c in self.served().choice.candidates}[name]
 
     def ask(self, group: str | None = None) -> str:
         """The group that answers."""
@@ -128,13 +127,13 @@ def test_the_fastest_candidate_takes_the_place_of_the_first(
     assert "30 MB a process" in choice.reason
     assert bench.stored == [choice]
     assert bench.ask() == "fast"
-    status = {each.name: each for each in bench.served().groups()}
+    status = {entry.name: entry for entry in bench.served().groups()}
     assert status["fast"].count == 2
     assert not status["first"].started
     assert bench.ask("first") == "first"
-    assert all(each.closed.is_set() for each in bench.tried.opened)
+    assert all(predictor.closed.is_set() for predictor in bench.tried.opened)
     assert bench.candidate("slow") == "takes 2.00 times as long as first"
-    [line] = [each.message for each in caplog.records if "answers by default" in each.message]
+    [line] = [record.message for record in caplog.records if "answers by default" in record.message]
     assert "double@1: fast answers by default" in line
     assert "better: 1.25 times the throughput" in line
 
@@ -197,7 +196,7 @@ def test_groups_that_cannot_run_here_say_why(bench: Bench) -> None:
     assert bench.choose().group == "first"
     assert bench.candidate("bf16") == "cannot start: this processor has no fast bfloat16"
     assert bench.candidate("wide") == "it takes 3 threads, more than first has"
-    assert [each.group for each in bench.served().choice.candidates] == ["bf16", "wide"]
+    assert [candidate.group for candidate in bench.served().choice.candidates] == ["bf16", "wide"]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +310,7 @@ def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: Bench)
     choice = bench.served().choice
     assert (bench.ask(), choice.group, choice.by) == ("fast", "fast", "measured")
     assert "2.00 times the throughput of first" in choice.reason
-    assert [each.group for each in bench.stored] == ["middling", "fast"]
+    assert [stored.group for stored in bench.stored] == ["middling", "fast"]
 
 
 @pytest.mark.nightly
@@ -365,7 +364,7 @@ def test_a_model_that_is_unloaded_in_the_middle_stays_unloaded(bench: Bench) -> 
     assert not chooser.choose_one()
     assert bench.registry.served() == ()
     opened = [*bench.factory.opened, *bench.tried.opened]
-    assert all(each.closed.is_set() for each in opened)
+    assert all(predictor.closed.is_set() for predictor in opened)
 
 
 def test_a_winner_that_cannot_take_over_is_a_candidate_no_longer(bench: Bench) -> None:
@@ -399,7 +398,7 @@ def _crash_one(bench: Bench) -> bool:
     """Lose one more process; whether that is a loop by now."""
     with contextlib.suppress(Exception):
         bench.ask()
-    return any("keep crashing" in each.reason for each in bench.served().groups())
+    return any("keep crashing" in entry.reason for entry in bench.served().groups())
 
 
 def test_off_chooses_nothing(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from tests.evidence.live.fakes import Live, nudged
 
 
 def effect(served: ServedModel, group: str = "spare") -> Effect:
-    return next(each.effect for each in served.groups() if each.name == group)
+    return next(status.effect for status in served.groups() if status.name == group)
 
 
 def prove_all(live: Live, which: Which = "all", **options: Any) -> tuple[int, Prover]:

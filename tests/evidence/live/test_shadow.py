@@ -114,7 +114,7 @@ def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Bu
     alive = []
 
     def counting(inputs: Tensors) -> Tensors:
-        alive.append(sum(not each.closed.is_set() for each in live.beside.opened))
+        alive.append(sum(not predictor.closed.is_set() for predictor in live.beside.opened))
         return doubled(inputs)
 
     live.beside.selftest = counting
@@ -155,7 +155,7 @@ def test_a_group_that_no_model_has_is_told(
     caplog: pytest.LogCaptureFixture, name: str, told: bool
 ) -> None:
     """It may come later by polling; a typing error would be noticed by nobody otherwise."""
-    groups = tuple(InstanceGroup(name=each, backend="fake") for each in ("main", "spare"))
+    groups = tuple(InstanceGroup(name=name, backend="fake") for name in ("main", "spare"))
     warn_of_unknown_groups([name], [ModelConfig(default_group="main", instance_group=groups)])
     line = f"SHADOW_GROUPS: no model has an instance group {name!r}"
     assert caplog.text.count(line) == told

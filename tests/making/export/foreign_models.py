@@ -78,8 +78,8 @@ class Dtypes(nn.Layer):
         a: paddle.Tensor, b: paddle.Tensor, c: paddle.Tensor, d: paddle.Tensor,
         e: paddle.Tensor, f: paddle.Tensor, g: paddle.Tensor, h: paddle.Tensor,
     ) -> tuple[paddle.Tensor, ...]:  # fmt: skip
-        total = paddle.add_n([each.astype("float32") for each in (a, b, c, d, e, f, g, h)])
-        return tuple(total.astype(each) for each in DTYPES)
+        total = paddle.add_n([part.astype("float32") for part in (a, b, c, d, e, f, g, h)])
+        return tuple(total.astype(dtype) for dtype in DTYPES)
 
 
 class Masked(nn.Layer):
@@ -115,7 +115,7 @@ def export(
     paddle.jit.save(network, str(root / name / "1" / base), input_spec=specs)
     outputs = network(*map(paddle.to_tensor, feeds))
     several = outputs if isinstance(outputs, tuple) else (outputs,)
-    keep(root, name, [spec.name for spec in specs], feeds, [each.numpy() for each in several])
+    keep(root, name, [spec.name for spec in specs], feeds, [tensor.numpy() for tensor in several])
 
 
 def keep(

@@ -118,7 +118,7 @@ def test_outputs_over_http_equal_paddle_s_own(sealed: Path, client: httpx.Client
             kept = {key: archive[key] for key in archive.files}
         feeds = {key[6:]: array for key, array in kept.items() if key.startswith("input.")}
         described = client.get(f"/v2/models/{name}").json()["inputs"]
-        assert [each["name"] for each in described] == list(feeds)
+        assert [tensor["name"] for tensor in described] == list(feeds)
         outputs = infer(client, name, feeds)
         assert len(outputs) == len(kept) - len(feeds)
         for index, found in enumerate(outputs):

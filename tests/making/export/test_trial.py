@@ -22,6 +22,7 @@ PICTURE = TensorSpec("x", "float32", (-1, 3, -1, -1))
 TOKENS = TensorSpec("ids", "int64", (-1, -1))
 MASK = TensorSpec("mask", "int64", (-1, -1))
 Y = TensorSpec("y", "float32", (-1, -1))
+PAIR = TensorSpec("y", "float32", (-1, 2))
 
 Feeds = Mapping[str, Any]
 Behaviour = Callable[[Feeds], Tensors]
@@ -88,13 +89,12 @@ def test_why_nothing_ran_is_said() -> None:
     def refuse_to_run(_inputs: Feeds) -> Tensors:
         raise RunRefused("the framework cannot run it")
 
-    y = TensorSpec("y", "float32", (-1, 2))
     with pytest.raises(ExportError, match="cannot open the program: the backend raised an error"):
-        run_trial(spec(y), config=ModelConfig(), open_predictor=refuse_to_open)  # type: ignore[arg-type]
+        run_trial(spec(PAIR), config=ModelConfig(), open_predictor=refuse_to_open)  # type: ignore[arg-type]
     with pytest.raises(
         ExportError, match=r"none of the tried shapes \(the framework cannot run it\); name"
     ):
-        tried(refuse_to_run, y)
+        tried(refuse_to_run, PAIR)
 
 
 def summed(inputs: Feeds) -> Tensors:
@@ -110,9 +110,9 @@ def test_inputs_have_no_peculiarity_that_could_hide_a_fault() -> None:
         assert picture.min() < -5
         assert 5 < picture.max() <= 8
     assert pictures[0].shape == (1, 3, 320, 480)
-    assert {len(each) for each in pictures} == {1, 2}
-    assert (2, 3, 33, 37) in {each.shape for each in pictures}
-    for rows in (each for each in pictures if len(each) == 2):
+    assert {len(picture) for picture in pictures} == {1, 2}
+    assert (2, 3, 33, 37) in {picture.shape for picture in pictures}
+    for rows in (picture for picture in pictures if len(picture) == 2):
         assert not np.array_equal(rows[0], rows[1])
     again = tried(summed, Y, inputs=(PICTURE,))
     assert np.array_equal(np.asarray(again.selftest.inputs["x"]), pictures[0])
@@ -192,10 +192,8 @@ def test_each_column_may_have_a_vocabulary_of_its_own() -> None:
 
 
 def test_integers_that_are_no_ids_exceed_32_bits() -> None:
-    def doubled(inputs: Feeds) -> Tensors:
-        return {"y": np.asarray(inputs["ids"]) * 2}
-
-    trial = tried(doubled, TensorSpec("y", "int64", (-1, -1)), inputs=(TOKENS,))
+    y = TensorSpec("y", "int64", (-1, -1))
+    trial = tried(lambda inputs: {"y": np.asarray(inputs["ids"]) * 2}, y, inputs=(TOKENS,))
     assert int(trial.selftest.inputs["ids"].max()) > 1 << 32
 
 
@@ -204,7 +202,7 @@ def test_a_program_that_takes_no_negative_numbers_gets_none() -> None:
         with np.errstate(invalid="ignore"):
             return {"y": np.log1p(inputs["rows"])}
 
-    trial = tried(logarithm, TensorSpec("y", "float32", (-1, 2)))
+    trial = tried(logarithm, PAIR)
     assert all(np.asarray(case.inputs["rows"]).min() >= 0 for case in trial.selftest.cases)
     assert "not finite for numbers of both signs" in trial.notes[0]
 
@@ -249,10 +247,9 @@ def test_rows_that_could_not_be_tried_are_never_divided() -> None:
             raise RunRefused("takes six rows")
         return {"y": inputs["rows"] - np.asarray(inputs["rows"]).mean(0)}
 
-    y = TensorSpec("y", "float32", (-1, 2))
-    trial = tried(centred, y, shapes=[{"rows": (6, 2)}])
+    trial = tried(centred, PAIR, shapes=[{"rows": (6, 2)}])
     assert trial.independent is False
-    groups = check_usual(spec(y), trial.selftest, opening(centred))
+    groups = check_usual(spec(PAIR), trial.selftest, opening(centred))
     text = config_text(trial, groups, real=False)
     assert parse_config(text.encode()).dynamic_batching.max_batch_size == 0
 
@@ -261,7 +258,7 @@ def test_several_rows_are_tried_beside_an_input_without_rows() -> None:
     limit = TensorSpec("limit", "float32", (1,))
     trial = tried(
         lambda inputs: {"y": np.minimum(inputs["rows"], inputs["limit"])},
-        TensorSpec("y", "float32", (-1, 2)),
+        PAIR,
         inputs=(ROWS, limit),
     )
     assert trial.independent is None
@@ -291,11 +288,8 @@ def test_named_shapes_are_tried_with_other_rows() -> None:
 def test_a_random_program_is_refused() -> None:
     generator = np.random.default_rng(1)
 
-    def noisy(inputs: Feeds) -> Tensors:
-        return {"y": generator.random(inputs["rows"].shape, np.float32)}
-
     with pytest.raises(ExportError, match="the program is random: on the same input, output 'y'"):
-        tried(noisy, TensorSpec("y", "float32", (-1, 2)))
+        tried(lambda x: {"y": generator.random(x["rows"].shape, np.float32)}, PAIR)
 
 
 def test_only_what_the_program_fixes_stays_fixed() -> None:
@@ -312,13 +306,10 @@ def test_only_what_the_program_fixes_stays_fixed() -> None:
         TensorSpec("c", "float32", (1, 480)),
         inputs=(PICTURE,),
     )
-    assert [each.shape for each in trial.specs] == [(-1, -1, -1), (-1, 3), (-1, -1)]
-
-    def squeezed(inputs: Feeds) -> Tensors:
-        return {"y": np.squeeze(np.asarray(inputs["rows"]))}
+    assert [output.shape for output in trial.specs] == [(-1, -1, -1), (-1, 3), (-1, -1)]
 
     with pytest.raises(ExportError, match="output y has 1 or 2 axes, depending on the input"):
-        tried(squeezed, TensorSpec("y", "float32", ()))
+        tried(lambda x: {"y": np.squeeze(np.asarray(x["rows"]))}, TensorSpec("y", "float32", ()))
 
 
 WRONG: dict[str, Callable[[Any], Array]] = {
@@ -337,20 +328,18 @@ def test_a_group_that_is_wrong_somewhere_is_refused(fault: str) -> None:
     """However right it is elsewhere; the next group that is right takes its place."""
     shown = TensorSpec("y", "float32", (-1, 3, -1, -1))
 
-    def right(inputs: Feeds) -> Tensors:
-        return {"y": np.asarray(inputs["x"])}
-
     def wrong(inputs: Feeds) -> Tensors:
         return {"y": WRONG[fault](np.asarray(inputs["x"]))}
 
-    wrongly = opening(right, {"onednn": wrong, "bfloat16": wrong, "openvino": wrong})
+    faulty = dict.fromkeys(("onednn", "bfloat16", "openvino"), wrong)
+    wrongly = opening(lambda inputs: {"y": np.asarray(inputs["x"])}, faulty)
     opened = spec(shown, inputs=(PICTURE,))
     trial = run_trial(opened, config=ModelConfig(), open_predictor=wrongly)
     groups = check_usual(opened, trial.selftest, wrongly)
-    refused = {each.name for each in groups if each.refusal}
+    refused = {group.name for group in groups if group.refusal}
     assert {"onednn", "openvino"} <= refused
     assert not refused & {"native", "onnxruntime"}
-    assert "; x " in next(each.refusal for each in groups if each.name == "onednn")
+    assert "; x " in next(group.refusal for group in groups if group.name == "onednn")
     text = config_text(trial, groups, real=False)
     config = parse_config(text.encode())
     assert (config.first_group, config.default_group) == ("native", "native")
@@ -358,12 +347,11 @@ def test_a_group_that_is_wrong_somewhere_is_refused(fault: str) -> None:
 
 
 def test_a_default_group_that_is_wrong_ends_sealing() -> None:
-    y = TensorSpec("y", "float32", (-1, 2))
     wrongly = opening(
         lambda inputs: {"y": np.asarray(inputs["rows"])},
         {"onednn": lambda inputs: {"y": np.abs(inputs["rows"])}},
     )
-    opened = spec(y)
+    opened = spec(PAIR)
     trial = run_trial(opened, config=ModelConfig(), open_predictor=wrongly)
     with pytest.raises(ExportError, match="the default group onednn of config"):
         check_configured(opened, ModelConfig(), trial.selftest, wrongly)
@@ -374,7 +362,7 @@ def test_a_default_group_that_is_wrong_ends_sealing() -> None:
         b"options = { onednn = false }"
     )
     groups = check_configured(opened, parse_config(text), trial.selftest, wrongly)
-    assert [bool(each.refusal) for each in groups] == [True, False]
+    assert [bool(group.refusal) for group in groups] == [True, False]
     alone = replace(opened, format="onnx")
     failing = opening(lambda inputs: {"y": np.abs(inputs["rows"])})
     with pytest.raises(ExportError, match="cannot be served: onnxruntime"):
@@ -382,13 +370,12 @@ def test_a_default_group_that_is_wrong_ends_sealing() -> None:
 
 
 def test_bfloat16_is_a_candidate_only_on_real_inputs() -> None:
-    y = TensorSpec("y", "float32", (-1, 2))
     rounding = opening(
         lambda inputs: {"y": np.asarray(inputs["rows"])},
         {"bfloat16": lambda inputs: {"y": inputs["rows"] * np.float32(1.004)}},
     )
-    trial = run_trial(spec(y), config=ModelConfig(), open_predictor=rounding)
-    groups = check_usual(spec(y), trial.selftest, rounding)
+    trial = run_trial(spec(PAIR), config=ModelConfig(), open_predictor=rounding)
+    groups = check_usual(spec(PAIR), trial.selftest, rounding)
     for real in (False, True):
         config = parse_config(config_text(trial, groups, real=real).encode())
         group = config.group("onednn_bf16")
@@ -400,13 +387,14 @@ def test_bfloat16_is_a_candidate_only_on_real_inputs() -> None:
 
 def test_another_shape_in_bfloat16_is_said_as_such() -> None:
     """A detector finds something else; no mean difference tells that."""
-    y = TensorSpec("y", "float32", (-1, 2))
     fewer = opening(
         lambda inputs: {"y": np.asarray(inputs["rows"])},
         {"bfloat16": lambda inputs: {"y": np.asarray(inputs["rows"])[1:]}},
     )
-    trial = run_trial(spec(y), config=ModelConfig(), open_predictor=fewer)
-    refusals = {each.name: each.refusal for each in check_usual(spec(y), trial.selftest, fewer)}
+    trial = run_trial(spec(PAIR), config=ModelConfig(), open_predictor=fewer)
+    refusals = {
+        group.name: group.refusal for group in check_usual(spec(PAIR), trial.selftest, fewer)
+    }
     assert refusals["onednn_bf16"] == "output y has the shape [0, 2] in place of [1, 2]"
 
 

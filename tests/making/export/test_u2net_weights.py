@@ -26,7 +26,7 @@ pytestmark = pytest.mark.paddle
 def random_arrays(*, batch_norm: bool, stages: tuple[Stage, ...] = U2NETP) -> Arrays:
     """Upstream names and shapes with random values."""
     random = np.random.default_rng(12)
-    shapes = {name: tuple(each.shape) for name, each in U2NetMask(stages).state_dict().items()}
+    shapes = {name: tuple(array.shape) for name, array in U2NetMask(stages).state_dict().items()}
     del shapes["place.weight"], shapes["bias"]
     for side in range(1, 7):
         _, width, *_ = shapes.pop(f"taps{side}.weight")

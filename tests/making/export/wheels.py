@@ -53,7 +53,7 @@ class Registry:
     def __init__(self, folder: Path, environment: pytest.MonkeyPatch) -> None:
         self._folder = folder
         folder.mkdir()
-        for name in [each for each in os.environ if each.startswith("PIP_")]:
+        for name in [variable for variable in os.environ if variable.startswith("PIP_")]:
             environment.delenv(name)
         environment.setenv("PIP_CONFIG_FILE", os.devnull)
         environment.setenv("PIP_NO_INDEX", "1")

@@ -41,9 +41,9 @@ def without_programs(model: Path, version: str, target: Path) -> ModelRepository
     shutil.copytree(model / version, copy)
     shutil.copy(model / "config.toml", copy.parent)
     manifest = json.loads((copy / "manifest.json").read_text("utf-8"))
-    for each in manifest.pop("programs", []):
-        (copy / each["program"]).unlink()
-        del manifest["files"][each["program"]]
+    for program in manifest.pop("programs", []):
+        (copy / program["program"]).unlink()
+        del manifest["files"][program["program"]]
     manifest["format"] = 1
     (copy / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     return ModelRepository(target)
@@ -114,7 +114,7 @@ def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) 
     add_program(double.directory, derived())
     add_program(double.directory, derived(b"another"))
     files = ModelRepository(tmp_path).read("double", 1)
-    assert [each.name for each in files.manifest.programs] == ["int8"]
+    assert [program.name for program in files.manifest.programs] == ["int8"]
     assert (files.directory / "int8.onnx").read_bytes() == b"another"
     assert {path.name for path in files.directory.parent.iterdir()} == {"1", "config.toml"}
 

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from paddlepool.contracts.errors import ExportError
+from paddlepool.making.programs.onnx_graph import Graph
 from paddlepool.making.programs.qdq import Activation, Ranges, quantised, read_ranges
 from tests.making.programs.networks import named, two_layers
 
@@ -46,7 +47,7 @@ def test_a_graph_is_told_by_its_layers(x: np.ndarray[Any, Any]) -> None:
 def test_int8_stays_close_to_float(x: np.ndarray[Any, Any]) -> None:
     """And is not float: a weight has 8 bits, a scale for each output channel."""
     small = quantised(named(two_layers()), RANGES)
-    constants = {each.name: onnx.numpy_helper.to_array(each) for each in small.graph.initializer}
+    constants = Graph(small).constants
     assert constants["second.weight.int8"].dtype == np.int8
     assert constants["second.weight.scale"].shape == (2,)
     assert constants["first.weight.int8"].max() <= 64
@@ -60,13 +61,13 @@ def test_ranges_are_read_back_from_a_quantised_graph() -> None:
     small = quantised(named(two_layers()), replace(RANGES, float_layers=("second",)))
     found = read_ranges(named(two_layers()), small)
     assert found.float_layers == ("second",)
-    assert [each.value for each in found.activations] == ["x", "Relu_0"]
-    assert [each.readers for each in found.activations] == [("first",), ("second",)]
+    assert [activation.value for activation in found.activations] == ["x", "Relu_0"]
+    assert [activation.readers for activation in found.activations] == [("first",), ("second",)]
     assert found.activations[1].scale == pytest.approx(6 / 255, rel=1e-5)
 
 
 def test_ranges_of_another_graph_are_refused() -> None:
     """Instead of a program that computes something else."""
     other = replace(RANGES, float_layers=("third", "fourth"))
-    with pytest.raises(ExportError, match="2 names of theirs, such as fourth"):
+    with pytest.raises(ExportError, match="2 of its names, such as fourth"):
         quantised(named(two_layers()), other)

@@ -27,8 +27,8 @@ def ranges_of(network: onnx.ModelProto) -> Ranges:
         if name != "x"
     )
     session = onnxruntime.InferenceSession(watched.SerializeToString())
-    names = [each.name for each in session.get_outputs()]
-    runs = [dict(zip(names, session.run(None, each), strict=True)) | each for each in samples()]
+    names = [output.name for output in session.get_outputs()]
+    runs = [dict(zip(names, session.run(None, x), strict=True)) | x for x in samples()]
     return Ranges(
         activations=tuple(
             Activation(

@@ -55,7 +55,7 @@ def test_the_next_first_group_never_has_more_threads_than_the_one_before(tmp_pat
     assert second is not None
     third = second.after_first_group()
     assert third is not None
-    found = [(each.first_group, each.threads()) for each in (second, third)]
+    found = [(config.first_group, config.threads()) for config in (second, third)]
     assert found == [("pairs", 2), ("last", 2)]
     assert third.group("last").count == 2
 

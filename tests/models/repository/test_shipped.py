@@ -16,7 +16,7 @@ def make(root: Path, *files: str) -> Path:
 
 
 def files(root: Path) -> set[str]:
-    return {str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()}
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 def test_the_users_repository_follows_the_base_directories(

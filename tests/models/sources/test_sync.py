@@ -42,7 +42,7 @@ class Copy:
         """By os.walk, because Path.rglob fails on a directory that is removed meanwhile."""
         found = []
         for _, directories, files in os.walk(self.local):
-            found += [each for each in directories + files if each.startswith(".staging-")]
+            found += [name for name in directories + files if name.startswith(".staging-")]
         return found
 
 
