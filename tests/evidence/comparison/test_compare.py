@@ -172,22 +172,6 @@ def test_nothing_is_measured_on_one_pixel(tmp_path: Path) -> None:
         compared(small, FakeFactory())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param(["double", "--requests", "0"], "at least 1", id="no requests"),
-        pytest.param(["double", "--plot", "a.pdf"], ".png and .svg", id="plot format"),
-        pytest.param([], "name a MODEL, or --claims", id="nothing"),
-        pytest.param(["double", "--docs", "d"], "--docs belongs to --claims", id="docs"),
-    ],
-)
-def test_bad_arguments_are_refused_before_anything_runs(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *arguments]) == 1
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.paddle
 def test_real_predictors_end_to_end(
     tiny_model_repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

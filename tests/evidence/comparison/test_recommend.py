@@ -253,19 +253,3 @@ def test_it_is_written_only_when_agreed(
     printed = capsys.readouterr().out
     assert "Recommended: spare: 3.00 times as fast as main on all cores" in printed
     assert tomllib.loads(path.read_text("utf-8"))["default_group"] == "spare"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param([], "--p95 MS or --groups is required", id="neither"),
-        pytest.param(["--p95", "0"], "--p95 must be above 0", id="limit"),
-        pytest.param(["--p95", "nan"], "--p95 must be above 0", id="no number"),
-        pytest.param(["--p95", "9", "--yes"], "--yes belongs to --groups", id="yes"),
-    ],
-)
-def test_what_cannot_be_tuned_is_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["tune", "double", *arguments]) == 1
-    assert message in capsys.readouterr().err

@@ -19,7 +19,6 @@ from paddlepool.contracts.tensors import Tensors, TensorSpec
 from paddlepool.evidence.quality.ports import Bench, Findings, Source, Table
 from paddlepool.evidence.quality.run import compare_outputs, differences
 from paddlepool.tasks.sentiment.evaluation import SentimentQuality
-from tests.engine.fakes import write_double
 from tests.ran import ROOT
 
 T = TypeVar("T")
@@ -112,27 +111,6 @@ def test_a_damaged_split_is_named(reader: ServedModelInfo, content: bytes) -> No
     (reader.directory / "smp2020_ewect" / "virus_eval.jsonl").write_bytes(content)
     with pytest.raises(ConfigError, match=r"virus_eval\.jsonl"):
         SentimentQuality(reader, Source(data=reader.directory))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--limit", "3"], "--limit belongs to --quality"),
-        (["--write-cards"], "--write-cards belongs to --quality"),
-        (["--quality", "--limit", "0"], "--limit must be at least 1"),
-        (["--quality", "--limit", "3", "--write-cards"], "--write-cards needs all the data"),
-        (["--quality", "double"], "double: no quality measure is defined for it"),
-        (["--group", "main"], "--group belongs to --quality"),
-        (["--quality", "--group", "main", "--write-cards"], "--write-cards is for the default"),
-    ],
-)
-def test_options_that_make_no_sense_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    write_double(tmp_path)
-    assert main(["models", "verify", *options, "--repository", str(tmp_path)]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"paddlepool models: {message}")
 
 
 @pytest.mark.paddle
