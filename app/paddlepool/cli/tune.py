@@ -17,6 +17,7 @@ from paddlepool.evidence.comparison.result import (
     comparison_rows,
     reasons,
     recommend,
+    seconds,
 )
 from paddlepool.evidence.comparison.search import Search, explain, write_default_group, write_group
 from paddlepool.tasks.task import comparison_of
@@ -119,8 +120,8 @@ def _tune(args: argparse.Namespace) -> int:
             "configuration": ("* " if outcome is chosen else "  ") + str(outcome.configuration),
             "clients": str(outcome.clients),
             "per second": f"{outcome.per_second:.2f}",
-            "p95": f"{outcome.p95_seconds * 1000:.0f} ms",
-            "alone": f"{outcome.alone_seconds * 1000:.0f} ms",
+            "p95": seconds(outcome.p95_seconds),
+            "alone": seconds(outcome.alone_seconds),
             f"within {args.p95:g} ms": "yes" if outcome.p95_seconds <= args.p95 / 1000 else "no",
             "memory": f"{outcome.resident_bytes / 1e6:.0f} MB",
         }
@@ -131,7 +132,7 @@ def _tune(args: argparse.Namespace) -> int:
     if chosen is None:
         fastest = min(outcomes, key=lambda outcome: outcome.p95_seconds)
         print(
-            f"\nnothing is fast enough: the lowest p95 is {fastest.p95_seconds * 1000:.0f} ms "
+            f"\nnothing is fast enough: the lowest p95 is {seconds(fastest.p95_seconds)} "
             f"({fastest.configuration}); config.toml is unchanged"
         )
         return 1

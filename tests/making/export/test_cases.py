@@ -102,17 +102,6 @@ def test_what_a_manifest_does_not_expect_kills_nothing(tmp_path: Path) -> None:
         assert 'reason="corrupt"} 1.0' not in client.get("/metrics").text
 
 
-def test_an_input_returned_unchanged_is_refused_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    version = tmp_path / "inplace" / "1"
-    version.mkdir(parents=True)
-    shutil.copy(CASES / "inplace" / "1" / "inference.json", version / "inference.json")
-    assert main(["models", "seal", str(version)]) == 1
-    assert "the program returns an input unchanged" in capsys.readouterr().err
-    assert [path.name for path in version.iterdir()] == ["inference.json"]
-
-
 def test_the_network_of_ones_cuts_nothing_away(tmp_path: Path) -> None:
     """A mask that is 1 everywhere, for /segment, with a configuration of its own."""
     shutil.copytree(CASES / "ones", tmp_path / "ones")

@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -34,10 +33,10 @@ output = "fine"
 pytestmark = pytest.mark.slow
 
 
-def unsealed(root: Path, name: str, program: onnx.ModelProto, **options: Any) -> Path:
+def unsealed(root: Path, name: str, program: onnx.ModelProto) -> Path:
     version = root / name / "1"
     version.mkdir(parents=True)
-    onnx.save(program, version / "network.onnx", **options)
+    onnx.save(program, version / "network.onnx")
     return version
 
 
@@ -105,20 +104,3 @@ def test_a_matting_network_of_another_shape_is_served(sealed: Path, tmp_path: Pa
         metadata = client.get("/v2/models/classifier").json()
         assert [output["name"] for output in metadata["outputs"]] == ["sizes"]
         assert metadata["platform"] == "onnxruntime_onnx"
-
-
-def test_weights_in_other_files_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    apart = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
-    version = unsealed(tmp_path, "apart", classifier(), **apart)
-    assert main(["models", "seal", str(version)]) == 1
-    assert "keeps 2 weights in other files; save it as one file" in capsys.readouterr().err
-
-
-def test_what_is_no_onnx_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    version = unsealed(tmp_path, "text", classifier())
-    (version / "network.onnx").write_text("not a model", "utf-8")
-    assert main(["models", "seal", str(version)]) == 1
-    assert "network.onnx is not an ONNX model" in capsys.readouterr().err
-    assert not (version / "manifest.json").exists()

@@ -25,6 +25,7 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.comparison.measure import TaskComparison, choose_samples
+from paddlepool.evidence.comparison.result import seconds
 from paddlepool.evidence.verdict.proof import EQUAL, best_of
 from paddlepool.models.repository.config import (
     AUTO,
@@ -117,7 +118,7 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
     """The choice, and why each configuration with more requests per second was not chosen."""
     lines = [
         f"{chosen.configuration}: {chosen.per_second:.2f} requests per second, "
-        f"p95 {chosen.p95_seconds:.3f} s, {chosen.alone_seconds:.3f} s alone"
+        f"p95 {seconds(chosen.p95_seconds)}, {seconds(chosen.alone_seconds)} alone"
     ]
     for outcome in outcomes:
         gain = outcome.per_second / chosen.per_second
@@ -129,7 +130,7 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
             reason = "counts as equal" if gain <= EQUAL else "a single request takes longer"
         lines.append(
             f"{outcome.configuration}: {gain - 1:+.0%} requests per second, "
-            f"p95 {outcome.p95_seconds:.3f} s, {outcome.alone_seconds:.3f} s alone: {reason}"
+            f"p95 {seconds(outcome.p95_seconds)}, {seconds(outcome.alone_seconds)} alone: {reason}"
         )
     return lines
 
