@@ -109,7 +109,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def said(
+def formatted(
     form: TerminalLines,
     event: str,
     *,
@@ -136,19 +136,19 @@ REQUEST: dict[str, Any] = {
 def test_the_start_ends_with_where_to_go() -> None:
     """An address that a browser opens, whatever is listened on."""
     form = TerminalLines(colour=False)
-    listening = said(form, "listening", url="http://0.0.0.0:8000", pid=7)
+    listening = formatted(form, "listening", url="http://0.0.0.0:8000", pid=7)
     assert listening == "listening on http://0.0.0.0:8000; the models are being loaded"
-    ready = said(form, "loaded", ready=True, seconds=8.9)
+    ready = formatted(form, "loaded", ready=True, seconds=8.9)
     assert ready == "ready after 8.9 s.  Open http://127.0.0.1:8000"
-    assert "/info says why" in said(form, "loaded", ready=False, seconds=8.9)
+    assert "/info says why" in formatted(form, "loaded", ready=False, seconds=8.9)
 
 
 def test_a_request_is_one_line() -> None:
     form = TerminalLines(colour=False)
-    line = said(form, "request", name="paddlepool.access", **REQUEST)
+    line = formatted(form, "request", name="paddlepool.access", **REQUEST)
     assert line == "200  POST /segment  132.45 ms  u2netp@2 onednn  3057adea88f0e8c7"
     refused = {name: REQUEST[name] for name in list(REQUEST)[:5]} | {"status": 422}
-    line = said(form, "request", name="paddlepool.access", **refused)
+    line = formatted(form, "request", name="paddlepool.access", **refused)
     assert line == "422  POST /segment  132.45 ms  3057adea88f0e8c7"
 
 
@@ -156,17 +156,20 @@ def test_a_request_is_one_line() -> None:
 def test_colours_say_how_it_went(status: int, colour: str) -> None:
     """Green, yellow, red; warnings and errors are marked, too, for who sees no colour."""
     form = TerminalLines(colour=True)
-    line = said(form, "request", name="paddlepool.access", **REQUEST | {"status": status})
+    line = formatted(form, "request", name="paddlepool.access", **REQUEST | {"status": status})
     assert line.startswith(f"\x1b[{colour}m{status}\x1b[0m  ")
-    assert said(form, "odd", level=logging.WARNING) == "\x1b[33mwarning: odd\x1b[0m"
-    assert said(form, "bad", level=logging.ERROR, where="x") == "\x1b[31merror: bad  where=x\x1b[0m"
+    assert formatted(form, "odd", level=logging.WARNING) == "\x1b[33mwarning: odd\x1b[0m"
+    assert (
+        formatted(form, "bad", level=logging.ERROR, where="x")
+        == "\x1b[31merror: bad  where=x\x1b[0m"
+    )
 
 
 def test_nothing_in_a_line_is_obeyed_by_the_terminal() -> None:
     """No second line, no colour, no title: they are shown as they are written in Python."""
     form = TerminalLines(colour=False)
     hostile = "a\r\n200  GET /forged\x1b]0;title\x07\u202e"
-    line = said(form, "%s", name="x", level=logging.INFO, path=hostile)
+    line = formatted(form, "%s", name="x", level=logging.INFO, path=hostile)
     assert line == r"%s  path=a\r\n200  GET /forged\x1b]0;title\x07\u202e"
     try:
         raise ValueError(hostile)

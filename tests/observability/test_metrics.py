@@ -71,13 +71,13 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     return samples(metrics)[name, frozenset(labels.items())]
 
 
-def told(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+def values_of(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
     """A family's values by its labels in their order, without what nobody declared."""
     order = {"model": 0, "predictor": 1, "outcome": 2, "reason": 2}
     return {
         tuple(word for _, word in sorted(labels, key=lambda label: order[label[0]])): number
-        for (found, labels), number in samples(metrics).items()
-        if found == name and not {("reason", UNKNOWN), ("outcome", UNKNOWN)} & labels
+        for (family, labels), number in samples(metrics).items()
+        if family == name and not {("reason", UNKNOWN), ("outcome", UNKNOWN)} & labels
     }
 
 
@@ -163,13 +163,13 @@ def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
 def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> None:
     """So that a rate is zero and not absent; other families have no series yet."""
     restarts = {("u2netp", group, reason): 0.0 for group in GROUPS for reason in Restart}
-    assert told(metrics, "paddlepool_predictor_restarts_total") == restarts
+    assert values_of(metrics, "paddlepool_predictor_restarts_total") == restarts
     rejected = {(model, reason): 0.0 for model in ("u2netp", UNKNOWN) for reason in Rejection}
-    assert told(metrics, "paddlepool_requests_rejected_total") == rejected
+    assert values_of(metrics, "paddlepool_requests_rejected_total") == rejected
     shadowed = {("u2netp", outcome): 0.0 for outcome in ShadowOutcome}
-    assert told(metrics, "paddlepool_shadow_requests_total") == shadowed
+    assert values_of(metrics, "paddlepool_shadow_requests_total") == shadowed
     codecs = {(reason,): 0.0 for reason in CODEC_RESTARTS}
-    assert told(metrics, "paddlepool_codec_restarts_total") == codecs
+    assert values_of(metrics, "paddlepool_codec_restarts_total") == codecs
     others = {name for name, _ in samples(metrics) if name.endswith(("_bucket", "_total"))}
     assert others == {
         "paddlepool_predictor_restarts_total",
@@ -238,11 +238,14 @@ def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
         gauges("gone", "onednn", "native", version=0),
     ]
     metrics.gauges.read = lambda: versions
-    found = told(metrics, "paddlepool_predictor_default")
-    assert found == {("u2netp", "native"): 1, ("u2netp", "onednn"): 0, ("u2netp", "gone"): 0}
+    assert values_of(metrics, "paddlepool_predictor_default") == {
+        ("u2netp", "native"): 1,
+        ("u2netp", "onednn"): 0,
+        ("u2netp", "gone"): 0,
+    }
 
 
-def test_replays_are_told_by_group(metrics: Metrics) -> None:
+def test_replays_are_counted_by_group(metrics: Metrics) -> None:
     """Equal bits have a bucket of their own; an infinite difference is counted and leaves the sum
     as it was; the task's measure is there only where it has one."""
     metrics.drifted(model="u2netp", group="native", drift=0.0, agreement=0.997)
@@ -306,10 +309,10 @@ def test_a_histogram_is_exposed_as_the_librarys_own(data: st.DataObject) -> None
     value = st.sampled_from(bounds) | st.floats(min_value=0, allow_nan=False)
     values = data.draw(st.lists(st.tuples(value, st.sampled_from("ab"))))
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    ours, theirs = CollectorRegistry(), CollectorRegistry()
-    own = HistogramFamily(ours, "seconds", "Help.", ("name",), bounds)
-    library = Histogram("seconds", "Help.", ("name",), buckets=bounds, registry=theirs)
+    first, second = CollectorRegistry(), CollectorRegistry()
+    own = HistogramFamily(first, "seconds", "Help.", ("name",), bounds)
+    library = Histogram("seconds", "Help.", ("name",), buckets=bounds, registry=second)
     for observed, name in values:
         own.observe(observed, name)
         library.labels(name).observe(observed)
-    assert generate_latest(ours) == generate_latest(theirs)
+    assert generate_latest(first) == generate_latest(second)

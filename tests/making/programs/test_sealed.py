@@ -128,9 +128,9 @@ def test_what_cannot_be_read_is_named_before_the_search(
     (data / "00.jpg").write_text("no picture")
     arguments = ["--data", str(data), "--repository", str(tmp_path / "models")]
     assert main(["quantize", "matte", *arguments]) == 1
-    said = capsys.readouterr()
-    assert f"{data / '00.jpg'}: the file is in no picture format" in said.err
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert f"{data / '00.jpg'}: the file is in no picture format" in printed.err
+    assert printed.out == ""
 
 
 def test_a_sealed_network_is_quantised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,9 +142,9 @@ def test_a_sealed_network_is_quantised(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command, "--budget", "1e-9"]) == 1
     assert "not published: no layer would be int8" in capsys.readouterr().err
     assert main([*command, "--budget", "0.05"]) == 0
-    said = capsys.readouterr().out
-    assert "no instance group runs it yet; add one to matte/config.toml:" in said
-    add_to_config(tmp_path / "models" / "matte", said[said.index("[[instance_group]]") :])
+    printed = capsys.readouterr().out
+    assert "no instance group runs it yet; add one to matte/config.toml:" in printed
+    add_to_config(tmp_path / "models" / "matte", printed[printed.index("[[instance_group]]") :])
     [derived] = ModelRepository(tmp_path / "models").read("matte", 2).manifest.programs
     assert derived.derivation.float_layers == ()
     group = ModelRepository(tmp_path / "models").config("matte").group("openvino_int8")
