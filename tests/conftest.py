@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -16,6 +16,7 @@ from tests.engine.driving import Loop
 from tests.ran import ROOT, ran
 
 if TYPE_CHECKING:
+    from paddlepool.engine.registry.registry import ModelRegistry
     from paddlepool.models.repository.layout import ModelFiles
     from tests.engine.fakes import FakeFactory, RecordingObserver
 
@@ -101,14 +102,16 @@ def double(tmp_path: Path) -> ModelFiles:
 
 
 @pytest.fixture
-def registry(loop: Loop, tmp_path: Path, factory: FakeFactory, double: ModelFiles) -> Iterator[Any]:
+async def registry(
+    tmp_path: Path, factory: FakeFactory, double: ModelFiles
+) -> AsyncIterator[ModelRegistry]:
     """Serves `double` on fake predictors."""
     from tests.engine.fakes import open_registry
 
-    registry = open_registry(loop, tmp_path, factory)
-    registry.load_all()
+    registry = open_registry(tmp_path, factory)
+    await registry.load_all()
     yield registry
-    registry.close()
+    await registry.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Programs that run beside a test, and what is waited for."""
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -37,3 +38,11 @@ def wait_until(
     while not condition():
         assert time.monotonic() < give_up, "it never became true"
         time.sleep(every)
+
+
+async def eventually(condition: Callable[[], bool], *, patience: float = 120.0) -> None:
+    """Like wait_until(), on an event loop, which runs on meanwhile."""
+    give_up = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < give_up, "it never became true"
+        await asyncio.sleep(0.005)

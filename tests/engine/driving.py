@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-PATIENCE = 60.0
-"""Seconds after which a test that waits for an event fails."""
+from paddlepool.contracts.ports import InferResult
+from paddlepool.engine.registry.watcher import RepositoryWatcher
+from paddlepool.models.repository.layout import ModelRepository
+from tests.engine import fakes
+from tests.engine.fakes import PATIENCE, row, soon
 
 
 class Loop:
@@ -125,3 +128,31 @@ def chain(source: asyncio.Future[Any], done: Future[Any]) -> None:
 
     source.add_done_callback(settled)
     done.add_done_callback(left)
+
+
+def answer(registry: Any, *, version: int | None = None, group: str | None = None) -> InferResult:
+    """What `double` answers to one request."""
+    with registry.lease("double", version) as model:
+        future = model.submit(row(1), deadline=soon(), group=group)
+        result: InferResult = future.result(timeout=PATIENCE)
+    assert result.outputs["y"].tolist() == [[2]]  # type: ignore[union-attr]
+    return result
+
+
+def served_double(loop: Loop, *args: Any, **options: Any) -> Any:
+    return loop(lambda: fakes.served_double(*args, **options))
+
+
+def open_registry(loop: Loop, *args: Any, **options: Any) -> Any:
+    return loop(lambda: fakes.open_registry(*args, **options))
+
+
+def open_watcher(loop: Loop, root: Any, registry: Any) -> Any:
+    return Driven(loop, loop(RepositoryWatcher, ModelRepository(root), inner(registry)))
+
+
+def driven_registry(loop: Loop, tmp_path: Any, factory: Any, double: Any) -> Iterator[Any]:
+    registry = open_registry(loop, tmp_path, factory)
+    registry.load_all()
+    yield registry
+    registry.close()

@@ -1,5 +1,6 @@
 """Predictors, clocks and observers that tests steer: gates instead of sleeps."""
 
+import asyncio
 import contextlib
 import gc
 import itertools
@@ -32,12 +33,13 @@ from paddlepool.engine.pool.context import EngineContext, Yielding
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.registry import ModelRegistry
-from paddlepool.engine.registry.watcher import RepositoryWatcher
 from paddlepool.models.repository.layout import ModelRepository
-from tests.engine.driving import PATIENCE as PATIENCE
-from tests.engine.driving import Driven, Loop, inner
 from tests.model_files import write_config, write_version
+from tests.ran import eventually as eventually
 from tests.ran import wait_until as wait_until
+
+PATIENCE = 60.0
+"""Seconds after which a test that waits for an event fails."""
 
 Behaviour = Callable[[Tensors], Tensors]
 
@@ -67,11 +69,12 @@ def soon() -> float:
     return time.monotonic() + PATIENCE
 
 
-def answer(registry: Any, *, version: int | None = None, group: str | None = None) -> InferResult:
-    """What `double` answers to one request."""
+async def infer(
+    registry: ModelRegistry, *, version: int | None = None, group: str | None = None
+) -> InferResult:
+    """The result of one request to `double`."""
     with registry.lease("double", version) as model:
-        future = model.submit(row(1), deadline=soon(), group=group)
-        result: InferResult = future.result(timeout=PATIENCE)
+        result = await model.submit(row(1), deadline=soon(), group=group)
     assert result.outputs["y"].tolist() == [[2]]  # type: ignore[union-attr]
     return result
 
@@ -165,6 +168,10 @@ class Gate:
         if not self._open.is_set():
             assert self._passes.acquire(timeout=PATIENCE), "the gate was never opened"
         return self._behaviour(inputs)
+
+    async def entered(self) -> None:
+        """Wait until a run has begun."""
+        await asyncio.to_thread(self.wait_entered)
 
     def wait_entered(self) -> None:
         assert self._begun.acquire(timeout=PATIENCE), "no run began"
@@ -348,7 +355,7 @@ class FakeFactory:
         self.opened.append(predictor)
         return predictor
 
-    def let_go(self) -> None:
+    def open_gate(self) -> None:
         """Open the gate that its runs wait at, if they do: at the end of a test."""
         if isinstance(self.behaviour, Gate):
             self.behaviour.open()
@@ -409,23 +416,21 @@ def write_double(
 
 
 def served_double(
-    loop: Loop,
     root: Path,
     factory: FakeFactory,
     observer: RecordingObserver,
     *,
     version: int = 1,
     **options: Any,
-) -> Any:
-    """What write_double() has written, not started, driven; `options` are an EngineContext's."""
+) -> ServedModel:
+    """What write_double() has written, not started; `options` are an EngineContext's."""
     options.setdefault("max_resident_bytes", 1 << 30)
     context = EngineContext(open_predictor=factory, observer=observer, **options)
-    files = ModelRepository(root).read("double", version)
-    return loop(lambda: ServedModel(files, context=context))
+    return ServedModel(ModelRepository(root).read("double", version), context=context)
 
 
-def open_registry(loop: Loop, root: Path, factory: PredictorFactory, **options: Any) -> Any:
-    """A driven ModelRegistry; `options` are its own, or an EngineContext's."""
+def open_registry(root: Path, factory: PredictorFactory, **options: Any) -> ModelRegistry:
+    """A ModelRegistry; `options` are its own, or an EngineContext's."""
 
     async def no_pipeline(_: ServedModelInfo) -> None:
         return None
@@ -435,12 +440,7 @@ def open_registry(loop: Loop, root: Path, factory: PredictorFactory, **options: 
     options.setdefault("cores", 2.0)
     options.setdefault("drain_timeout", PATIENCE)
     options.setdefault("yielding", Yielding(options["cores"]))
-    shared = [each.name for each in fields(EngineContext) if each.name in options]
+    shared = [item.name for item in fields(EngineContext) if item.name in options]
     context = EngineContext(open_predictor=factory, **{name: options.pop(name) for name in shared})
     repository = options.pop("repository", None) or ModelRepository(root)
-    return loop(lambda: ModelRegistry(repository, context=context, **options))
-
-
-def open_watcher(loop: Loop, root: Path, registry: Any) -> Any:
-    """A driven RepositoryWatcher."""
-    return Driven(loop, loop(RepositoryWatcher, ModelRepository(root), inner(registry)))
+    return ModelRegistry(repository, context=context, **options)

@@ -4,7 +4,7 @@ import asyncio
 import math
 import weakref
 from array import array
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,24 +27,24 @@ from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.dataplane import DataPlane, RequestOutput, TensorRequest
 from paddlepool.engine.registry.model import ServedModel
-from tests.engine.driving import Loop
 from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,
     Behaviour,
     FakeFactory,
     Gate,
+    calling,
     doubled,
+    eventually,
     failing,
     no_collections,
     open_registry,
     row,
-    wait_until,
 )
 from tests.model_files import write_model
 
 
-class OneJobEach:
+class JobPerNumber:
     """A pipeline that makes a job of each number of the payload and gives the doubled numbers."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class OneJobEach:
             if self.failure is not None:
                 raise self.failure
             await asyncio.Event().wait()
-        return Finished(value=[float(each["y"].item()) for each in outputs], stages={})
+        return Finished(value=[float(output["y"].item()) for output in outputs], stages={})
 
     def close(self) -> None:
         pass
@@ -84,55 +84,53 @@ class OneJobEach:
 class Bench:
     """A data plane over model `double`, whose task is `several`."""
 
-    def __init__(self, loop: Loop, root: Path) -> None:
-        self._loop = loop
-        self.pipeline, self.factory = OneJobEach(), FakeFactory()
+    def __init__(self, root: Path) -> None:
+        self.pipeline, self.factory = JobPerNumber(), FakeFactory()
         options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
         write_model(root / "double", 'pipeline = "several"\n' + options)
-        self.registry = open_registry(loop, root, self.factory, build_pipeline=self._build)
-        self.registry.load_all()
-        self.dataplane = DataPlane(self.registry.it, default_models={"several": "double"})
+        self.registry = open_registry(root, self.factory, build_pipeline=self._build)
+        self.dataplane = DataPlane(self.registry, default_models={"several": "double"})
 
-    async def _build(self, info: ServedModelInfo) -> OneJobEach:
+    async def _build(self, info: ServedModelInfo) -> JobPerNumber:
         return self.pipeline
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """On the event loop of the registry."""
-        return self._loop(lambda: coroutine)
+    async def run(self, *numbers: float) -> RequestOutput:
+        return await self.dataplane.run("several", numbers, timeout=PATIENCE)
 
-    def served(self) -> Any:
+    def served(self) -> ServedModel:
         [model] = self.registry.served()
         return model
 
+    def count_rows(self) -> list[int]:
+        """The rows of each run from now on."""
+        sizes: list[int] = []
+
+        def count(inputs: Tensors) -> Tensors:
+            sizes.append(len(inputs["x"]))
+            return doubled(inputs)
+
+        self.factory.behaviour = count
+        return sizes
+
     def waiting(self) -> int:
         """How many jobs are in the queue of the default group."""
-        [depth] = [each.queue_depth for each in self.served().groups() if each.name == "main"]
-        return int(depth)
+        [depth] = [group.queue_depth for group in self.served().groups() if group.name == "main"]
+        return depth
 
 
 @pytest.fixture
-def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(loop, tmp_path)
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    await bench.registry.load_all()
     yield bench
-    bench.registry.close()
+    await bench.registry.close()
 
 
-async def ask(dataplane: DataPlane, *numbers: float) -> RequestOutput:
-    return await dataplane.run("several", numbers, timeout=PATIENCE)
-
-
-def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
+async def test_the_answers_stand_in_the_order_of_the_jobs(bench: Bench) -> None:
     """Six jobs fill one batch of four and one of two: an idle predictor is not handed the first
     alone."""
-    sizes = []
-
-    def count(inputs: Tensors) -> Tensors:
-        sizes.append(len(inputs["x"]))
-        return doubled(inputs)
-
-    bench.factory.behaviour = count
-    answer = bench.run(ask(bench.dataplane, 1, 2, 3, 4, 5, 6))
-    assert answer.value == [2, 4, 6, 8, 10, 12]
+    sizes = bench.count_rows()
+    assert (await bench.run(1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
     assert sizes == [4, 2]
 
 
@@ -140,30 +138,31 @@ def tensors(rows: int) -> Tensors:
     return {"x": np.arange(rows, dtype=np.float32).reshape(rows, 1)}
 
 
-def reading(inputs: Tensors) -> Callable[[ServedModel], Awaitable[TensorRequest]]:
+def tensor_request(
+    inputs: Tensors, *, group: str | None = None, timeout: float = PATIENCE
+) -> TensorRequest:
+    return TensorRequest(inputs=inputs, group=group, priority=0, timeout=timeout)
+
+
+def reading(
+    inputs: Tensors, *, group: str | None = None
+) -> Callable[[ServedModel], Awaitable[TensorRequest]]:
     async def read(_: ServedModel) -> TensorRequest:
-        return TensorRequest(inputs=inputs, group=None, priority=0, timeout=PATIENCE)
+        return tensor_request(inputs, group=group)
 
     return read
 
 
-def test_a_request_of_many_rows_is_divided_and_joined(bench: Bench) -> None:
+async def test_a_request_of_many_rows_is_divided_and_joined(bench: Bench) -> None:
     """Over /v2 and of a task, with the queue's six places: 500 rows, and 500 jobs."""
-    sizes = []
-
-    def count(inputs: Tensors) -> Tensors:
-        sizes.append(len(inputs["x"]))
-        return doubled(inputs)
-
-    bench.factory.behaviour = count
-    _, found = bench.run(bench.dataplane.infer("double", reading(tensors(502))))
-    assert np.array_equal(found.value["y"], 2 * tensors(502)["x"])  # type: ignore[operator]
+    sizes = bench.count_rows()
+    _, output = await bench.dataplane.infer("double", reading(tensors(502)))
+    assert np.array_equal(output.value["y"], 2 * tensors(502)["x"])  # type: ignore[operator]
     assert sizes == [4] * 125 + [2]
-    answer = bench.run(ask(bench.dataplane, *range(500)))
-    assert answer.value == [2 * number for number in range(500)]
+    assert (await bench.run(*range(500))).value == [2 * number for number in range(500)]
 
 
-def test_jobs_of_a_task_may_have_more_rows_than_a_run(bench: Bench) -> None:
+async def test_jobs_of_a_task_may_have_more_rows_than_a_run(bench: Bench) -> None:
     """The pipeline gets the outputs of each of its jobs, as it made them."""
     jobs = (row(1), tensors(9), tensors(5))
     seen: list[Tensors] = []
@@ -178,33 +177,29 @@ def test_jobs_of_a_task_may_have_more_rows_than_a_run(bench: Bench) -> None:
         return Finished(value=None, stages={})
 
     bench.pipeline.prepare, bench.pipeline.finish = prepare, finish  # type: ignore[method-assign]
-    bench.run(ask(bench.dataplane, 0))
+    await bench.run(0)
     for job, outputs in zip(jobs, seen, strict=True):
         assert np.array_equal(outputs["y"], 2 * job["x"])  # type: ignore[operator]
 
 
-def test_a_large_request_takes_turns(bench: Bench) -> None:
+async def test_a_large_request_takes_turns(bench: Bench) -> None:
     """It never has more than a portion in the queue, and callers that come later are not behind
     its rest."""
     bench.factory.behaviour = gate = Gate()
 
-    async def both() -> list[float]:
-        CALLER.set(Caller(name="large"))
+    with calling("large"):
         large = asyncio.create_task(bench.dataplane.infer("double", reading(tensors(400))))
-        await asyncio.to_thread(gate.wait_entered)
-        CALLER.set(Caller(name="small"))
+    await gate.entered()
+    with calling("small"):
         small = [
             asyncio.create_task(bench.dataplane.infer("double", reading(row(value))))
             for value in (1000.0, 1001.0)
         ]
-        await asyncio.sleep(0)
-        [served] = bench.dataplane.registry.served()
-        assert max(group.queue_depth for group in served.groups()) <= 5
-        gate.open()
-        await asyncio.gather(large, *small)
-        return [float(inputs["x"].max()) for inputs in gate.seen]
-
-    order = bench.run(both())
+    await asyncio.sleep(0)
+    assert bench.waiting() <= 5
+    gate.open()
+    await asyncio.gather(large, *small)
+    order = [float(inputs["x"].max()) for inputs in gate.seen]
     assert len(order) == 101
     assert order.index(1001.0) < 10
 
@@ -223,20 +218,21 @@ def test_a_large_request_takes_turns(bench: Bench) -> None:
         ),
     ],
 )
-def test_parts_that_do_not_go_together_fail_the_request(
+async def test_parts_that_do_not_go_together_fail_the_request(
     bench: Bench, behaviour: Behaviour, error: type[Exception] | None
 ) -> None:
     bench.factory.behaviour = behaviour
-    asking = bench.dataplane.infer("double", reading(tensors(50)))
+    request = bench.dataplane.infer("double", reading(tensors(50)))
     if error is None:
-        assert bench.run(asking)[1].value["y"].shape == (50, 0)
+        assert (await request)[1].value["y"].shape == (50, 0)
     else:
         with pytest.raises(error):
-            bench.run(asking)
+            await request
+    await asyncio.sleep(0)  # the loop takes back what was queued
     assert bench.waiting() == 0
 
 
-def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> None:
+async def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> None:
     """The caller gets the error, and the next request gets the place in the queue."""
 
     async def read() -> list[float]:
@@ -245,16 +241,14 @@ def test_a_payload_that_cannot_be_read_gives_its_place_back(bench: Bench) -> Non
     async def refuse() -> list[float]:
         raise InvalidParameter("the body is not JSON")
 
-    async def scenario() -> RequestOutput:
-        for _ in range(20):
-            with pytest.raises(InvalidParameter, match="not JSON"):
-                await bench.dataplane.run("several", refuse, timeout=PATIENCE)
-        return await bench.dataplane.run("several", read, timeout=PATIENCE)
-
-    assert bench.run(scenario()).value == [6.0]
+    for _ in range(20):
+        with pytest.raises(InvalidParameter, match="not JSON"):
+            await bench.dataplane.run("several", refuse, timeout=PATIENCE)
+    output = await bench.dataplane.run("several", read, timeout=PATIENCE)
+    assert output.value == [6.0]
 
 
-def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
+async def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
     """By both entry points; the default group and one that another caller started are running."""
 
     async def choose(group: str, *, may_start: bool) -> None:
@@ -264,23 +258,20 @@ def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
     async def choose_raw(group: str) -> None:
         CALLER.set(Caller(name="somebody", may_start=False))
 
-        async def read(served: ServedModel) -> TensorRequest:
-            return asked_for(row(3), group=group)
+        await bench.dataplane.infer("double", reading(row(3), group=group))
 
-        await bench.dataplane.infer("double", read)
-
-    bench.run(choose("main", may_start=False))
+    await choose("main", may_start=False)
     for refused in (choose("spare", may_start=False), choose_raw("spare")):
         with pytest.raises(GroupNotRunning, match="'spare' is not running"):
-            bench.run(refused)
+            await refused
     with pytest.raises(InvalidParameter):
-        bench.run(choose("unknown", may_start=False))
-    bench.run(choose("spare", may_start=True))
-    bench.run(choose("spare", may_start=False))
-    bench.run(choose_raw("spare"))
+        await choose("unknown", may_start=False)
+    await choose("spare", may_start=True)
+    await choose("spare", may_start=False)
+    await choose_raw("spare")
 
 
-def test_one_job_that_fails_fails_the_request_at_once(bench: Bench) -> None:
+async def test_one_job_that_fails_fails_the_request_at_once(bench: Bench) -> None:
     """While another batch of the same request still runs; what is queued is taken back."""
     gate = Gate()
 
@@ -293,38 +284,28 @@ def test_one_job_that_fails_fails_the_request_at_once(bench: Bench) -> None:
     # The batch of four fails whole, and again for its guilty job: that one comes first, so that
     # the gate then holds a job of a request that has its answer already.
     with pytest.raises(BackendError, match="unlucky"):
-        bench.run(ask(bench.dataplane, 13, 1, 2, 3, 4, 5))
-    gate.wait_entered()
+        await bench.run(13, 1, 2, 3, 4, 5)
+    await gate.entered()
     assert bench.waiting() == 0
     assert bench.pipeline.released == 1
     gate.open()
 
 
-def test_who_leaves_while_its_work_is_done_gives_its_place_back(bench: Bench) -> None:
+async def test_who_leaves_while_its_work_is_done_gives_its_place_back(bench: Bench) -> None:
     """And so does one whose picture turns out to be none."""
     bench.pipeline.slow = []
-
-    async def leave() -> RequestOutput:
-        for _ in range(3):
-            waiting = [asyncio.create_task(ask(bench.dataplane, number)) for number in range(6)]
-            await asyncio.sleep(0)
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-        bench.pipeline.slow = None
-        return await ask(bench.dataplane, 1, 2, 3, 4, 5, 6)
-
-    assert bench.run(leave()).value == [2, 4, 6, 8, 10, 12]
-
-
-def asked_for(
-    inputs: Tensors, *, group: str | None = None, timeout: float = PATIENCE
-) -> TensorRequest:
-    return TensorRequest(inputs=inputs, group=group, priority=0, timeout=timeout)
+    for _ in range(3):
+        waiting = [asyncio.create_task(bench.run(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    bench.pipeline.slow = None
+    assert (await bench.run(1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
 
 
 class Reading:
-    """Reads raw tensors of a body that is not there; `slow` as in OneJobEach."""
+    """Reads raw tensors of a body that is not there; `slow` as in JobPerNumber."""
 
     def __init__(self) -> None:
         self.slow: list[asyncio.Event] | None = None
@@ -336,10 +317,10 @@ class Reading:
             await self.slow[-1].wait()
         inputs = row(3)
         self.watched.append(weakref.ref(inputs["x"]))
-        return asked_for(inputs)
+        return tensor_request(inputs)
 
 
-def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
+async def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
     """Both entry points share the six places: three pictures, three bodies, and no seventh of
     either, whose body is not asked for; the six are answered."""
     read = Reading()
@@ -349,50 +330,40 @@ def test_what_finds_no_room_is_refused_before_its_work(bench: Bench) -> None:
     async def unread() -> list[float]:
         raise AssertionError("there is no place for it")
 
-    async def seven() -> list[Any]:
-        asked: list[Coroutine[Any, Any, Any]] = [
-            ask(bench.dataplane, number) for number in range(3)
-        ]
-        asked += [bench.dataplane.infer("double", read, place_timeout=PATIENCE) for _ in range(3)]
-        tasks = [asyncio.create_task(each) for each in asked]
-        await asyncio.sleep(0)
-        for seventh in (
-            bench.dataplane.infer("double", read, place_timeout=PATIENCE),
-            bench.dataplane.run("several", unread, timeout=PATIENCE),
-        ):
-            with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
-                await seventh
-        assert len(waiting) == 6
-        for proceed in waiting:
-            proceed.set()
-        return await asyncio.gather(*tasks)
+    def infer() -> Coroutine[Any, Any, tuple[TensorRequest, RequestOutput]]:
+        return bench.dataplane.infer("double", read, place_timeout=PATIENCE)
 
-    answers = bench.run(seven())
-    assert [answer.value for answer in answers[:3]] == [[0], [2], [4]]
-    assert [answer.value["y"].item() for _, answer in answers[3:]] == [6, 6, 6]
+    pictures = [asyncio.create_task(bench.run(number)) for number in range(3)]
+    bodies = [asyncio.create_task(infer()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for seventh in (infer(), bench.dataplane.run("several", unread, timeout=PATIENCE)):
+        with pytest.raises(Overloaded, match="the queue is full: 6 jobs wait, limit 6"):
+            await seventh
+    assert len(waiting) == 6
+    for proceed in waiting:
+        proceed.set()
+    assert [(await picture).value for picture in pictures] == [[0], [2], [4]]
+    assert [(await body)[1].value["y"].item() for body in bodies] == [6, 6, 6]
     assert bench.served().statistics().failure.count == 2
 
 
-def test_a_small_body_is_read_before_it_has_a_place(bench: Bench) -> None:
+async def test_a_small_body_is_read_before_it_has_a_place(bench: Bench) -> None:
     """Reading it costs less than asking for a place twice; its group may be another one."""
 
-    async def infer() -> tuple[TensorRequest, RequestOutput]:
-        with ExitStack() as places:
+    with ExitStack() as places:
 
-            async def read(served: ServedModel) -> TensorRequest:
-                places.close()
-                return asked_for(row(3), group="spare")
+        async def read(served: ServedModel) -> TensorRequest:
+            places.close()
+            return tensor_request(row(3), group="spare")
 
-            served = places.enter_context(bench.registry.it.lease("double"))
-            for _ in range(6):
-                places.enter_context(served.reserve(deadline=float("inf")))
-            return await bench.dataplane.infer("double", read)
-
-    _, answer = bench.run(infer())
-    assert answer.group == "spare"
+        served = places.enter_context(bench.registry.lease("double"))
+        for _ in range(6):
+            places.enter_context(served.reserve(deadline=float("inf")))
+        _, output = await bench.dataplane.infer("double", read)
+    assert output.group == "spare"
 
 
-def test_a_body_that_cannot_be_read_gives_everything_back(bench: Bench) -> None:
+async def test_a_body_that_cannot_be_read_gives_everything_back(bench: Bench) -> None:
     """The place in the queue and the hold on the model version."""
 
     async def unfit(served: ServedModel) -> TensorRequest:
@@ -400,56 +371,57 @@ def test_a_body_that_cannot_be_read_gives_everything_back(bench: Bench) -> None:
 
     for _ in range(7):
         with pytest.raises(InvalidTensor):
-            bench.run(bench.dataplane.infer("double", unfit, place_timeout=PATIENCE))
-    assert bench.run(ask(bench.dataplane, 1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
-    assert bench.run(bench.served().drain(0))
+            await bench.dataplane.infer("double", unfit, place_timeout=PATIENCE)
+    assert (await bench.run(1, 2, 3, 4, 5, 6)).value == [2, 4, 6, 8, 10, 12]
+    assert await bench.served().drain(0)
 
 
-def test_a_deadline_counts_from_the_call_and_not_from_when_the_body_is_read(bench: Bench) -> None:
+async def test_a_deadline_counts_from_the_call_and_not_from_the_read_body(
+    bench: Bench,
+) -> None:
     """Reading is a part of what the client waits for."""
     now = [100.0]
-    dataplane = DataPlane(bench.registry.it, default_models={}, clock=lambda: now[0])
+    dataplane = DataPlane(bench.registry, default_models={}, clock=lambda: now[0])
 
     async def read(served: ServedModel) -> TensorRequest:
         now[0] += 7
-        return asked_for(row(3), timeout=6)
+        return tensor_request(row(3), timeout=6)
 
     with pytest.raises(DeadlineExceeded, match="within the deadline of 6000 ms") as late:
-        bench.run(dataplane.infer("double", read))
+        await dataplane.infer("double", read)
     assert late.value.limit == 6000
     assert "group" not in late.value.message, "it has predictors running"
 
 
-@pytest.mark.parametrize("ending", ["left", "deadline", "failed"])
-def test_a_request_that_ends_in_finish_is_released_once(bench: Bench, ending: str) -> None:
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    [
+        ("left", asyncio.CancelledError),
+        ("deadline", DeadlineExceeded),
+        ("failed", BackendError),
+    ],
+)
+async def test_a_request_that_ends_in_finish_is_released_once(
+    bench: Bench, ending: str, error: type[BaseException]
+) -> None:
     """Whether its client leaves, its time is over or finish() raises."""
-
-    async def end() -> BaseException:
-        bench.pipeline.finishing = asyncio.Event()
-        bench.pipeline.failure = BackendError("unlucky") if ending == "failed" else None
-        timeout = 0.05 if ending == "deadline" else PATIENCE
-        task = asyncio.create_task(bench.dataplane.run("several", [1.0], timeout=timeout))
-        await bench.pipeline.finishing.wait()
-        if ending == "left":
-            task.cancel()
-        [found] = await asyncio.gather(task, return_exceptions=True)
-        assert isinstance(found, BaseException)
-        return found
-
-    expected = {
-        "left": asyncio.CancelledError,
-        "deadline": DeadlineExceeded,
-        "failed": BackendError,
-    }
-    assert isinstance(bench.run(end()), expected[ending])
+    bench.pipeline.finishing = asyncio.Event()
+    bench.pipeline.failure = BackendError("unlucky") if ending == "failed" else None
+    timeout = 0.05 if ending == "deadline" else PATIENCE
+    task = asyncio.create_task(bench.dataplane.run("several", [1.0], timeout=timeout))
+    await bench.pipeline.finishing.wait()
+    if ending == "left":
+        task.cancel()
+    with pytest.raises(error):
+        await task
     assert bench.pipeline.released == 1
-    assert bench.run(bench.served().drain(0))
+    assert await bench.served().drain(0)
 
 
 @pytest.mark.parametrize("entry", ["task", "tensors"])
 @pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("ending", ["answered", "failed", "refused", "left"])
-def test_nothing_of_a_request_waits_for_the_garbage_collector(
+async def test_nothing_of_a_request_waits_for_the_garbage_collector(
     bench: Bench, ending: str, many: bool, entry: str
 ) -> None:
     """Pictures and tensors go with their request: the collector comes by when small things have
@@ -469,23 +441,24 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(
         watched.append(weakref.ref(payload))
         return bench.dataplane.run("several", payload, timeout=PATIENCE)
 
-    async def three() -> None:
+    async def run_three() -> None:
+        """Holds no result when it returns."""
         for _ in range(3):
-            asked = asyncio.create_task(request())
+            task = asyncio.create_task(request())
             if ending == "left":
                 await asyncio.sleep(0)
-                asked.cancel()
-            [found] = await asyncio.gather(asked, return_exceptions=True)
-            assert isinstance(found, BaseException) == (ending != "answered")
+                task.cancel()
+            [result] = await asyncio.gather(task, return_exceptions=True)
+            assert isinstance(result, BaseException) == (ending != "answered")
 
     def gone() -> bool:
         gate.seen.clear()
-        return all(each() is None for each in watched)
+        return all(payload() is None for payload in watched)
 
     with no_collections():
-        bench.run(three())
+        await run_three()
         bench.pipeline.slow = None
         gate.open()
         assert len(watched) == (0 if (entry, ending) == ("tensors", "refused") else 3)
-        wait_until(gone)
-    assert bench.run(bench.served().drain(0))
+        await eventually(gone)
+    assert await bench.served().drain(0)

@@ -1,14 +1,14 @@
 """The scheduler in any order of events: every future settles, once, and nothing is left over."""
 
+import asyncio
 import contextlib
 import gc
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
@@ -23,8 +23,7 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.pool.context import Yielding
 from paddlepool.engine.pool.group import Group
 from paddlepool.engine.queue.admission import Reservation
-from paddlepool.engine.queue.batcher import Batcher
-from tests.engine.driving import Loop
+from paddlepool.engine.registry.model import ServedModel
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -34,6 +33,7 @@ from tests.engine.fakes import (
     RecordingObserver,
     calling,
     doubled,
+    eventually,
     failing,
     row,
     served_double,
@@ -41,6 +41,7 @@ from tests.engine.fakes import (
     write_double,
 )
 
+T = TypeVar("T")
 COUNT, LIMIT = 2, 2
 FAST = {
     "paddlepool.engine.pool.context.DELAYS": (0.0,) * 9,
@@ -103,24 +104,23 @@ class Scheduler(RuleBasedStateMachine):
             self._cleanup.enter_context(mock.patch(name, value))
         self._root = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
         write_double(self._root, batch=2, queue=LIMIT // COUNT, count=COUNT)
-        self.loop = Loop()
-        self._cleanup.callback(self.loop.close)
+        self._runner = self._cleanup.enter_context(asyncio.Runner())
         self._threads = set(threading.enumerate())
         self.clock = ManualClock()
         self.factory = FakeFactory(seconds=0.01)
         self.observer = RecordingObserver()
-        self.futures: list[Future[InferResult]] = []
-        self.settled: list[Future[InferResult]] = []
+        self.futures: list[asyncio.Future[InferResult]] = []
+        self.settled: list[asyncio.Future[InferResult]] = []
         self.inputs: list[weakref.ref[Any]] = []
-        self.reserved: list[tuple[Any, Reservation]] = []
-        self.models: list[Any] = []
+        self.reserved: list[tuple[ServedModel, Reservation]] = []
+        self.models: list[ServedModel] = []
         self.yielding = Yielding(1.0)
 
     @initialize()
     def load(self) -> None:
         self.runs = self.factory.behaviour = Runs()
-        self.model = served_double(
-            self.loop,
+        self.model = self._call(
+            served_double,
             self._root,
             self.factory,
             self.observer,
@@ -128,13 +128,25 @@ class Scheduler(RuleBasedStateMachine):
             yielding=self.yielding,
         )
         self.models.append(self.model)
-        self.model.start()
+        self._run(self.model.start())
 
-    def _main(self, model: Any) -> Group:
-        group: Group = model.it._groups["main"]
-        return group
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
 
-    def _keep(self, futures: list[Future[InferResult]]) -> None:
+    def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Call it on the event loop, and let the loop do what is due then."""
+
+        async def call() -> T:
+            result = function(*args, **options)
+            await asyncio.sleep(0)
+            return result
+
+        return self._run(call())
+
+    def _main(self, model: ServedModel) -> Group:
+        return model._groups["main"]
+
+    def _keep(self, futures: list[asyncio.Future[InferResult]]) -> None:
         for future in futures:
             self.futures.append(future)
             future.add_done_callback(self.settled.append)
@@ -155,7 +167,7 @@ class Scheduler(RuleBasedStateMachine):
             queued = status.queue_depth + len(main._batcher._running.requeued)
             return status.live == COUNT and (queued == 0 or len(self.runs) >= COUNT)
 
-        wait_until(lambda: bool(self.loop(still)))
+        self._run(eventually(still))
 
     @rule(
         jobs=st.integers(1, LIMIT),
@@ -167,7 +179,8 @@ class Scheduler(RuleBasedStateMachine):
     def submit(self, jobs: int, priority: int, seconds: float, caller: str, width: int) -> None:
         with calling(caller), contextlib.suppress(Overloaded, ModelNotReady):
             self._keep(
-                self.model.submit_all(
+                self._call(
+                    self.model.submit_all,
                     self.model.checked([self._tensors(width) for _ in range(jobs)]),
                     deadline=self.clock() + seconds,
                     priority=priority,
@@ -178,14 +191,13 @@ class Scheduler(RuleBasedStateMachine):
     def reserve(self, places: int, caller: str) -> None:
         for _ in range(places):
             with calling(caller), contextlib.suppress(Overloaded, ModelNotReady):
-                deadline = self.clock() + 60.0
-                reserved = self.loop.start(self.model.it.reserve, deadline=deadline)
-                self.reserved.append((self.model, reserved.result(PATIENCE)))
+                reservation = self._call(self.model.reserve, deadline=self.clock() + 60.0)
+                self.reserved.append((self.model, reservation))
 
     @rule(number=numbers)
     def release(self, number: int) -> None:
         if self.reserved:
-            self.loop(self.reserved.pop(number % len(self.reserved))[1].release)
+            self._call(self.reserved.pop(number % len(self.reserved))[1].release)
 
     @rule(number=numbers)
     def submit_reserved(self, number: int) -> None:
@@ -195,23 +207,24 @@ class Scheduler(RuleBasedStateMachine):
         model, reservation = self.reserved.pop(number % len(self.reserved))
         with contextlib.suppress(ModelNotReady):
             self._keep(
-                model.submit_all(
+                self._call(
+                    model.submit_all,
                     model.checked([self._tensors()]),
                     deadline=self.clock() + 60.0,
                     reservation=reservation,
                 )
             )
-        self.loop(reservation.release)
+        self._call(reservation.release)
 
     @rule(number=numbers)
     def cancel(self, number: int) -> None:
         if self.futures:
-            self.futures[number % len(self.futures)].cancel()
+            self._call(self.futures[number % len(self.futures)].cancel)
 
     @rule(seconds=st.sampled_from((1.0, 6.0, 61.0)))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.loop(self._main(self.model)._batcher._fail_due)  # its timer goes by the real clock
+        self._call(self._main(self.model)._batcher._fail_due)  # its timer goes by the real clock
 
     @rule(number=numbers)
     def finish(self, number: int) -> None:
@@ -229,7 +242,7 @@ class Scheduler(RuleBasedStateMachine):
         self.runs.end(number, Crash("gone"))
 
     def _alive(self, number: int) -> Iterator[FakePredictor]:
-        alive = [each for each in self.factory.opened if not each.closed.is_set()]
+        alive = [predictor for predictor in self.factory.opened if not predictor.closed.is_set()]
         if alive:
             yield alive[number % len(alive)]
 
@@ -260,10 +273,10 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def close(self) -> None:
-        closing = self.loop.start(self.model.it.close)
-        wait_until(lambda: self._main(self.model)._batcher.closed)
+        closing = self._call(asyncio.ensure_future, self.model.close())
+        assert self._main(self.model)._batcher.closed
         self.runs.end_all()
-        closing.result(PATIENCE)
+        self._run(asyncio.wait_for(closing, PATIENCE))
         self.runs = self.factory.behaviour = Runs()
 
     @rule()
@@ -280,13 +293,11 @@ class Scheduler(RuleBasedStateMachine):
     @invariant()
     def every_place_is_given_once(self) -> None:
         for model in self.models:
-            self.loop(self._check_places, self._main(model)._batcher)
-
-    def _check_places(self, batcher: Batcher) -> None:
-        held = len(batcher._admission.reservations)
-        # A caller who has nothing finds a place, as many as there are.
-        assert held + batcher._queues.counted(0) <= 2 * LIMIT
-        assert held <= len(self.reserved)
+            batcher = self._main(model)._batcher
+            held = len(batcher._admission.reservations)
+            # A caller who has nothing finds a place, as many as there are.
+            assert held + batcher._queues.counted(0) <= 2 * LIMIT
+            assert held <= len(self.reserved)
 
     def teardown(self) -> None:
         try:
@@ -297,12 +308,12 @@ class Scheduler(RuleBasedStateMachine):
 
     def _settle_everything(self) -> None:
         for _, reservation in self.reserved:
-            self.loop(reservation.release)
+            self._call(reservation.release)
         self.runs.end_all()
         if not self._main(self.model)._batcher.closed:
             self._settle_down()
-        self.model.close()
-        wait_until(lambda: len(self.settled) == len(self.futures))
+        self._run(self.model.close())
+        self._run(eventually(lambda: len(self.settled) == len(self.futures)))
         assert sorted(map(id, self.settled)) == sorted(map(id, self.futures))
         for model in self.models:
             assert self._main(model)._batcher.idle
@@ -312,8 +323,8 @@ class Scheduler(RuleBasedStateMachine):
         wait_until(lambda: set(threading.enumerate()) <= self._threads)
         self.futures.clear()
         self.settled.clear()
-        self.loop(gc.collect)
-        assert [each for each in self.inputs if each() is not None] == []
+        gc.collect()
+        assert [array for array in self.inputs if array() is not None] == []
 
 
 TestScheduler = pytest.mark.slow(Scheduler.TestCase)

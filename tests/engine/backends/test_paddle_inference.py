@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,10 @@ from paddlepool.engine.backends import paddle_inference
 from paddlepool.engine.backends.paddle_inference import OPTIONS, SHAPES
 from paddlepool.engine.backends.paddle_operators import operators_of
 from paddlepool.engine.backends.process import ProcessBackend, ProcessPredictor
+from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.models.repository.config import InstanceGroup
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.backends.test_process import opened
-from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import PATIENCE, open_registry, soon
 from tests.model_files import TINY, write_manifest
 from tests.ran import ran
@@ -219,10 +219,10 @@ def repository(tiny_model_repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def registry(loop: Loop, repository: Path) -> Iterator[Driven]:
-    registry = open_registry(loop, repository, ProcessBackend())
+async def registry(repository: Path) -> AsyncIterator[ModelRegistry]:
+    registry = open_registry(repository, ProcessBackend())
     yield registry
-    registry.close()
+    await registry.close()
 
 
 def _other_weights(version: Path) -> None:
@@ -242,18 +242,18 @@ def _half(version: Path) -> None:
         pytest.param(lambda v: (v / "inference.json").write_text("{}"), id="empty program"),
     ],
 )
-def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(
-    registry: Driven, repository: Path, damage: Any
+async def test_damage_with_the_right_hashes_is_caught_by_loading_or_the_self_test(
+    registry: ModelRegistry, repository: Path, damage: Any
 ) -> None:
     """Paddle itself loads some of these and answers with garbage; version 1 serves on."""
-    registry.load("tiny")
+    await registry.load("tiny")
     version = Path(shutil.copytree(repository / "tiny" / "1", repository / "tiny" / "2"))
     damage(version)
     write_manifest(version, TINY)
     with pytest.raises((BackendError, ManifestError)):
-        registry.load("tiny")
+        await registry.load("tiny")
     states = {status.version: status.state for status in registry.index()}
     assert states == {1: "READY", 2: "UNAVAILABLE"}
     with registry.lease("tiny") as model:
         future = model.submit(image(1), deadline=soon())
-        assert future.result(timeout=PATIENCE).outputs["scores"].shape == (1, 2)
+        assert (await future).outputs["scores"].shape == (1, 2)

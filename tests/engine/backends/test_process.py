@@ -1,14 +1,13 @@
 """Predictors in child processes that really die, hang and stop."""
 
+import asyncio
 import contextlib
 import os
 import re
 import select
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,16 @@ from paddlepool.contracts.tensors import Tensors, TensorSpec
 from paddlepool.engine.backends.process import NICE, ProcessBackend, ProcessPredictor
 from paddlepool.engine.process.child import Child
 from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.registry.registry import ModelRegistry
 from tests.engine.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
-from tests.engine.driving import Driven, Loop
 from tests.engine.fakes import (
     PATIENCE,
     RecordingObserver,
     Sleeper,
+    eventually,
     open_registry,
     row,
+    soon,
     wait_until,
     write_double,
 )
@@ -224,40 +225,38 @@ def test_a_held_predictor_gets_ahead_with_moments() -> None:
         assert predictor.run(row(1), timeout=PATIENCE)["y"].tolist() == [[2]]
 
 
-@contextlib.contextmanager
-def serving_double(
-    loop: Loop,
+@contextlib.asynccontextmanager
+async def serving_double(
     root: Path,
     observer: RecordingObserver,
     targets: Mapping[str, str],
     *,
     count: int,
     width: int = -1,
-) -> Iterator[Driven]:
+) -> AsyncIterator[ModelRegistry]:
     """Model `double` on so many real processes, batches of one; x and y have so many columns."""
     directory = write_double(root, count=count, batch=1)
     if width != -1:
         specs = [(TensorSpec(name, "float32", (-1, width)),) for name in "xy"]
         write_manifest(directory / "1", specs=(specs[0], specs[1]))
-    registry = open_registry(loop, root, ProcessBackend(targets), observer=observer)
+    registry = open_registry(root, ProcessBackend(targets), observer=observer)
     try:
-        registry.load_all()
+        await registry.load_all()
         yield registry
     finally:
-        registry.close()
+        await registry.close()
 
 
 @pytest.fixture
-def registry(
-    loop: Loop, tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
-) -> Iterator[Driven]:
-    with serving_double(loop, tmp_path, observer, BACKENDS, count=2) as registry:
+async def registry(
+    tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
+) -> AsyncIterator[ModelRegistry]:
+    async with serving_double(tmp_path, observer, BACKENDS, count=2) as registry:
         yield registry
 
 
 @pytest.mark.parametrize("wrong", range(2000, 2000 + len(WRONG)), ids=WRONG)
-def test_a_predictor_that_turns_hostile_costs_its_request(
-    loop: Loop,
+async def test_a_predictor_that_turns_hostile_costs_its_request(
     tmp_path: Path,
     observer: RecordingObserver,
     wrong: int,
@@ -266,48 +265,46 @@ def test_a_predictor_that_turns_hostile_costs_its_request(
     """The request gets an error of the server's. The process is replaced, unless a genuine one may
     give such an answer: the manifest does not know every shape of its outputs."""
     unexpected = list(WRONG)[wrong - 2000] in UNEXPECTED
-    with (
-        serving_double(loop, tmp_path, observer, HOSTILE, count=1, width=3) as registry,
-        registry.lease("double") as model,
-    ):
-        future = model.submit(row(wrong, 0, 0), deadline=time.monotonic() + PATIENCE)
-        with pytest.raises(ModelOutputInvalid if unexpected else WorkerCrashed):
-            future.result(timeout=PATIENCE)
-        good = model.submit(row(1, 2, 3), deadline=time.monotonic() + PATIENCE)
-        assert good.result(timeout=PATIENCE).outputs["y"].tolist() == [[2, 4, 6]]
+    serving = serving_double(tmp_path, observer, HOSTILE, count=1, width=3)
+    async with serving as registry:
+        with registry.lease("double") as model:
+            with pytest.raises(ModelOutputInvalid if unexpected else WorkerCrashed):
+                await model.submit(row(wrong, 0, 0), deadline=soon())
+            good = await model.submit(row(1, 2, 3), deadline=soon())
+        assert good.outputs["y"].tolist() == [[2, 4, 6]]  # type: ignore[union-attr]
         assert observer.restarts == ([] if unexpected else ["corrupt"])
         assert ("output 'y' has shape" in caplog.text) == unexpected
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=str)
-def test_a_signal_under_load_costs_one_request(
-    registry: Driven,
+async def test_a_signal_under_load_costs_one_request(
+    registry: ModelRegistry,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
     sent: signal.Signals,
 ) -> None:
     """Four clients, two predictors, one struck: one request lost at most, and both are back."""
-    stop = threading.Event()
+    outcomes: list[BaseException | None] = []
+    stopped = False
 
-    def client() -> list[BaseException | None]:
-        found = []
-        while not stop.is_set():
+    async def client() -> None:
+        while not stopped:
             with registry.lease("double") as model:
-                future = model.submit(row(SPIN), deadline=time.monotonic() + PATIENCE)
-                found.append(future.exception(timeout=PATIENCE))
-        return found
+                future = model.submit(row(SPIN), deadline=soon())
+                await asyncio.wait([future])
+                outcomes.append(future.exception())
+
+    def live() -> int:
+        return registry.served()[0].groups()[0].live
 
     before = predictors()
-    with ThreadPoolExecutor(4) as clients:
-        running = [clients.submit(client) for _ in range(4)]
-        try:
-            wait_until(lambda: len(observer.batches) >= 20)
-            os.kill(min(before), sent)
-            wait_until(lambda: len(observer.restarts) == 1)
-            wait_until(lambda: registry.served()[0].groups()[0].live == 2)
-        finally:
-            stop.set()
-        outcomes = [error for each in running for error in each.result(timeout=PATIENCE)]
+    clients = [asyncio.create_task(client()) for _ in range(4)]
+    await eventually(lambda: len(observer.batches) >= 20)
+    os.kill(min(before), sent)
+    await eventually(lambda: len(observer.restarts) == 1)
+    await eventually(lambda: live() == 2)
+    stopped = True
+    await asyncio.gather(*clients)
     lost = [error for error in outcomes if error is not None]
     assert len(lost) <= 1
     assert all(isinstance(error, WorkerCrashed) for error in lost)
@@ -320,8 +317,8 @@ def test_a_signal_under_load_costs_one_request(
 @pytest.mark.parametrize(
     ("sent", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "stopped")], ids=str
 )
-def test_an_idle_predictor_is_replaced_before_anyone_asks(
-    registry: Driven,
+async def test_an_idle_predictor_is_replaced_before_anyone_asks(
+    registry: ModelRegistry,
     observer: RecordingObserver,
     predictors: Callable[[], set[int]],
     sent: signal.Signals,
@@ -330,21 +327,21 @@ def test_an_idle_predictor_is_replaced_before_anyone_asks(
     """Struck while it waits, it is noticed and replaced without a request being lost."""
     struck = min(predictors())
     os.kill(struck, sent)
-    wait_until(lambda: observer.restarts == [reason])
-    wait_until(lambda: registry.served()[0].groups()[0].live == 2)
+    await eventually(lambda: observer.restarts == [reason])
+    await eventually(lambda: registry.served()[0].groups()[0].live == 2)
     assert struck not in predictors()
 
 
-def test_a_hanging_request_is_answered_at_its_deadline(
-    registry: Driven, observer: RecordingObserver
+async def test_a_hanging_request_is_answered_at_its_deadline(
+    registry: ModelRegistry, observer: RecordingObserver
 ) -> None:
     """504 at the deadline, not later; the worker is killed 2 s after it and comes back."""
     deadline = time.monotonic() + 0.5
-    answering = Sleeper(deadline)
+    sleeper = Sleeper(deadline)
     with registry.lease("double") as model:
-        future = model.submit(row(HANG), deadline=deadline)
-        assert isinstance(future.exception(timeout=PATIENCE), DeadlineExceeded)
-        assert 0.0 <= time.monotonic() - deadline < 0.2 + answering.late()
-        wait_until(lambda: observer.restarts == ["timeout"])
+        with pytest.raises(DeadlineExceeded):
+            await model.submit(row(HANG), deadline=deadline)
+        assert 0.0 <= time.monotonic() - deadline < 0.2 + await asyncio.to_thread(sleeper.late)
+        await eventually(lambda: observer.restarts == ["timeout"])
         assert time.monotonic() - deadline >= 2.0
-        wait_until(lambda: model.groups()[0].live == 2)
+        await eventually(lambda: model.groups()[0].live == 2)

@@ -1,8 +1,8 @@
 """A batch lies ready behind the one that runs, and is not lost with it."""
 
+import asyncio
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from paddlepool.contracts.ports import InferResult
 from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.queue.batcher import SHORT_RUN_SECONDS
-from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -22,9 +21,9 @@ from tests.engine.fakes import (
     Gate,
     RecordingObserver,
     doubled,
+    eventually,
     row,
     served_double,
-    wait_until,
     write_double,
 )
 
@@ -34,14 +33,17 @@ Values = list[float]
 class Served:
     """Model `double` with batches of up to two, and one predictor whose runs are short."""
 
-    def __init__(self, loop: Loop, root: Path) -> None:
+    def __init__(self, root: Path) -> None:
         self.factory = FakeFactory(seconds=0.01)
         self.observer = RecordingObserver()
         write_double(root, batch=2, queue=256)
-        self.model = served_double(loop, root, self.factory, self.observer)
-        self.model.start()
-        self.submit(0).result(timeout=PATIENCE)  # the first tells how long a run takes
+        self.model = served_double(root, self.factory, self.observer)
         self.began: list[Values] = []
+
+    async def start(self) -> None:
+        """With one run, which shows how long runs take."""
+        await self.model.start()
+        await self.submit(0)
 
     @property
     def predictor(self) -> FakePredictor:
@@ -62,16 +64,13 @@ class Served:
         self.factory.behaviour = gate = Gate(run)
         return gate
 
-    def submit(self, value: float, *, seconds: float = PATIENCE) -> Future[InferResult]:
+    def submit(self, value: float, *, seconds: float = PATIENCE) -> asyncio.Future[InferResult]:
         return self.pair(value, seconds=seconds)[0]
 
-    def pair(self, *values: float, seconds: float = PATIENCE) -> list[Future[InferResult]]:
+    def pair(self, *values: float, seconds: float = PATIENCE) -> list[asyncio.Future[InferResult]]:
         """Jobs that enter the queue together, for the same batch."""
         checked = self.model.checked([row(value) for value in values])
-        futures: list[Future[InferResult]] = self.model.submit_all(
-            checked, deadline=time.monotonic() + seconds
-        )
-        return futures
+        return self.model.submit_all(checked, deadline=time.monotonic() + seconds)
 
     def behind(self) -> int:
         """How many batches lie ready behind the one that runs."""
@@ -79,49 +78,53 @@ class Served:
 
 
 @pytest.fixture
-def served(loop: Loop, tmp_path: Path) -> Iterator[Served]:
-    served = Served(loop, tmp_path)
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    served = Served(tmp_path)
+    await served.start()
     yield served
-    served.factory.let_go()
-    served.model.close()
+    served.factory.open_gate()
+    await served.model.close()
 
 
-def results(futures: list[Future[InferResult]]) -> list[float]:
-    return [future.result(timeout=PATIENCE).outputs["y"].item() for future in futures]  # type: ignore[union-attr]
+async def results(futures: list[asyncio.Future[InferResult]]) -> list[float]:
+    return [(await future).outputs["y"].item() for future in futures]  # type: ignore[union-attr]
 
 
-def all_fail(futures: list[Future[InferResult]], error: type[Exception]) -> bool:
-    return all(isinstance(future.exception(timeout=PATIENCE), error) for future in futures)
+async def all_fail(futures: list[asyncio.Future[InferResult]], error: type[Exception]) -> bool:
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    return all(isinstance(outcome, error) for outcome in outcomes)
 
 
-def test_the_next_batch_is_there_when_a_run_ends(served: Served) -> None:
+async def test_the_next_batch_is_there_when_a_run_ends(served: Served) -> None:
     """One behind the run and no more; each job gets its own result, in whatever order they came."""
     gate = served.behave()
     futures = served.pair(1, 2, 3, 4, 5, 6)
     for behind in (1, 1, 0):
-        gate.wait_entered()
-        wait_until(lambda behind=behind: served.behind() == behind)  # type: ignore[misc]
+        await gate.entered()
+        await eventually(lambda behind=behind: served.behind() == behind)  # type: ignore[misc]
         gate.let_one_pass()
-    assert results(futures) == [2, 4, 6, 8, 10, 12]
+    assert await results(futures) == [2, 4, 6, 8, 10, 12]
     assert served.began == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_a_batch_that_a_job_could_join_waits_for_the_end_of_the_run(served: Served) -> None:
+async def test_a_batch_that_a_job_could_join_waits_for_the_end_of_the_run(served: Served) -> None:
     """Handed over when it is full, and not before."""
     gate = served.behave()
     futures = [served.submit(1)]
-    gate.wait_entered()
+    await gate.entered()
     futures += [served.submit(2)]
+    await asyncio.sleep(0)
     assert served.behind() == 0
     futures += [served.submit(3)]
+    await asyncio.sleep(0)
     assert served.behind() == 1
     gate.open()
-    assert results(futures) == [2, 4, 6]
+    assert await results(futures) == [2, 4, 6]
     assert served.began == [[1], [2, 3]]
 
 
 @pytest.mark.parametrize("what", ["long", "large"])
-def test_nothing_lies_behind_where_it_would_gain_nothing(
+async def test_nothing_lies_behind_where_it_would_gain_nothing(
     served: Served, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a long run a batch is left to whoever is free first. A large one is not copied before
@@ -129,55 +132,56 @@ def test_nothing_lies_behind_where_it_would_gain_nothing(
     if what == "long":
         served.factory.seconds = 1.2 * SHORT_RUN_SECONDS
         for _ in range(9):
-            served.submit(0).result(timeout=PATIENCE)
+            await served.submit(0)
     else:
         monkeypatch.setattr("paddlepool.engine.queue.batcher.INLINE_BYTES", row(0)["x"].nbytes)
     gate = served.behave()
     futures = served.pair(1, 2, 3, 4)
-    gate.wait_entered()
+    await gate.entered()
     assert served.behind() == 0
     gate.open()
-    assert results(futures) == [2, 4, 6, 8]
+    assert await results(futures) == [2, 4, 6, 8]
 
 
-def test_a_crash_costs_the_run_it_happened_in(served: Served) -> None:
+async def test_a_crash_costs_the_run_it_happened_in(served: Served) -> None:
     """The batch behind it had not begun: the next predictor runs it."""
     gate = served.behave(crashes=2)
     futures = served.pair(1, 2, 3, 4, 5, 6)
-    gate.wait_entered()
+    await gate.entered()
     assert served.behind() == 1
     gate.open()
-    assert all_fail(futures[:2], WorkerCrashed)
-    assert results(futures[2:]) == [6, 8, 10, 12]
+    assert await all_fail(futures[:2], WorkerCrashed)
+    assert await results(futures[2:]) == [6, 8, 10, 12]
     assert served.began == [[1, 2], [3, 4], [5, 6]]
     assert (served.observer.restarts, len(served.factory.opened)) == (["crashed"], 2)
 
 
-def test_a_refused_batch_is_divided_behind_the_one_under_way(served: Served) -> None:
+async def test_a_refused_batch_is_divided_behind_the_one_under_way(served: Served) -> None:
     """Its jobs run alone after the batch that had been handed over; only the guilty one fails."""
     gate = served.behave(refuses=2)
     good, bad, third, fourth = served.pair(1, 2, 3, 4)
-    gate.wait_entered()
+    await gate.entered()
     assert served.behind() == 1
     gate.open()
-    assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
-    assert results([good, third, fourth]) == [2, 6, 8]
+    with pytest.raises(BackendError):
+        await bad
+    assert await results([good, third, fourth]) == [2, 6, 8]
     assert served.began == [[1, 2], [3, 4], [1], [2]]
     assert served.observer.restarts == []
 
 
 @pytest.mark.parametrize("under_way", ["nothing", "a lost run", "a run that ends"])
-def test_what_cannot_be_sent_is_kept(
+async def test_what_cannot_be_sent_is_kept(
     served: Served, monkeypatch: pytest.MonkeyPatch, under_way: str
 ) -> None:
     """A predictor found dead when a batch is sent has not begun that: it costs the run under way,
     unless that has ended by then, and nobody else."""
     predictor = served.predictor
-    before: list[Future[InferResult]] = []
+    before: list[asyncio.Future[InferResult]] = []
     if under_way != "nothing":
         gate = served.behave()
         before = served.pair(1, 2)
-        gate.wait_entered()
+        await gate.entered()
 
     def dead(_: Tensors) -> None:
         if under_way == "a run that ends":
@@ -189,17 +193,17 @@ def test_what_cannot_be_sent_is_kept(
     monkeypatch.setattr(predictor, "send", dead)
     kept = served.pair(3, 4)
     if under_way == "a lost run":
-        assert all_fail(before, WorkerCrashed)
-    served.factory.let_go()
+        assert await all_fail(before, WorkerCrashed)
+    served.factory.open_gate()
     if under_way == "a run that ends":
-        assert results(before) == [2, 4]
+        assert await results(before) == [2, 4]
         predictor.die()
-    assert results(kept) == [6, 8]
+    assert await results(kept) == [6, 8]
     assert served.observer.restarts == [Restart.KILLED]
 
 
 @pytest.mark.parametrize("step", ["put", "send"])
-def test_a_batch_that_cannot_be_written_fails_alone(
+async def test_a_batch_that_cannot_be_written_fails_alone(
     served: Served, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """It counts as under way no longer, and the predictor serves on."""
@@ -214,15 +218,16 @@ def test_a_batch_that_cannot_be_written_fails_alone(
 
     monkeypatch.setattr(served.predictor, step, refuse)
     good, bad, *others = served.pair(1, 2, 3, 4, 5, 6)
-    assert isinstance(bad.exception(timeout=PATIENCE), BackendError)
-    assert results([good, *others]) == [2, 6, 8, 10, 12]
-    assert results([served.submit(7)]) == [14]
+    with pytest.raises(BackendError):
+        await bad
+    assert await results([good, *others]) == [2, 6, 8, 10, 12]
+    assert await results([served.submit(7)]) == [14]
     assert len(written) == 4
     assert served.observer.restarts == []
     assert [group.inflight for group in served.model.groups()] == [0, 0]
 
 
-def test_as_many_as_wait_may_fail_to_be_written(
+async def test_as_many_as_wait_may_fail_to_be_written(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A system without memory for any request: each fails, and the next one is served as ever."""
@@ -233,25 +238,25 @@ def test_as_many_as_wait_may_fail_to_be_written(
 
     gate = served.behave()
     blocker = served.submit(0)
-    gate.wait_entered()
+    await gate.entered()
     monkeypatch.setattr(served.predictor, "put", full)
     futures = served.pair(*range(255))
     gate.open()
-    assert results([blocker]) == [0]
-    assert all_fail(futures, BackendError)
+    assert await results([blocker]) == [0]
+    assert await all_fail(futures, BackendError)
     monkeypatch.setattr(served.predictor, "put", put)
-    assert results([served.submit(4)]) == [8]
+    assert await results([served.submit(4)]) == [8]
 
 
-def test_closing_settles_what_was_handed_over(served: Served) -> None:
+async def test_closing_settles_what_was_handed_over(served: Served) -> None:
     """A run in progress is broken off, and the jobs behind it hear of it, too."""
     gate = served.behave()
     futures = served.pair(1, 2, 3, 4)
-    gate.wait_entered()
+    await gate.entered()
     assert served.behind() == 1
-    served.model.close()
+    await served.model.close()
     assert served.predictor.aborted.is_set()
-    assert all_fail(futures[:2], WorkerCrashed)
-    assert all_fail(futures[2:], ModelNotReady)
+    assert await all_fail(futures[:2], WorkerCrashed)
+    assert await all_fail(futures[2:], ModelNotReady)
     assert (served.observer.restarts, len(served.factory.opened)) == ([], 1)
     assert served.predictor.closed.is_set()

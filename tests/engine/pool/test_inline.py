@@ -1,12 +1,12 @@
 """The event loop copies little by itself: it has others to answer."""
 
+import asyncio
 import errno
 import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -19,18 +19,22 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine import concurrency
 from paddlepool.engine.concurrency import NoThread
 from paddlepool.engine.queue.job import INLINE_BYTES
-from tests.engine.driving import Loop
 from tests.engine.fakes import (
     PATIENCE,
     FakeFactory,
     FakePredictor,
     RecordingObserver,
+    eventually,
     served_double,
     write_double,
 )
 
 WIDEST = INLINE_BYTES // 4
 """Numbers of a row that the loop copies by itself."""
+
+
+def on_loop() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def size(tensors: Tensors) -> int:
@@ -40,16 +44,18 @@ def size(tensors: Tensors) -> int:
 class Copying:
     """Model `double`, whose outputs are as wide as the first number says; where its copies run."""
 
-    def __init__(self, loop: Loop, root: Path) -> None:
-        self.loop = loop
+    def __init__(self, root: Path) -> None:
+        self._loop = asyncio.get_running_loop()
         self.steps: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         """Of each kind of copy the thread and the bytes."""
         self.fault: Callable[[], object] = lambda: None
         self.factory = FakeFactory(behaviour=_wide)
         self.observer = RecordingObserver()
         write_double(root)
-        self.model = served_double(loop, root, self.factory, self.observer)
-        self.model.start()
+        self.model = served_double(root, self.factory, self.observer)
+
+    async def start(self) -> None:
+        await self.model.start()
         self._watch(self.factory.opened[0])
 
     def _watch(self, predictor: FakePredictor) -> None:
@@ -68,19 +74,16 @@ class Copying:
 
     def _step(self, kind: str, nbytes: int) -> None:
         thread = threading.current_thread().name
-        if thread != "loop":
-            self.loop.start(lambda: None).result(PATIENCE)  # the loop goes on meanwhile
-        self.steps[kind].append((thread, nbytes))
+        if not on_loop():
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(PATIENCE)
+        self.steps[kind].append(("loop" if on_loop() else thread, nbytes))
         self.fault()
 
-    def ask(self, width: int, answer: int, *, jobs: int = 1) -> list[Future[Any]]:
+    def ask(self, width: int, answer: int, *, jobs: int = 1) -> list[asyncio.Future[Any]]:
         inputs = {"x": np.zeros((1, width), np.float32)}
         inputs["x"][0, 0] = answer
         checked = self.model.checked([inputs] * jobs)
-        futures: list[Future[Any]] = self.model.submit_all(
-            checked, deadline=time.monotonic() + PATIENCE
-        )
-        return futures
+        return self.model.submit_all(checked, deadline=time.monotonic() + PATIENCE)
 
 
 def _wide(inputs: Tensors) -> Tensors:
@@ -89,10 +92,11 @@ def _wide(inputs: Tensors) -> Tensors:
 
 
 @pytest.fixture
-def copying(loop: Loop, tmp_path: Path) -> Iterator[Copying]:
-    copying = Copying(loop, tmp_path)
+async def copying(tmp_path: Path) -> AsyncIterator[Copying]:
+    copying = Copying(tmp_path)
+    await copying.start()
     yield copying
-    copying.model.close()
+    await copying.model.close()
 
 
 @pytest.mark.parametrize(
@@ -105,12 +109,12 @@ def copying(loop: Loop, tmp_path: Path) -> Iterator[Copying]:
         pytest.param(2, WIDEST // 2 + 1, 2, {"fetch"}, id="a large answer to several"),
     ],
 )
-def test_what_is_large_is_copied_in_a_thread(
+async def test_what_is_large_is_copied_in_a_thread(
     copying: Copying, width: int, answer: int, jobs: int, beside: set[str]
 ) -> None:
     """Named after its instance; the longest step of the loop is bounded by the bytes it copies."""
     for future in copying.ask(width, answer, jobs=jobs):
-        assert future.result(timeout=PATIENCE).outputs["y"].shape == (1, answer)
+        assert (await future).outputs["y"].shape == (1, answer)
     assert {kind for kind, [(thread, _)] in copying.steps.items() if thread != "loop"} == beside
     for steps in copying.steps.values():
         for thread, nbytes in steps:
@@ -118,25 +122,25 @@ def test_what_is_large_is_copied_in_a_thread(
             assert (nbytes <= INLINE_BYTES) == (thread == "loop")
 
 
-def test_small_requests_are_answered_between_large_ones(copying: Copying) -> None:
+async def test_small_requests_are_answered_between_large_ones(copying: Copying) -> None:
     """In the order of their turns, each with its own result."""
     widths = [1, WIDEST + 1, 2, WIDEST + 2, WIDEST + 3, 3]
     futures = [copying.ask(width, width)[0] for width in widths]
-    found = [future.result(timeout=PATIENCE).outputs["y"].shape[1] for future in futures]
+    found = [(await future).outputs["y"].shape[1] for future in futures]
     assert found == widths
     assert [nbytes for _, nbytes in copying.steps["put"]] == [4 * width for width in widths]
 
 
 @pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
 @pytest.mark.parametrize("dies", [False, True], ids=["refused", "died"])
-def test_a_copy_that_fails_costs_its_job(
+async def test_a_copy_that_fails_costs_its_job(
     copying: Copying, width: int, answer: int, dies: bool
 ) -> None:
     """And its process where that has died, or has an answer that would be the next request's."""
     [predictor] = copying.factory.opened
 
     def fault() -> None:
-        if threading.current_thread().name != "loop":
+        if not on_loop():
             copying.fault = lambda: None
             if dies:
                 predictor.die()
@@ -145,48 +149,49 @@ def test_a_copy_that_fails_costs_its_job(
     copying.fault = fault
     [future] = copying.ask(width, answer)
     if dies and width > 1:  # it had not begun
-        assert future.result(timeout=PATIENCE).outputs["y"].shape == (1, answer)
+        assert (await future).outputs["y"].shape == (1, answer)
     else:
         expected = WorkerCrashed if dies else BackendError
-        assert isinstance(future.exception(timeout=PATIENCE), expected)
-    assert copying.ask(1, 1)[0].result(timeout=PATIENCE).outputs["y"].shape == (1, 1)
+        with pytest.raises(expected):
+            await future
+    assert (await copying.ask(1, 1)[0]).outputs["y"].shape == (1, 1)
     untaken = ["corrupt"] if answer > 1 else []
     assert copying.observer.restarts == (["killed"] if dies else untaken)
 
 
 @pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
-def test_without_a_thread_to_be_had_nothing_is_lost(
+async def test_without_a_thread_to_be_had_nothing_is_lost(
     copying: Copying, monkeypatch: pytest.MonkeyPatch, width: int, answer: int
 ) -> None:
     """The event loop itself copies, and ends the process that has died."""
     no_thread = NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN))
     monkeypatch.setattr(concurrency, "in_thread", AsyncMock(side_effect=no_thread))
-    outputs = copying.ask(width, answer)[0].result(timeout=PATIENCE).outputs
+    outputs = (await copying.ask(width, answer)[0]).outputs
     assert outputs["y"].shape == (1, answer)
     [predictor] = copying.factory.opened
     predictor.die()
-    assert copying.ask(1, 1)[0].result(timeout=PATIENCE).outputs["y"].shape == (1, 1)
+    assert (await copying.ask(1, 1)[0]).outputs["y"].shape == (1, 1)
     assert predictor.closed.is_set()
 
 
 @pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
-def test_closing_waits_for_a_copy(copying: Copying, width: int, answer: int) -> None:
+async def test_closing_waits_for_a_copy(copying: Copying, width: int, answer: int) -> None:
     """The memory that it reads and writes stays until it has ended, and its job is settled."""
-    gate, copies = threading.Event(), threading.Semaphore(0)
+    gate, copying_began = threading.Event(), threading.Event()
     [predictor] = copying.factory.opened
 
     def wait() -> None:
-        if threading.current_thread().name != "loop":
-            copies.release()
+        if not on_loop():
+            copying_began.set()
             assert gate.wait(PATIENCE)
             assert not predictor.closed.is_set()
 
     copying.fault = wait
     [future] = copying.ask(width, answer)
-    assert copies.acquire(timeout=PATIENCE)
-    closing = copying.loop.start(copying.model.it.close)
-    assert predictor.aborted.wait(PATIENCE)
+    await eventually(copying_began.is_set)
+    closing = asyncio.create_task(copying.model.close())
+    await eventually(predictor.aborted.is_set)
     gate.set()
-    closing.result(PATIENCE)
+    await closing
     assert predictor.closed.is_set()
-    assert isinstance(future.exception(PATIENCE), ModelNotReady) == (width > 1)
+    assert isinstance(future.exception(), ModelNotReady) == (width > 1)

@@ -1,7 +1,7 @@
 """Groups that start on demand: so many at a time, and the one unused for longest makes room."""
 
-from collections.abc import Iterator
-from concurrent.futures import Future
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -9,17 +9,16 @@ import pytest
 
 from paddlepool.contracts.errors import BackendError, ModelNotReady, Overloaded
 from paddlepool.contracts.ports import InferResult
+from paddlepool.contracts.status import GroupStatus
 from paddlepool.engine.pool.context import OnDemand
-from tests.engine.driving import Loop
 from tests.engine.fakes import (
-    PATIENCE,
     FakeFactory,
     Gate,
     RecordingObserver,
+    eventually,
     row,
     served_double,
     soon,
-    wait_until,
     write_double,
 )
 
@@ -64,86 +63,82 @@ def test_no_group_is_started_beyond_the_memory() -> None:
 class Two:
     """Models a and b, whose groups `spare` start on demand: one of them at a time."""
 
-    def __init__(self, loop: Loop, root: Path) -> None:
+    def __init__(self, root: Path) -> None:
         self.factory = FakeFactory()
         one = OnDemand(1)
         for name in "ab":
             write_double(root / name)
         self.models = [
-            served_double(loop, root / name, self.factory, RecordingObserver(), on_demand=one)
+            served_double(root / name, self.factory, RecordingObserver(), on_demand=one)
             for name in "ab"
         ]
 
-    def submit(self, number: int, value: float = 1) -> Future[InferResult]:
-        model = self.models[number]
-        future: Future[InferResult] = model.submit(row(value), group="spare", deadline=soon())
-        return future
+    def submit(self, number: int, value: float = 1) -> asyncio.Future[InferResult]:
+        return self.models[number].submit(row(value), group="spare", deadline=soon())
 
-    def ask(self, number: int, value: float = 1) -> InferResult:
-        result = self.submit(number, value).result(timeout=PATIENCE)
+    async def run(self, number: int, value: float = 1) -> InferResult:
+        result = await self.submit(number, value)
         assert result.outputs["y"].item() == 2 * value  # type: ignore[union-attr]
         return result
 
-    def started(self) -> list[bool]:
-        return [
-            group.started
-            for model in self.models
-            for group in model.groups()
-            if group.name == "spare"
-        ]
+    def spares(self) -> list[GroupStatus]:
+        return [group for model in self.models for group in model.groups() if group.name == "spare"]
+
+    def idle(self) -> bool:
+        return all(group.inflight == group.queue_depth == 0 for group in self.spares())
 
 
 @pytest.fixture
-def two(loop: Loop, tmp_path: Path) -> Iterator[Two]:
-    two = Two(loop, tmp_path)
+async def two(tmp_path: Path) -> AsyncIterator[Two]:
+    two = Two(tmp_path)
     yield two
-    two.factory.let_go()
+    two.factory.open_gate()
     for model in two.models:
-        model.close()
+        await model.close()
 
 
-def test_a_stopped_group_starts_again(two: Two) -> None:
+async def test_a_stopped_group_starts_again(two: Two) -> None:
     """Its processes end when another needs the room. The wait of the first request is the start of
     the group, and no queue's; the next finds it running."""
-    waited = []
+    results = []
     for number, value in ((0, 1), (0, 2), (1, 3), (0, 4)):
-        wait_until(lambda: all(model._groups["spare"].idle() for model in two.models))
-        waited.append(two.ask(number, value))
-    assert [result.start_up_seconds > 0 for result in waited] == [True, False, True, True]
-    assert all(result.queue_seconds >= 0 for result in waited)
-    assert two.started() == [True, False]
+        await eventually(two.idle)
+        results.append(await two.run(number, value))
+    assert [result.start_up_seconds > 0 for result in results] == [True, False, True, True]
+    assert all(result.queue_seconds >= 0 for result in results)
+    assert [group.started for group in two.spares()] == [True, False]
     first, second, third = two.factory.opened
-    assert first.closed.wait(PATIENCE)
-    assert second.closed.wait(PATIENCE)
+    await eventually(first.closed.is_set)
+    await eventually(second.closed.is_set)
     assert not third.closed.is_set()
 
 
-def test_a_group_at_work_keeps_its_processes(two: Two) -> None:
+async def test_a_group_at_work_keeps_its_processes(two: Two) -> None:
     """The other's request is refused before anything of it is done."""
     two.factory.behaviour = gate = Gate()
     future = two.submit(0)
-    gate.wait_entered()
+    await gate.entered()
     with pytest.raises(Overloaded):
-        two.ask(1)
+        await two.run(1)
     with pytest.raises(Overloaded), two.models[1].reserve(group="spare", deadline=soon()):
         raise AssertionError("it was let in")
     gate.open()
-    assert future.result(timeout=PATIENCE).outputs["y"].item() == 2  # type: ignore[union-attr]
+    assert (await future).outputs["y"].item() == 2  # type: ignore[union-attr]
 
 
-def test_a_group_that_cannot_start_takes_no_room(two: Two) -> None:
+async def test_a_group_that_cannot_start_takes_no_room(two: Two) -> None:
     """It has no processes, and the others go on."""
     two.factory.refuse = BackendError("no such device")
     with pytest.raises(ModelNotReady):
-        two.ask(0, 1)
+        await two.run(0, 1)
     two.factory.refuse = None
-    two.ask(1, 2)
+    await two.run(1, 2)
 
 
-def test_an_unloaded_model_takes_no_room(two: Two) -> None:
+async def test_an_unloaded_model_takes_no_room(two: Two) -> None:
     """Its groups are forgotten with it, also those at work."""
-    two.ask(0, 1)
-    two.models[0].close()
-    two.ask(1, 2)
+    await two.run(0, 1)
+    await two.models[0].close()
+    await two.run(1, 2)
     with pytest.raises(ModelNotReady):
-        two.ask(0, 1)
+        await two.run(0, 1)

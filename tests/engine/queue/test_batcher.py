@@ -1,12 +1,13 @@
 """Admission, deadlines, cancellation and shedding in front of the instances of a group."""
 
+import asyncio
 import contextlib
 import gc
 import math
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,11 @@ from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.queue.batcher import Batcher
 from paddlepool.engine.queue.job import Batch, Job
 from paddlepool.engine.queue.shape_queues import URGENT
-from tests.engine.driving import Loop
-from tests.engine.fakes import PATIENCE, ManualClock, Sleeper, calling, infer_result, wait_until
+from tests.engine.fakes import ManualClock, Sleeper, calling, eventually, infer_result
 
 
-class RecordingTaker:
-    """An instance that runs what it is handed when the test says so."""
+class RecordingConsumer:
+    """An instance that runs its batches when the test says so."""
 
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
@@ -43,34 +43,31 @@ class RecordingTaker:
 
 
 class Bench:
-    """A batcher with its clock, its rejections, and takers that have just ended a run: each is
-    handed its next batch when it is offered again."""
+    """A batcher with its clock, its rejections, and consumers that have just ended a run: they
+    receive their next batch when they are offered again."""
 
-    def __init__(self, loop: Loop, clock: Any, **options: Any) -> None:
-        self.loop = loop
+    def __init__(self, clock: Any, live: int = 1, **options: Any) -> None:
         self.clock = clock
         self.rejections: Counter[str] = Counter()
-        self.batcher = loop(
-            lambda: Batcher(
-                max_rows=options.get("max_rows", 1),
-                max_delay=options.get("max_delay", 0.0),
-                max_queue=options.get("max_queue", 16),
-                clock=clock,
-                on_rejected=lambda reason: self.rejections.update([reason]),
-            )
+        options = {"max_rows": 1, "max_delay": 0.0, "max_queue": 16} | options
+        self.batcher = Batcher(
+            clock=clock, on_rejected=lambda reason: self.rejections.update([reason]), **options
         )
-        self.takers = [RecordingTaker(self.batcher.it) for _ in range(options.get("live", 1))]
-        for consumer in self.takers:
+        self.consumers = [RecordingConsumer(self.batcher) for _ in range(live)]
+
+    async def run_once(self) -> None:
+        """Give each consumer a full batch, and end it."""
+        for consumer in self.consumers:
             self.batcher.join(consumer)
-            full = options.get("max_rows", 1)
+            full = self.batcher.max_rows
             self.batcher.submit(*[self.job(priority=URGENT) for _ in range(full)])
+            await asyncio.sleep(0)
             self.batcher.finished(consumer.batches.pop(), None)
 
     def job(self, *, timeout: float = 60.0, **options: Any) -> Job:
         now, inputs = self.clock(), {"x": np.zeros((1, 1), np.float32)}
         options = {"priority": 0, "deadline": now + timeout, "enqueued": now} | options
-        job: Job = self.loop(Job, inputs=inputs, rows=1, key=shape_key(inputs), **options)
-        return job
+        return Job(inputs=inputs, rows=1, key=shape_key(inputs), **options)
 
     def submit(self, **options: Any) -> Job:
         job = self.job(**options)
@@ -78,42 +75,45 @@ class Bench:
         return job
 
     def reserve(self, timeout: float = 60.0) -> Reservation:
-        reserved = self.loop.start(self.batcher.it.reserve, self.clock() + timeout)
-        reservation: Reservation = reserved.result(PATIENCE)
-        return reservation
+        return self.batcher.reserve(self.clock() + timeout)
 
-    def cancel(self, job: Job) -> bool:
-        return bool(self.loop(job.future.cancel))
+    async def cancel(self, *jobs: Job) -> None:
+        for job in jobs:
+            assert job.future.cancel()
+        await asyncio.sleep(0)
+
+    async def expire(self, job: Job) -> None:
+        job.fail(DeadlineExceeded("too late"))
+        await asyncio.sleep(0)
+
+    def offer_all(self) -> None:
+        for consumer in self.consumers:
+            self.batcher.offer(consumer)
 
     def take(self, number: int = 0) -> Batch:
-        """What the consumer is handed when it is free again."""
-        consumer = self.takers[number]
+        """The batch that the consumer receives when it is free again."""
+        consumer = self.consumers[number]
         had = len(consumer.batches)
         self.batcher.offer(consumer)
         [batch] = consumer.batches[had:]
         return batch
 
-    def error_of(self, job: Job) -> BaseException | None:
-        return self.loop.chained(job.future).exception(PATIENCE)
-
-    def finish(self, *jobs: Job) -> None:
-        for job in jobs:
-            self.loop(job.future.set_result, infer_result())
-
-    def usual(self, seconds: float) -> None:
+    def expect(self, seconds: float) -> None:
+        """Have a run take so long, by what was observed."""
         self.batcher.record_run(self.job().key, seconds)
 
 
-Build = Callable[..., Bench]
+Build = Callable[..., Awaitable[Bench]]
 
 
 @pytest.fixture
-def build(loop: Loop) -> Iterator[Build]:
-    """`build(clock, **options)`; by a clock of its own the test says how late it is."""
+async def build() -> AsyncIterator[Build]:
+    """`await build(clock, **options)`; by a clock of its own the test says how late it is."""
     built: list[Bench] = []
 
-    def build(clock: Callable[[], float] | None = None, **options: Any) -> Bench:
-        built.append(Bench(loop, clock or ManualClock(), **options))
+    async def build(clock: Callable[[], float] | None = None, **options: Any) -> Bench:
+        built.append(Bench(clock or ManualClock(), **options))
+        await built[-1].run_once()
         return built[-1]
 
     yield build
@@ -122,13 +122,13 @@ def build(loop: Loop) -> Iterator[Build]:
 
 
 @pytest.fixture
-def bench(build: Build) -> Bench:
-    return build()
+async def bench(build: Build) -> Bench:
+    return await build()
 
 
-def test_the_queue_is_bounded(bench: Bench) -> None:
+async def test_the_queue_is_bounded(bench: Bench) -> None:
     """The job after the last that fits is refused with the limit and a time to come back."""
-    bench.usual(0.25)
+    bench.expect(0.25)
     for _ in range(16):
         bench.submit()
     with pytest.raises(Overloaded) as refused:
@@ -138,9 +138,9 @@ def test_the_queue_is_bounded(bench: Bench) -> None:
     assert bench.rejections == {"queue_full": 1}
 
 
-def test_a_full_queue_has_a_place_for_each_caller_who_has_none(bench: Bench) -> None:
+async def test_a_full_queue_has_a_place_for_each_caller_who_has_none(bench: Bench) -> None:
     """Whoever fills it is refused; others have as many places again, and their turn is soon."""
-    bench.usual(1.0)
+    bench.expect(1.0)
     bench.submit(caller="flood")
     bench.take()
     for _ in range(16):
@@ -159,9 +159,9 @@ def test_a_full_queue_has_a_place_for_each_caller_who_has_none(bench: Bench) -> 
     assert refused.value.limit == 32
 
 
-def test_a_reservation_belongs_to_its_caller(bench: Bench) -> None:
+async def test_a_reservation_belongs_to_its_caller(bench: Bench) -> None:
     """A flood of requests that are still being made leaves others their place, too."""
-    bench.usual(1.0)
+    bench.expect(1.0)
 
     def reserve(caller: str, timeout: float = 60.0) -> None:
         with calling(caller):
@@ -176,9 +176,9 @@ def test_a_reservation_belongs_to_its_caller(bench: Bench) -> None:
         reserve("quiet")
 
 
-def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> None:
+async def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> None:
     """Runs of 1 s and a deadline of 2 s: one job may run and one may wait, the third may not."""
-    bench.usual(1.0)
+    bench.expect(1.0)
     bench.submit(timeout=2.0)
     bench.take()
     bench.submit(timeout=2.0)
@@ -189,9 +189,9 @@ def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> None:
     assert bench.rejections == {"deadline": 1}
 
 
-def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
+async def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
     """Runs of a second: behind one that runs and three places, a job needs five."""
-    bench.usual(1.0)
+    bench.expect(1.0)
     bench.submit()
     bench.take()
     held = [bench.reserve(60) for _ in range(3)]
@@ -199,33 +199,32 @@ def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
         bench.reserve(4.9)
     held.append(bench.reserve(5.1))
     for reservation in held:
-        bench.loop(reservation.release)
+        reservation.release()
     bench.reserve(2.1)
     assert bench.rejections == {"deadline": 1}
 
 
-def test_a_place_at_once_is_given_whatever_the_estimate(bench: Bench) -> None:
+async def test_a_place_at_once_is_given_whatever_the_estimate(bench: Bench) -> None:
     """A wrong estimate must not refuse everyone for ever: an idle instance takes the job."""
-    bench.usual(1000.0)
-    bench.loop(bench.reserve(0.1).release)
+    bench.expect(1000.0)
+    bench.reserve(0.1).release()
     job = bench.submit(timeout=1.0)
     assert bench.take().jobs == (job,)
 
 
-def test_places_and_jobs_share_the_limit_of_the_queue(bench: Bench) -> None:
+async def test_places_and_jobs_share_the_limit_of_the_queue(bench: Bench) -> None:
     """Sixteen together; jobs of low priority would make room."""
     jobs = [bench.submit(priority=1) for _ in range(8)]
     for _ in range(9):
         bench.reserve(60)
-    for job in jobs:
-        bench.cancel(job)
+    await bench.cancel(*jobs)
     for _ in range(7):
         bench.submit()
     with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
         bench.reserve(60)
 
 
-def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
+async def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
     """Whoever else fills the queue meanwhile: the job that was being made finds its place, and the
     place is taken once."""
     reservation = bench.reserve(60)
@@ -238,14 +237,14 @@ def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
         bench.batcher.submit(other)
     bench.batcher.submit(job, reservation=reservation)
     assert bench.batcher.depth == 16
-    bench.loop(reservation.release)
+    reservation.release()
     with pytest.raises(Overloaded):
         bench.batcher.submit(other, reservation=reservation)
 
 
-def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Bench) -> None:
+async def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Bench) -> None:
     """It was promised its time; they have later deadlines and would not be refused themselves."""
-    bench.usual(1.0)
+    bench.expect(1.0)
     reservation = bench.reserve(3.5)
     for _ in range(5):
         bench.submit(timeout=100)
@@ -255,7 +254,7 @@ def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Bench) ->
         bench.submit(timeout=3.5)
 
 
-def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
+async def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
     """The one job that would make room is counted on by the reservation, not by a normal job; it
     is dropped when the reserved one comes."""
     low = bench.submit(priority=1)
@@ -265,16 +264,17 @@ def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
     with pytest.raises(Overloaded):
         bench.submit()
     bench.batcher.submit(bench.job(), reservation=reservation)
-    assert isinstance(bench.error_of(low), Overloaded)
+    with pytest.raises(Overloaded):
+        await low.future
     assert bench.batcher.depth == 16
     assert bench.rejections == {"queue_full": 1, "shed": 1}
 
 
-def test_a_reserved_job_waits_for_the_queue_and_others_also_for_the_reservations(
+async def test_a_reserved_job_waits_for_the_queue_and_others_also_for_the_reservations(
     bench: Bench,
 ) -> None:
     """Runs of a second: with three reservations and one job before it, another job needs five."""
-    bench.usual(1.0)
+    bench.expect(1.0)
     held = [bench.reserve(60) for _ in range(3)]
     bench.submit()
     with pytest.raises(Overloaded, match=r"needs about 5\.00 s"):
@@ -282,9 +282,9 @@ def test_a_reserved_job_waits_for_the_queue_and_others_also_for_the_reservations
     bench.batcher.submit(bench.job(timeout=2.1), reservation=held[0])
 
 
-def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench) -> None:
+async def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench) -> None:
     """It goes first, does not count against the limit, and sheds nobody."""
-    bench.usual(100.0)
+    bench.expect(100.0)
     jobs = [bench.submit(timeout=math.inf, priority=number % 2) for number in range(16)]
     urgent = [bench.submit(timeout=1.0, priority=URGENT) for _ in range(3)]
     assert bench.batcher.depth == 19
@@ -293,10 +293,10 @@ def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench) -> N
     assert bench.rejections == {}
 
 
-def test_two_instances_halve_the_wait(build: Build) -> None:
+async def test_two_instances_halve_the_wait(build: Build) -> None:
     """What one instance could not do in time, two can."""
-    bench = build(live=2)
-    bench.usual(1.0)
+    bench = await build(live=2)
+    bench.expect(1.0)
     for _ in range(4):
         bench.submit(timeout=60.0)
     bench.submit(timeout=3.1)
@@ -304,7 +304,7 @@ def test_two_instances_halve_the_wait(build: Build) -> None:
         bench.submit(timeout=3.1)
 
 
-def test_a_deadline_in_the_past_is_refused(bench: Bench) -> None:
+async def test_a_deadline_in_the_past_is_refused(bench: Bench) -> None:
     """Nothing is queued for a request whose time has passed."""
     with pytest.raises(DeadlineExceeded):
         bench.submit(timeout=0.0)
@@ -312,14 +312,15 @@ def test_a_deadline_in_the_past_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
-def test_a_deadline_fires_on_time(build: Build, running: bool) -> None:
+async def test_a_deadline_fires_on_time(build: Build, running: bool) -> None:
     """Within 0.2 s, also while every instance is busy; the late result of a run goes nowhere."""
-    bench = build(time.monotonic)
+    bench = await build(time.monotonic)
     job = bench.submit(timeout=0.5)
     if running:
         batch = bench.take()
     sleeper = Sleeper(job.deadline)
-    assert isinstance(bench.error_of(job), DeadlineExceeded)
+    with pytest.raises(DeadlineExceeded):
+        await job.future
     late = time.monotonic() - job.deadline
     assert 0.0 <= late < 0.2 + sleeper.late()
     if running:
@@ -329,46 +330,50 @@ def test_a_deadline_fires_on_time(build: Build, running: bool) -> None:
     assert bench.batcher.depth == 0
 
 
-def test_an_earlier_deadline_is_not_hidden_by_a_later_one(build: Build) -> None:
+async def test_an_earlier_deadline_is_not_hidden_by_a_later_one(build: Build) -> None:
     """The second job's deadline comes first and fires first, and then the other's."""
-    bench = build(time.monotonic)
+    bench = await build(time.monotonic)
     later, sooner = bench.submit(timeout=1.5), bench.submit(timeout=0.5)
-    assert isinstance(bench.error_of(sooner), DeadlineExceeded)
+    with pytest.raises(DeadlineExceeded):
+        await sooner.future
     assert not later.future.done() or time.monotonic() >= later.deadline
-    assert isinstance(bench.error_of(later), DeadlineExceeded)
+    with pytest.raises(DeadlineExceeded):
+        await later.future
 
 
-def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
+async def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
     """An instance that comes too late gets the next job; the late one fails."""
     late, good = bench.submit(timeout=1.0), bench.submit(timeout=60.0)
     bench.clock.advance(2.0)
     assert bench.take().jobs == (good,)
-    assert isinstance(bench.error_of(late), DeadlineExceeded)
+    with pytest.raises(DeadlineExceeded):
+        await late.future
 
 
-def test_a_cancelled_job_leaves_the_queue_at_once(bench: Bench) -> None:
+async def test_a_cancelled_job_leaves_the_queue_at_once(bench: Bench) -> None:
     """A client that goes away frees its place and is counted; its job never runs."""
     gone, good = bench.submit(), bench.submit()
-    assert bench.cancel(gone)
+    await bench.cancel(gone)
     assert bench.batcher.depth == 1
     assert bench.rejections == {"cancelled": 1}
     assert bench.take().jobs == (good,)
 
 
-def test_a_job_that_runs_may_be_cancelled(build: Build) -> None:
+async def test_a_job_that_runs_may_be_cancelled(build: Build) -> None:
     """It has left the queue, so nothing is counted; its neighbours in the batch notice nothing."""
-    bench = build(max_rows=4)
+    bench = await build(max_rows=4)
     jobs = [bench.submit() for _ in range(3)]
     batch = bench.take()
-    assert bench.cancel(jobs[1])
+    await bench.cancel(jobs[1])
     assert batch.jobs == tuple(jobs)
-    bench.finish(jobs[0], jobs[2])
+    for job in (jobs[0], jobs[2]):
+        job.future.set_result(infer_result())
     bench.batcher.finished(batch, 0.1)
     assert bench.batcher.idle
     assert bench.rejections == {}
 
 
-def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> None:
+async def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> None:
     """Five for four places: none is queued, and what was shed for them is back in its order."""
     low = [bench.submit(priority=1) for _ in range(2)]
     for _ in range(12):
@@ -382,7 +387,7 @@ def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> 
     assert [bench.take().jobs[0] for _ in range(14)][-2:] == low
 
 
-def test_a_job_that_follows_an_ended_one_of_its_request_finds_room(bench: Bench) -> None:
+async def test_a_job_that_follows_an_ended_one_of_its_request_finds_room(bench: Bench) -> None:
     """Its request was admitted, and others have taken the place; only its deadline counts."""
     for number in range(16):
         bench.submit(caller=str(number))
@@ -394,27 +399,25 @@ def test_a_job_that_follows_an_ended_one_of_its_request_finds_room(bench: Bench)
         bench.batcher.submit(bench.job(timeout=0.0), following=True)
 
 
-def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
+async def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
     """Neither its caller's nor that of jobs of lower priority, which would have been dropped."""
     low = [bench.submit(priority=1, caller="low") for _ in range(2)]
     flood = [bench.submit(caller="flood") for _ in range(14)]
     for _ in range(5):
         with pytest.raises(Overloaded):
             bench.batcher.submit(*[bench.job(caller="many") for _ in range(3)])
-    bench.cancel(flood.pop())
-    bench.cancel(flood.pop())
+    await bench.cancel(flood.pop(), flood.pop())
     many = bench.submit(caller="many")
     other = bench.submit(priority=1, caller="other")
     turns = [bench.take().jobs[0] for _ in range(bench.batcher.depth)]
     assert turns == [flood[0], many, *flood[1:], low[0], other, low[1]]
 
 
-def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
+async def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
     """The job goes to another one that is free, or stays queued until there is one."""
-    bench = build(live=2)
-    first, second = bench.takers
-    for consumer in (first, second):
-        bench.batcher.offer(consumer)
+    bench = await build(live=2)
+    first, second = bench.consumers
+    bench.offer_all()
     second.dead = True  # the one that would be asked first
     jobs = [bench.submit() for _ in range(2)]
     assert (first.batches[-1].jobs, second.batches) == ((jobs[0],), [])
@@ -422,50 +425,46 @@ def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
     assert bench.take().jobs == (jobs[1],)
 
 
-def test_the_instance_that_ran_last_runs_next(build: Build) -> None:
+async def test_the_instance_that_ran_last_runs_next(build: Build) -> None:
     """Its memory is warm."""
-    bench = build(live=2)
-    for consumer in bench.takers:
-        bench.batcher.offer(consumer)
+    bench = await build(live=2)
+    bench.offer_all()
     for _ in range(3):
         bench.submit()
-        bench.batcher.offer(bench.takers[1])
-    assert [len(consumer.batches) for consumer in bench.takers] == [0, 3]
+        bench.batcher.offer(bench.consumers[1])
+    assert [len(consumer.batches) for consumer in bench.consumers] == [0, 3]
 
 
-def test_requests_that_arrive_together_share_a_batch(build: Build) -> None:
+async def test_requests_that_arrive_together_share_a_batch(build: Build) -> None:
     """Though an instance is free when the first of them comes."""
-    bench = build(max_rows=4)
-    [consumer] = bench.takers
+    bench = await build(max_rows=4)
+    [consumer] = bench.consumers
     bench.batcher.offer(consumer)
-    jobs = [bench.job() for _ in range(3)]
-    bench.loop(lambda: [bench.batcher.it.submit(job) for job in jobs] and None)
+    jobs = [bench.submit() for _ in range(3)]
+    await asyncio.sleep(0)
     assert [batch.jobs for batch in consumer.batches] == [tuple(jobs)]
 
 
-def test_what_an_idle_instance_will_take_is_not_refused(build: Build) -> None:
+async def test_what_an_idle_instance_will_take_is_not_refused(build: Build) -> None:
     """Neither for places, which jobs that arrive together leave at once, nor for the estimate."""
     for places, seconds, accepted in ((1, 0.1, 3), (16, 1.0, 4)):
-        bench = build(live=2, max_rows=2, max_queue=places)
-        for consumer in bench.takers:
-            bench.batcher.offer(consumer)
-        bench.usual(seconds)
-        jobs = [bench.job(timeout=1.2) for _ in range(accepted)]
-        bench.loop(lambda batcher, jobs: [batcher.submit(job) for job in jobs] and None,
-                   bench.batcher.it, jobs)  # fmt: skip
+        bench = await build(live=2, max_rows=2, max_queue=places)
+        bench.offer_all()
+        bench.expect(seconds)
+        for _ in range(accepted):
+            bench.submit(timeout=1.2)
         with pytest.raises(Overloaded):
             bench.submit(timeout=1.2)
 
 
-def test_who_has_left_is_handed_nothing(build: Build) -> None:
+async def test_who_has_left_is_handed_nothing(build: Build) -> None:
     """Whether it was free or at work, and however often it leaves."""
-    bench = build(live=2)
-    first, second = bench.takers
+    bench = await build(live=2)
+    first, second = bench.consumers
     bench.batcher.offer(first)
     for consumer in (first, second, first):
         bench.batcher.leave(consumer)
-    for consumer in (first, second):
-        bench.batcher.offer(consumer)
+    bench.offer_all()
     job = bench.submit()
     assert (bench.batcher.live, bench.batcher.depth) == (0, 1)
     bench.batcher.join(second)
@@ -473,24 +472,24 @@ def test_who_has_left_is_handed_nothing(build: Build) -> None:
     assert first.batches == []
 
 
-def test_a_batch_is_handed_over_when_its_delay_is_over(build: Build) -> None:
+async def test_a_batch_is_handed_over_when_its_delay_is_over(build: Build) -> None:
     """An idle instance waits for company that long, and nobody need come."""
-    bench = build(time.monotonic, max_rows=4, max_delay=0.2)
-    [consumer] = bench.takers
+    bench = await build(time.monotonic, max_rows=4, max_delay=0.2)
+    [consumer] = bench.consumers
     bench.batcher.offer(consumer)
     jobs = [bench.submit() for _ in range(3)]
     assert not consumer.batches
-    wait_until(lambda: bool(consumer.batches))
+    await eventually(lambda: bool(consumer.batches))
     assert consumer.batches[0].jobs == tuple(jobs)
     assert consumer.batches[0].started >= jobs[0].enqueued + 0.2
 
 
-def test_the_next_batch_is_left_to_an_idle_instance(build: Build) -> None:
+async def test_the_next_batch_is_left_to_an_idle_instance(build: Build) -> None:
     """None lies ready behind a run while another instance would take it at once."""
-    bench = build(live=2)
-    busy, idle = bench.takers
+    bench = await build(live=2)
+    busy, idle = bench.consumers
     busy.room = True
-    bench.usual(0.01)
+    bench.expect(0.01)
     bench.batcher.offer(idle)
     jobs = [bench.submit() for _ in range(2)]
     assert [batch.jobs for batch in idle.batches] == [(jobs[0],)]
@@ -500,27 +499,27 @@ def test_the_next_batch_is_left_to_an_idle_instance(build: Build) -> None:
     assert bench.batcher.depth == 1
 
 
-def test_what_comes_back_goes_to_whoever_is_free_first(build: Build) -> None:
+async def test_what_comes_back_goes_to_whoever_is_free_first(build: Build) -> None:
     """An instance that lost its predictor gives back what had not begun; its turn has come. An
     idle instance need not wait until the lost predictor is replaced."""
-    bench = build(live=2)
+    bench = await build(live=2)
     jobs = [bench.submit() for _ in range(3)]
     first, second = bench.take(), bench.take()
     bench.batcher.requeue(first, second)
     assert bench.batcher.inflight == 2
     *_, third = batches = [bench.take() for _ in range(3)]
     assert [batch.jobs for batch in batches] == [(job,) for job in jobs]
-    idle = bench.takers[1]
+    idle = bench.consumers[1]
     bench.batcher.offer(idle)
     bench.batcher.requeue(third)
     assert [batch.jobs for batch in idle.batches] == [(jobs[2],)]
 
 
-def test_what_comes_back_is_not_sent_to_a_busy_instance(build: Build) -> None:
+async def test_what_comes_back_is_not_sent_to_a_busy_instance(build: Build) -> None:
     """Nor does a queued batch that may be sent there overtake it."""
-    bench = build(live=1)
-    busy = bench.takers[0]
-    bench.usual(0.01)
+    bench = await build(live=1)
+    busy = bench.consumers[0]
+    bench.expect(0.01)
     returned, running, queued = (bench.submit() for _ in range(3))
     first, second = bench.take(), bench.take()
     assert (first.jobs, second.jobs) == ((returned,), (running,))
@@ -531,68 +530,72 @@ def test_what_comes_back_is_not_sent_to_a_busy_instance(build: Build) -> None:
     assert [batch.jobs for batch in busy.batches[2:]] == [(returned,), (queued,)]
 
 
-def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
+async def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
     """Of a batch that came back, what has been failed or cancelled meanwhile is left out."""
-    bench = build(max_rows=3)
+    bench = await build(max_rows=3)
     over, gone, waiting = [bench.submit() for _ in range(3)]
     batch = bench.take()
-    bench.loop(over.fail, DeadlineExceeded("too late"))
-    bench.cancel(gone)
+    await bench.expire(over)
+    await bench.cancel(gone)
     bench.batcher.requeue(batch)
     batch = bench.take()
     assert batch.jobs == (waiting,)
-    bench.loop(waiting.fail, DeadlineExceeded("too late"))
+    await bench.expire(waiting)
     bench.batcher.requeue(batch)
-    bench.batcher.offer(bench.takers[0])
-    assert len(bench.takers[0].batches) == 2
+    bench.batcher.offer(bench.consumers[0])
+    assert len(bench.consumers[0].batches) == 2
     assert bench.batcher.idle
 
 
-def test_closing_fails_what_waits_and_what_comes_back(build: Build) -> None:
+async def test_closing_fails_what_waits_and_what_comes_back(build: Build) -> None:
     """Before or later: nobody will take it any more, and nobody may submit."""
-    bench = build(live=2)
+    bench = await build(live=2)
     early, late = bench.submit(), bench.submit()
     first, second = bench.take(), bench.take()
     waiting = bench.submit()
     bench.batcher.requeue(first)
     bench.batcher.close(ModelNotReady("over"))
-    assert [type(bench.error_of(job)) for job in (early, waiting)] == [ModelNotReady] * 2
+    for job in (early, waiting):
+        with pytest.raises(ModelNotReady):
+            await job.future
     assert not late.future.done()
     bench.batcher.requeue(second)
-    assert isinstance(bench.error_of(late), ModelNotReady)
+    with pytest.raises(ModelNotReady):
+        await late.future
     assert bench.batcher.inflight == 0
-    bench.batcher.offer(bench.takers[0])
-    assert len(bench.takers[0].batches) == 2
+    bench.batcher.offer(bench.consumers[0])
+    assert len(bench.consumers[0].batches) == 2
     with pytest.raises(ModelNotReady):
         bench.submit()
 
 
-def test_closing_keeps_nothing_of_those_who_waited(bench: Bench) -> None:
+async def test_closing_keeps_nothing_of_those_who_waited(bench: Bench) -> None:
     """Each hears of it with an error of his own: one error would keep the frames of all."""
     jobs = [bench.submit() for _ in range(16)]
     bodies: list[weakref.ref[np.ndarray[Any, Any]]] = []
 
-    def wait(job: Job) -> None:
+    async def wait(job: Job) -> None:
         body = np.zeros(1)
         bodies.append(weakref.ref(body))
-        bench.loop.chained(job.future).result(PATIENCE)
+        await job.future
 
     bench.batcher.close(ModelNotReady("closing"))
+    await asyncio.sleep(0)
     while jobs:
         with contextlib.suppress(ModelNotReady):
-            wait(jobs.pop())
+            await wait(jobs.pop())
     for _ in range(2):
         body = np.zeros(1)
         bodies.append(weakref.ref(body))
         with contextlib.suppress(ModelNotReady):
             bench.submit()
         del body
-    bench.loop(gc.collect)
+    gc.collect()
     assert [ref() for ref in bodies if ref() is not None] == []
 
 
-def test_a_settled_job_does_not_begin(bench: Bench) -> None:
+async def test_a_settled_job_does_not_begin(bench: Bench) -> None:
     """Its deadline may have come between the queue and the batch."""
     over, waiting = bench.submit(), bench.submit()
-    bench.loop(over.fail, DeadlineExceeded("too late"))
+    await bench.expire(over)
     assert bench.take().jobs == (waiting,)

@@ -1,12 +1,11 @@
 """A served model: what it admits, how its instances fail, and what a failure costs the others."""
 
-import contextlib
+import asyncio
 import errno
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from paddlepool.contracts.ports import InferResult
 from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Tensors, TensorSpec
 from paddlepool.engine.pool import context
-from tests.engine.driving import Loop
+from paddlepool.engine.registry.model import ServedModel
 from tests.engine.fakes import (
     PATIENCE,
     Behaviour,
@@ -33,11 +32,11 @@ from tests.engine.fakes import (
     Gate,
     RecordingObserver,
     doubled,
+    eventually,
     failing,
     row,
     served_double,
     soon,
-    wait_until,
     write_double,
 )
 from tests.engine.permissions import mode
@@ -47,63 +46,67 @@ from tests.model_files import add_to_config, group, write_config, write_version
 class Bench:
     """Models `double` on fake predictors."""
 
-    def __init__(self, loop: Loop, root: Path) -> None:
-        self.root, self._loop = root, loop
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.factory, self.observer = FakeFactory(), RecordingObserver()
-        self._opened: list[Any] = []
+        self._opened: list[ServedModel] = []
 
-    def open(self, **options: Any) -> Any:
-        """What was written, not started."""
-        model = served_double(self._loop, self.root, self.factory, self.observer, **options)
-        self._opened.append(model)
-        return model
+    def open(self, **options: Any) -> ServedModel:
+        """A model that was written, not started."""
+        self._opened.append(served_double(self.root, self.factory, self.observer, **options))
+        return self._opened[-1]
 
-    def serve(self, *, max_resident_bytes: int = 1 << 30, start: bool = True, **config: Any) -> Any:
+    def write(self, *, max_resident_bytes: int = 1 << 30, **config: Any) -> ServedModel:
         write_double(self.root, **config)
-        model = self.open(max_resident_bytes=max_resident_bytes)
-        if start:
-            model.start()
+        return self.open(max_resident_bytes=max_resident_bytes)
+
+    async def serve(self, **options: Any) -> ServedModel:
+        model = self.write(**options)
+        await model.start()
         return model
 
-    def run_together(self, behaviour: Behaviour, *jobs: Tensors) -> list[Future[InferResult]]:
-        """Submit jobs that wait for each other behind a run, and let them go."""
+    async def run_together(
+        self, behaviour: Behaviour, *jobs: Tensors
+    ) -> list[asyncio.Future[InferResult]]:
+        """Submit jobs that wait for each other behind a run, and end that run."""
         self.factory.behaviour = gate = Gate(behaviour)
-        model = self.serve(batch=4)
+        model = await self.serve(batch=4)
         model.submit(row(0), deadline=soon())
-        gate.wait_entered()
+        await gate.entered()
         futures = [model.submit(job, deadline=soon()) for job in jobs]
         gate.open()
         return futures
 
-    def close(self) -> None:
-        self.factory.let_go()
+    async def close(self) -> None:
+        self.factory.open_gate()
         for model in self._opened:
-            model.close()
+            await model.close()
 
 
 @pytest.fixture
-def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
-    with contextlib.closing(Bench(loop, tmp_path)) as bench:
-        yield bench
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    await bench.close()
 
 
-def completed(model: Any, *values: float, group: str | None = None) -> list[float]:
-    """What one job of these values is answered with."""
-    future = model.submit(row(*values), deadline=soon(), group=group)
-    answer: list[float] = future.result(timeout=PATIENCE).outputs["y"].ravel().tolist()
-    return answer
+async def completed(model: ServedModel, *values: float, group: str | None = None) -> list[float]:
+    """The outputs of one job of these values."""
+    result = await model.submit(row(*values), deadline=soon(), group=group)
+    outputs: list[float] = result.outputs["y"].ravel().tolist()  # type: ignore[union-attr]
+    return outputs
 
 
-def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
+async def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
     """Three jobs of 1, 2 and 1 rows run together and are told apart again; each batch is reported
     once."""
     jobs = [
         {"x": np.full((rows, 1), value, np.float32)} for rows, value in ((1, 1), (2, 2), (1, 3))
     ]
-    results = [future.result(timeout=PATIENCE) for future in bench.run_together(doubled, *jobs)]
+    results = await asyncio.gather(*await bench.run_together(doubled, *jobs))
     assert [result.outputs["y"].ravel().tolist() for result in results] == [[2], [4, 4], [6]]
-    told = {(each.model, each.group, each.batch_rows) for each in results}
-    assert told == {("double", "main", 4)}
+    reported = {(result.model, result.group, result.batch_rows) for result in results}
+    assert reported == {("double", "main", 4)}
     assert [batch["rows"] for batch in bench.observer.batches] == [1, 4]
 
 
@@ -121,18 +124,18 @@ def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
         pytest.param({"x": np.full((1, 1), np.nan, np.float32)}, "contains NaN", id="NaN"),
     ],
 )  # fmt: skip
-def test_unfit_tensors_are_refused_before_the_queue(
+async def test_unfit_tensors_are_refused_before_the_queue(
     bench: Bench, inputs: Tensors, message: str
 ) -> None:
     """The message says what was expected and received, and no predictor sees the tensors."""
-    model = bench.serve()
+    model = await bench.serve()
     bench.factory.behaviour = gate = Gate()
     with pytest.raises(InvalidTensor, match=message):
         model.submit(inputs, deadline=soon())
     assert gate.seen == []
 
 
-def test_axes_that_must_agree_are_compared_before_the_queue(bench: Bench) -> None:
+async def test_axes_that_must_agree_are_compared_before_the_queue(bench: Bench) -> None:
     """As a text and its mask: no engine sees tensors that it might read beyond their end."""
     inputs = (TensorSpec("x", "float32", (-1, -1)), TensorSpec("mask", "float32", (-1, -1)))
     ones = {name: np.ones((1, 3), np.float32) for name in ("x", "mask")}
@@ -143,84 +146,86 @@ def test_axes_that_must_agree_are_compared_before_the_queue(bench: Bench) -> Non
     config = directory / "config.toml"
     config.write_text('equal_axes = [["x.1", "mask.1"]]\n' + config.read_text("utf-8"), "utf-8")
     model = bench.open()
-    model.start()
+    await model.start()
     bench.factory.behaviour = gate = Gate()
     shorter = ones | {"mask": np.ones((1, 2), np.float32)}
     with pytest.raises(InvalidTensor, match="do not go together: axis 1 of 'x' has 3"):
         model.submit(shorter, deadline=soon())
     assert gate.seen == []
     bench.factory.behaviour = doubled
-    found = model.submit(ones, deadline=soon()).result(timeout=PATIENCE)
-    assert found.outputs["y"].tolist() == [[2, 2, 2]]
+    result = await model.submit(ones, deadline=soon())
+    assert result.outputs["y"].tolist() == [[2, 2, 2]]
 
 
-def test_a_fixed_first_axis_is_not_a_batch(bench: Bench) -> None:
+async def test_a_fixed_first_axis_is_not_a_batch(bench: Bench) -> None:
     """A model whose first axis is fixed at 2 takes whole tensors of 2, each in a run of its own."""
     specs = (TensorSpec("x", "float32", (2, 1)),), (TensorSpec("y", "float32", (2, 1)),)
     x = np.ones((2, 1), np.float32)
     write_double(bench.root)
     write_version(bench.root / "double" / "2", specs=specs, inputs={"x": x}, outputs={"y": 2 * x})
     model = bench.open(version=2)
-    model.start()
+    await model.start()
     futures = [model.submit({"x": x * k}, deadline=soon()) for k in range(5)]
-    assert {future.result(timeout=PATIENCE).batch_rows for future in futures} == {1}
+    assert {(await future).batch_rows for future in futures} == {1}
     with pytest.raises(InvalidTensor, match=r"must be float32 of shape \[2, 1\]"):
         model.submit({"x": np.ones((1, 1), np.float32)}, deadline=soon())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
-def test_a_value_that_is_no_number_fails_its_job_alone(bench: Bench, value: float) -> None:
+async def test_a_value_that_is_no_number_fails_its_job_alone(bench: Bench, value: float) -> None:
     """NaN and infinity never reach a reply; the other rows of the batch do."""
 
     def spoil(inputs: Tensors) -> Tensors:
         x = inputs["x"]
         return {"y": np.where(x == 13, np.float32(value), 2 * x)}  # type: ignore[operator]
 
-    good, bad = bench.run_together(spoil, row(1), row(13))
-    assert good.result(timeout=PATIENCE).outputs["y"] == 2
-    assert isinstance(bad.exception(timeout=PATIENCE), ModelOutputInvalid)
+    good, bad = await bench.run_together(spoil, row(1), row(13))
+    assert (await good).outputs["y"] == 2
+    with pytest.raises(ModelOutputInvalid):
+        await bad
 
 
-def test_outputs_that_do_not_fit_the_batch_are_an_error(bench: Bench) -> None:
+async def test_outputs_that_do_not_fit_the_batch_are_an_error(bench: Bench) -> None:
     """A model that loses rows cannot be split; no job gets another one's numbers."""
-    futures = bench.run_together(
+    futures = await bench.run_together(
         lambda inputs: {"y": inputs["x"][: max(1, len(inputs["x"]) - 1)]}, row(5), row(7)
     )
-    found = [future.result(timeout=PATIENCE).outputs["y"].tolist() for future in futures]
-    assert found == [[[5]], [[7]]]
+    results = await asyncio.gather(*futures)
+    assert [result.outputs["y"].tolist() for result in results] == [[[5]], [[7]]]
 
 
 @pytest.mark.slow
-def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(bench: Bench) -> None:
+async def test_a_result_that_comes_too_late_is_a_failure_and_nothing_else(bench: Bench) -> None:
     """Its client heard of the deadline: the run counts as one, the request not as answered."""
-    model = bench.serve()
+    model = await bench.serve()
     bench.factory.behaviour = gate = Gate()
     late = model.submit(row(1), deadline=time.monotonic() + 1.0)
-    gate.wait_entered()
-    assert isinstance(late.exception(timeout=PATIENCE), DeadlineExceeded)
+    await gate.entered()
+    with pytest.raises(DeadlineExceeded):
+        await late
     gate.open()
-    wait_until(lambda: len(bench.observer.batches) == 1)
-    assert completed(model, 2) == [4]
-    found = model.statistics()
-    assert (found.executions, found.success.count, found.failure.count) == (2, 1, 1)
+    await eventually(lambda: len(bench.observer.batches) == 1)
+    assert await completed(model, 2) == [4]
+    total = model.statistics()
+    assert (total.executions, total.success.count, total.failure.count) == (2, 1, 1)
 
 
-def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
+async def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked twice; in between somebody may have continued it."""
-    model = bench.serve()
-    answers = iter(["stopped"])
-    monkeypatch.setattr(bench.factory.opened[0], "failure", lambda: next(answers, None))
-    wait_until(lambda: bench.observer.restarts == ["stopped"])
-    assert completed(model, 2) == [4]
+    model = await bench.serve()
+    failures = iter(["stopped"])
+    monkeypatch.setattr(bench.factory.opened[0], "failure", lambda: next(failures, None))
+    await eventually(lambda: bench.observer.restarts == ["stopped"])
+    assert await completed(model, 2) == [4]
 
 
-def test_a_system_without_threads_left_costs_no_instance(
+async def test_a_system_without_threads_left_costs_no_instance(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A predictor above its memory cap serves on where its successor cannot be opened."""
-    model = bench.serve()
+    model = await bench.serve()
     start = threading.Thread.start
     refused = threading.Event()
 
@@ -233,77 +238,79 @@ def test_a_system_without_threads_left_costs_no_instance(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     bench.factory.opened[0].resident = 1 << 40
     for value in range(3):
-        assert completed(model, value) == [2 * value]
+        assert await completed(model, value) == [2 * value]
     assert refused.is_set()
     assert len(bench.factory.opened) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
+async def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
     bench: Bench, count: int
 ) -> None:
     """After the sixth loss within a minute the model is not ready and refuses jobs; a predictor
     that lives is no part of the loop."""
-    model = bench.serve(count=count)
+    model = await bench.serve(count=count)
     bench.factory.refuse = BackendError("no more")
     bench.factory.opened[0].die(Restart.CRASHED)
-    wait_until(lambda: len(bench.observer.restarts) == 6)
+    await eventually(lambda: len(bench.observer.restarts) == 6)
     assert bench.observer.restarts == ["crashed", *["failed"] * 5]
     if count == 2:
         assert (model.groups()[0].live, model.ready()) == (1, True)
-        assert completed(model, 1) == [2]
+        assert await completed(model, 1) == [2]
         return
-    wait_until(lambda: model.groups()[0].reason == "its predictors keep crashing")
+    await eventually(lambda: model.groups()[0].reason == "its predictors keep crashing")
     assert not model.ready()
     with pytest.raises(ModelNotReady, match="keep crashing"):
         model.submit(row(1), deadline=soon())
 
 
-def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) -> None:
+async def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) -> None:
     """The successor is opened while the old predictor serves on, and takes over between runs."""
-    model = bench.serve(max_resident_bytes=100 << 20)
+    model = await bench.serve(max_resident_bytes=100 << 20)
     opening = threading.Event()
     bench.factory.selftest = lambda inputs: opening.wait(PATIENCE) and doubled(inputs)  # type: ignore[assignment, return-value]
     bench.factory.opened[0].resident = 200 << 20
     for _ in range(20):
-        assert completed(model, 1) == [2]
-    wait_until(lambda: len(bench.factory.specs) >= 2)
-    assert completed(model, 1) == [2]
+        assert await completed(model, 1) == [2]
+    await eventually(lambda: len(bench.factory.specs) >= 2)
+    assert await completed(model, 1) == [2]
     assert bench.observer.restarts == []
     opening.set()
     while not bench.observer.restarts:
-        assert completed(model, 1) == [2]
+        assert await completed(model, 1) == [2]
     assert bench.observer.restarts == ["memory"]
-    assert bench.factory.opened[0].closed.wait(PATIENCE)
+    await eventually(bench.factory.opened[0].closed.is_set)
     assert len(bench.factory.opened) == 2
 
 
-def test_an_idle_predictor_makes_way_for_its_successor(bench: Bench) -> None:
+async def test_an_idle_predictor_makes_way_for_its_successor(bench: Bench) -> None:
     """Without a further request: both would hold the model's memory, for as long as none comes."""
-    model = bench.serve(max_resident_bytes=100 << 20)
-    assert completed(model, 1) == [2]
+    model = await bench.serve(max_resident_bytes=100 << 20)
+    assert await completed(model, 1) == [2]
     bench.factory.opened[0].resident = 200 << 20
-    wait_until(lambda: bench.observer.restarts == ["memory"])
-    assert bench.factory.opened[0].closed.wait(PATIENCE)
-    assert completed(model, 1) == [2]
+    await eventually(lambda: bench.observer.restarts == ["memory"])
+    await eventually(bench.factory.opened[0].closed.is_set)
+    assert await completed(model, 1) == [2]
     assert len(bench.factory.opened) == 2
 
 
-def test_a_predictor_that_is_large_from_the_start_is_not_replaced_for_ever(bench: Bench) -> None:
+async def test_a_predictor_that_is_large_from_the_start_is_not_replaced(
+    bench: Bench,
+) -> None:
     """A cap below the model's own size counts as half as much again as that size."""
-    model = bench.serve(max_resident_bytes=1)
+    model = await bench.serve(max_resident_bytes=1)
     for _ in range(5):
-        assert completed(model, 1) == [2]
+        assert await completed(model, 1) == [2]
     assert (len(bench.factory.opened), bench.observer.restarts) == (1, [])
 
 
-def test_a_group_on_demand_starts_with_its_first_job(bench: Bench) -> None:
+async def test_a_group_on_demand_starts_with_its_first_job(bench: Bench) -> None:
     """Until then it has no predictor; the first job waits for it. It opens gently, as a reload
     does: others are served meanwhile. What always runs was opened at full speed."""
-    model = bench.serve()
+    model = await bench.serve()
     assert [group.started for group in model.groups()] == [True, False]
-    assert completed(model, 1, group="spare") == [2]
+    assert await completed(model, 1, group="spare") == [2]
     assert [group.ready for group in model.groups()] == [True, True]
     assert [suspension is not None for suspension in bench.factory.pauses] == [False, True]
     assert bench.factory.opened[1].suspension is None, "it was never settled"
@@ -313,52 +320,55 @@ def test_a_group_on_demand_starts_with_its_first_job(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "error", [Crash("killed"), BlockingIOError(errno.EAGAIN, "no process left")], ids=str
 )
-def test_what_passes_closes_no_group(bench: Bench, group: str, error: Exception) -> None:
+async def test_what_passes_closes_no_group(bench: Bench, group: str, error: Exception) -> None:
     """A process that was killed in its first run, or that the system could not start, is opened
     again; whoever waits is served by the next."""
-    model = bench.serve(start=group == "spare")
+    model = bench.write()
+    if group == "spare":
+        await model.start()
     bench.factory.selftest = failing(lambda: error, times=1)
     if group == "main":
-        model.start()
-    assert completed(model, 1, group=group) == [2]
+        await model.start()
+    assert await completed(model, 1, group=group) == [2]
     assert bench.observer.restarts == ["lacking" if isinstance(error, OSError) else "failed"]
 
 
-def test_what_the_system_lacks_closes_no_group_however_long(
+async def test_what_the_system_lacks_closes_no_group_however_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty attempts without a descriptor are no crashes; once there is one the model serves."""
     monkeypatch.setattr("paddlepool.engine.pool.group.LACKING_SECONDS", 0.0)
-    model = bench.serve()
+    model = await bench.serve()
     bench.factory.refuse = OSError(errno.EMFILE, "too many open files")
     bench.factory.opened[0].die()
-    wait_until(lambda: len(bench.observer.restarts) > 20)
+    await eventually(lambda: len(bench.observer.restarts) > 20)
     assert set(bench.observer.restarts[1:]) == {"lacking"}
     assert model.groups()[0].reason == "restarting"
     bench.factory.refuse = None
-    assert completed(model, 1) == [2]
+    assert await completed(model, 1) == [2]
 
 
-def test_a_model_that_kills_every_process_is_refused(
+async def test_a_model_that_kills_every_process_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a crash loop nobody waits any longer: a reload goes on with the old version."""
     monkeypatch.setattr(context, "DELAYS", (0.0,) * 9)
     bench.factory.refuse = Crash("killed")
     with pytest.raises(BackendError, match="keep crashing"):
-        bench.serve(start=False).start()
+        await bench.write().start()
     assert len(bench.observer.restarts) >= 6
 
 
-def test_a_group_that_cannot_start_fails_its_jobs(bench: Bench) -> None:
+async def test_a_group_that_cannot_start_fails_its_jobs(bench: Bench) -> None:
     """The waiting job and every later one hear that the group is not ready; the others serve on."""
-    model = bench.serve()
+    model = await bench.serve()
     bench.factory.refuse = BackendError("no")
     waiting = model.submit(row(1), deadline=soon(), group="spare")
-    assert isinstance(waiting.exception(timeout=PATIENCE), ModelNotReady)
+    with pytest.raises(ModelNotReady):
+        await waiting
     with pytest.raises(ModelNotReady, match="cannot start"):
         model.submit(row(1), deadline=soon(), group="spare")
-    assert completed(model, 1) == [2]
+    assert await completed(model, 1) == [2]
 
 
 def overwrite(directory: Path) -> bytes:
@@ -369,65 +379,66 @@ def overwrite(directory: Path) -> bytes:
     return before
 
 
-def test_what_was_verified_is_what_a_later_process_opens(
+async def test_what_was_verified_is_what_a_later_process_opens(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A replacement that reads other weights is closed, whatever its self-test says, until they
     are as they were; the process that serves already goes on."""
     monkeypatch.setattr(context, "DELAYS", (0.0, 0.0, 0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05))
-    model = bench.serve(count=2)
+    model = await bench.serve(count=2)
     before = overwrite(bench.root / "double" / "1")
     bench.factory.opened[0].die(Restart.CRASHED)
-    wait_until(lambda: len(bench.observer.restarts) >= 4)
-    assert (model.groups()[0].live, completed(model, 1)) == (1, [2])
-    assert all(each.closed.is_set() for each in bench.factory.opened[2:4])
+    await eventually(lambda: len(bench.observer.restarts) >= 4)
+    assert (model.groups()[0].live, await completed(model, 1)) == (1, [2])
+    assert all(predictor.closed.is_set() for predictor in bench.factory.opened[2:4])
     assert "double/1: inference.pdiparams has sha256" in caplog.text
     (bench.root / "double" / "1" / "inference.pdiparams").write_bytes(before)
-    wait_until(lambda: model.groups()[0].live == 2)
+    await eventually(lambda: model.groups()[0].live == 2)
 
 
-def test_files_that_cannot_be_read_for_a_moment_close_no_group(bench: Bench, loop: Loop) -> None:
+async def test_files_that_cannot_be_read_for_a_moment_close_no_group(bench: Bench) -> None:
     """They have not changed: a group that starts meanwhile is opened again."""
-    model = bench.serve()
-    with loop(mode, bench.root / "double" / "1" / "inference.pdiparams", 0):
+    model = await bench.serve()
+    with mode(bench.root / "double" / "1" / "inference.pdiparams", 0):
         waiting = model.submit(row(1), deadline=soon(), group="spare")
-        wait_until(lambda: bool(bench.observer.restarts))
+        await eventually(lambda: bool(bench.observer.restarts))
     assert bench.observer.restarts[0] == "lacking"
-    assert waiting.result(timeout=PATIENCE)
+    assert await waiting
     assert model.groups()[1].ready
 
 
-def test_a_group_that_starts_later_opens_what_was_verified(bench: Bench) -> None:
+async def test_a_group_that_starts_later_opens_what_was_verified(bench: Bench) -> None:
     """One that its first job starts, and a shadow."""
-    model = bench.serve()
+    model = await bench.serve()
     overwrite(bench.root / "double" / "1")
     waiting = model.submit(row(1), deadline=soon(), group="spare")
-    assert isinstance(waiting.exception(timeout=PATIENCE), ModelNotReady)
+    with pytest.raises(ModelNotReady):
+        await waiting
     [_, spare] = model.groups()
     assert spare.reason.startswith("cannot start: changed since it was verified: double/1: ")
     with pytest.raises(BackendError, match="changed since it was verified"):
         model.open_shadow("main", bench.factory)
-    assert all(each.closed.is_set() for each in bench.factory.opened[1:])
-    assert completed(model, 1) == [2]
+    assert all(predictor.closed.is_set() for predictor in bench.factory.opened[1:])
+    assert await completed(model, 1) == [2]
 
 
-def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> None:
+async def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> None:
     """Loaded is not proven: a predictor with other numbers is refused and closed."""
     bench.factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[operator]
-    model = bench.serve(start=False)
+    model = bench.write()
     with pytest.raises(BackendError, match=r"'y' differs by 0\.01 from the expected values"):
-        model.start()
-    assert bench.factory.opened[0].closed.wait(PATIENCE)
+        await model.start()
+    await eventually(bench.factory.opened[0].closed.is_set)
 
 
-def test_a_group_without_its_program_is_listed_and_not_fatal(bench: Bench) -> None:
+async def test_a_group_without_its_program_is_listed_and_not_fatal(bench: Bench) -> None:
     """Even one that always runs; only the default group's absence makes the version unfit."""
     model = write_double(bench.root)
     add_to_config(model, group("fast", 'program = "int8"', backend="onnxruntime"))
     served = bench.open()
-    served.start()
+    await served.start()
     assert served.ready()
-    [status] = [each for each in served.groups() if each.name == "fast"]
+    [status] = [status for status in served.groups() if status.name == "fast"]
     assert (status.program, status.ready) == ("int8", False)
     assert status.reason == "cannot start: this version has no program 'int8'"
     with pytest.raises(ModelNotReady, match="'fast': cannot start"):
@@ -436,4 +447,4 @@ def test_a_group_without_its_program_is_listed_and_not_fatal(bench: Bench) -> No
     write_config(model, text.replace('default_group = "main"', 'default_group = "fast"'))
     unfit = bench.open()
     with pytest.raises(BackendError, match="has no program 'int8'"):
-        unfit.start()
+        await unfit.start()

@@ -1,13 +1,13 @@
 """Loading, swapping, leasing and unloading of model versions."""
 
+import asyncio
 import json
 import os
 import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,15 @@ from paddlepool.contracts.errors import (
 from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.status import Choice
 from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.observability.metrics import Metrics
-from tests.engine.driving import Loop
 from tests.engine.fakes import (
-    PATIENCE,
     FakeFactory,
     Gate,
-    answer,
     doubled,
+    eventually,
+    infer,
     no_collections,
     open_registry,
     row,
@@ -44,82 +44,96 @@ from tests.model_files import add_to_config, write_config, write_model, write_ve
 
 
 class Bench:
-    """Registries on one repository, and what opens their predictors."""
+    """Registries on one repository, and the factory of their predictors."""
 
-    def __init__(self, loop: Loop, root: Path) -> None:
-        self.root, self.loop = root, loop
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.factory = FakeFactory()
-        self.opened: list[Any] = []
+        self.opened: list[ModelRegistry] = []
 
-    def open(self, *versions: int, **options: Any) -> Any:
-        """On these versions of `double`: they are written and loaded, if any."""
-        self.opened.append(open_registry(self.loop, self.root, self.factory, **options))
-        if versions:
-            write_double(self.root, *versions)
-            self.opened[-1].load("double")
+    def open(self, **options: Any) -> ModelRegistry:
+        self.opened.append(open_registry(self.root, self.factory, **options))
         return self.opened[-1]
+
+    async def serve(self, *versions: int, **options: Any) -> ModelRegistry:
+        """Write these versions of `double` and load them."""
+        write_double(self.root, *versions)
+        registry = self.open(**options)
+        await registry.load("double")
+        return registry
 
 
 @pytest.fixture
-def bench(loop: Loop, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(loop, tmp_path)
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
     yield bench
     for registry in bench.opened:
-        registry.close()
+        await registry.close()
 
 
-def states(registry: Any) -> dict[tuple[str, int | None], tuple[str, str]]:
-    return {(each.name, each.version): (each.state, each.reason) for each in registry.index()}
+def states(registry: ModelRegistry) -> dict[tuple[str, int | None], tuple[str, str]]:
+    return {
+        (status.name, status.version): (status.state, status.reason) for status in registry.index()
+    }
 
 
-def test_a_request_keeps_its_version_through_a_reload(bench: Bench) -> None:
+async def test_the_key_of_a_removed_mechanism_loads(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files that set express_instance stay valid; the log says once that it has no effect."""
+    section = "[dynamic_batching]\n"
+    config = write_double(bench.root) / "config.toml"
+    config.write_text(config.read_text().replace(section, section + "express_instance = true\n"))
+    registry = bench.open()
+    await registry.load("double")
+    assert (await infer(registry)).version == 1
+    assert caplog.text.count("express_instance") == 1
+
+
+async def test_a_request_keeps_its_version_through_a_reload(bench: Bench) -> None:
     """A lease taken before the swap answers with the old version, one taken after with the new."""
-    registry = bench.open(1)
-    with ThreadPoolExecutor(1) as thread, registry.lease("double") as held:
+    registry = await bench.serve(1)
+    with registry.lease("double") as held:
         write_version(bench.root / "double" / "2")
-        loading = thread.submit(registry.load, "double")
-        while answer(registry).version == 1:
+        loading = asyncio.create_task(registry.load("double"))
+        while (await infer(registry)).version == 1:
             pass
         assert not loading.done()
-        result = held.submit(row(1), deadline=soon())
-        assert result.result(timeout=PATIENCE).version == 1
-    assert answer(registry).version == 2
+        assert (await held.submit(row(1), deadline=soon())).version == 1
+    await loading
+    assert (await infer(registry)).version == 2
 
 
 @pytest.mark.parametrize("reloads", [6, pytest.param(30, marks=pytest.mark.nightly)])
-def test_no_request_is_lost_across_reloads(bench: Bench, reloads: int) -> None:
+async def test_no_request_is_lost_across_reloads(bench: Bench, reloads: int) -> None:
     """100 requests by 8 clients while the model is reloaded back to back: all answered."""
     config = write_double(bench.root, 1, 2, count=2, queue=64) / "config.toml"
     text = config.read_text("utf-8")
     registry = bench.open()
-    registry.load("double")
-    reloaded = threading.Event()
-    answers: list[int] = []
+    await registry.load("double")
+    versions: list[int] = []
 
-    def client(_: int) -> None:
-        while len(answers) < 100 or not reloaded.is_set():
-            answers.append(answer(registry).version)
+    async def client() -> None:
+        while len(versions) < 100 or not reloaded:
+            versions.append((await infer(registry)).version)
 
-    with ThreadPoolExecutor(8) as clients:
-        running = [clients.submit(client, number) for number in range(8)]
-        try:
-            for turn in range(reloads):
-                policy = f'[version_policy]\nkind = "specific"\nversions = [{1 + turn % 2}]\n'
-                config.write_text(text + policy, "utf-8")
-                registry.load("double")
-        finally:
-            reloaded.set()
-        for each in running:
-            each.result(timeout=PATIENCE)
-    assert len(answers) >= 100
-    assert set(answers) == {1, 2}
+    reloaded = False
+    clients = [asyncio.create_task(client()) for _ in range(8)]
+    for turn in range(reloads):
+        policy = f'[version_policy]\nkind = "specific"\nversions = [{1 + turn % 2}]\n'
+        config.write_text(text + policy, "utf-8")
+        await registry.load("double")
+    reloaded = True
+    await asyncio.gather(*clients)
+    assert len(versions) >= 100
+    assert set(versions) == {1, 2}
 
 
-def test_the_series_of_retired_versions_go(bench: Bench) -> None:
+async def test_the_series_of_retired_versions_go(bench: Bench) -> None:
     """/metrics is as long after 20 versions as after one; a version that is adopted keeps its."""
     metrics = Metrics(build={})
     metrics.expect_model("double", ["main", "spare"])
-    registry = bench.open(1, observer=metrics)
+    registry = await bench.serve(1, observer=metrics)
 
     def versions() -> set[str]:
         lines = metrics.render()[0].decode().splitlines()
@@ -127,134 +141,132 @@ def test_the_series_of_retired_versions_go(bench: Bench) -> None:
         return {line.partition('version="')[2].partition('"')[0] for line in runs}
 
     for version in range(2, 21):
-        assert answer(registry).version == version - 1
+        assert (await infer(registry)).version == version - 1
         write_version(bench.root / "double" / str(version))
-        registry.load("double")
-    assert answer(registry).version == 20
+        await registry.load("double")
+    assert (await infer(registry)).version == 20
     [served] = registry.served()
-    assert registry.adopt(served, Choice(group="spare", by="measured", reason="a test"))
+    assert await registry.adopt(served, Choice(group="spare", by="measured", reason="a test"))
     assert versions() == {"20"}
-    registry.unload("double")
+    await registry.unload("double")
     assert versions() == set()
 
 
-def test_a_bad_model_does_not_keep_the_others_from_loading(bench: Bench) -> None:
+async def test_a_bad_model_does_not_keep_the_others_from_loading(bench: Bench) -> None:
     """load_all() never raises for one model; the server is not ready until it is mended."""
     write_double(bench.root)
     write_model(bench.root / "broken", "nonsense = 1")
     write_config(bench.root / "empty", "")
     registry = bench.open()
-    registry.load_all()
-    assert answer(registry).version == 1
-    found = states(registry)
+    await registry.load_all()
+    assert (await infer(registry)).version == 1
+    rows = states(registry)
     refusal = "broken/config.toml: nonsense: Extra inputs are not permitted"
-    assert found["broken", 1] == ("UNAVAILABLE", refusal)
-    assert found["empty", None] == ("UNAVAILABLE", "empty: no version with a manifest is published")
+    assert rows["broken", 1] == ("UNAVAILABLE", refusal)
+    assert rows["empty", None] == ("UNAVAILABLE", "empty: no version with a manifest is published")
     assert [registry.ready(name) for name in (None, "double", "broken")] == [False, True, False]
 
 
-def test_nothing_loaded_is_not_ready(bench: Bench) -> None:
+async def test_nothing_loaded_is_not_ready(bench: Bench) -> None:
     """An empty repository must not look healthy."""
     registry = bench.open()
-    registry.load_all()
+    await registry.load_all()
     assert not registry.ready()
 
 
-def test_a_repository_that_is_not_there_is_a_configuration_error(bench: Bench) -> None:
+async def test_a_repository_that_is_not_there_is_a_configuration_error(bench: Bench) -> None:
     """Start fails fast instead of serving nothing."""
     with pytest.raises(ConfigError, match="cannot be read"):
-        open_registry(bench.loop, bench.root / "absent", bench.factory).load_all()
+        await open_registry(bench.root / "absent", bench.factory).load_all()
 
 
-def test_unload_drains(bench: Bench) -> None:
+async def test_unload_drains(bench: Bench) -> None:
     """A request that holds the model is answered; new ones hear that it is not there."""
     bench.factory.behaviour = gate = Gate()
-    registry = bench.open(1)
-    with ThreadPoolExecutor(2) as threads:
-        request = threads.submit(answer, registry)
-        gate.wait_entered()
-        unloading = threads.submit(registry.unload, "double")
-        while registry.served():
-            pass
-        with pytest.raises(ModelNotFound), registry.lease("double"):
-            pass
-        assert not unloading.done()
-        gate.open()
-        assert request.result(timeout=PATIENCE).version == 1
-        unloading.result(timeout=PATIENCE)
+    registry = await bench.serve(1)
+    request = asyncio.create_task(infer(registry))
+    await gate.entered()
+    unloading = asyncio.create_task(registry.unload("double"))
+    await eventually(lambda: not registry.served())
+    with pytest.raises(ModelNotFound), registry.lease("double"):
+        pass
+    assert not unloading.done()
+    gate.open()
+    assert (await request).version == 1
+    await unloading
     assert bench.factory.opened[0].closed.is_set()
     assert states(registry) == {("double", 1): ("UNAVAILABLE", "not loaded")}
     with pytest.raises(ModelNotFound):
-        registry.unload("double")
+        await registry.unload("double")
 
 
 @pytest.mark.parametrize("change", ["replaced", "unloaded"])
-def test_a_version_that_ends_leaves_the_memory_at_once(bench: Bench, change: str) -> None:
+async def test_a_version_that_ends_leaves_the_memory_at_once(bench: Bench, change: str) -> None:
     """Not when the collector next looks at what is old: its arrays are megabytes."""
-    registry = bench.open(1)
+    registry = await bench.serve(1)
     with registry.lease("double") as served:
         gone = weakref.ref(served.selftest.inputs["x"])
     del served
     with no_collections():
-        (registry.load if change == "replaced" else registry.unload)("double")
+        await (registry.load if change == "replaced" else registry.unload)("double")
         assert gone() is None
 
 
-def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench) -> None:
+async def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench) -> None:
     """By the next load of it; nothing of it served."""
-    registry = bench.open(1)
+    registry = await bench.serve(1)
     write_model(bench.root / "more", "nonsense = 1")
     with pytest.raises(PaddlepoolError):
-        registry.load("more")
+        await registry.load("more")
     assert states(registry)["more", 1][0] == "UNAVAILABLE"
     with pytest.raises(ModelNotReady), registry.lease("more"):
         pass
     shutil.rmtree(bench.root / "more")
     with pytest.raises(PaddlepoolError):
-        registry.load("more")
+        await registry.load("more")
     assert states(registry) == {("double", 1): ("READY", "")}
     with pytest.raises(ModelNotFound), registry.lease("more"):
         pass
     assert registry.ready()
 
 
-def test_a_model_that_failed_can_be_unloaded(bench: Bench) -> None:
+async def test_a_model_that_failed_can_be_unloaded(bench: Bench) -> None:
     """It is not served, but whoever wants it no longer need not hear of it again."""
     write_model(bench.root / "more", "nonsense = 1")
     registry = bench.open()
     with pytest.raises(ConfigError):
-        registry.load("more")
-    registry.unload("more")
+        await registry.load("more")
+    await registry.unload("more")
     assert states(registry) == {("more", 1): ("UNAVAILABLE", "not loaded")}
     with pytest.raises(ModelNotFound):
-        registry.unload("more")
+        await registry.unload("more")
 
 
-def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(bench: Bench) -> None:
+async def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(bench: Bench) -> None:
     """A load that finds no version changes nothing; the index has one row, with the reason."""
-    registry = bench.open(1)
+    registry = await bench.serve(1)
     shutil.rmtree(bench.root / "double" / "1")
     with pytest.raises(ManifestError):
-        registry.load("double")
-    assert answer(registry).version == 1
+        await registry.load("double")
+    assert (await infer(registry)).version == 1
     [(version, (state, reason))] = states(registry).items()
     assert (version, state) == (("double", 1), "READY")
     assert reason.endswith("double: no version with a manifest is published")
 
 
 @pytest.mark.parametrize("name", ["absent", "../double", "", "double\n", "DOUBLE", "double/1", "."])
-def test_an_unknown_name_is_not_found(bench: Bench, name: str) -> None:
+async def test_an_unknown_name_is_not_found(bench: Bench, name: str) -> None:
     """Names are compared with what is loaded and never joined to a path unchecked."""
-    registry = bench.open(1)
+    registry = await bench.serve(1)
     with pytest.raises(ModelNotFound), registry.lease(name):
         pass
     with pytest.raises(ModelNotFound):
-        registry.load(name)
+        await registry.load(name)
     assert registry.ready()
     assert set(states(registry)) == {("double", 1)}
 
 
-def test_a_pipeline_that_refuses_keeps_the_model_out(bench: Bench) -> None:
+async def test_a_pipeline_that_refuses_keeps_the_model_out(bench: Bench) -> None:
     """Its ConfigError is the reason, and no process was started for it."""
 
     async def refuse(info: ServedModelInfo) -> None:
@@ -263,33 +275,33 @@ def test_a_pipeline_that_refuses_keeps_the_model_out(bench: Bench) -> None:
     write_double(bench.root)
     registry = bench.open(build_pipeline=refuse)
     with pytest.raises(ConfigError):
-        registry.load("double")
+        await registry.load("double")
     assert states(registry) == {("double", 1): ("UNAVAILABLE", "double: labels are missing")}
     assert bench.factory.opened == []
 
 
-def test_an_absurd_number_of_threads_is_refused(bench: Bench) -> None:
+async def test_an_absurd_number_of_threads_is_refused(bench: Bench) -> None:
     """65 single-thread instances would need 65 processes on two cores: that is a mistake."""
     write_double(bench.root, count=64)
     config = bench.root / "double" / "config.toml"
     config.write_text(config.read_text("utf-8").replace("count = 64", "count = 33\nthreads = 2"))
     registry = bench.open(cores=2.0)
     with pytest.raises(ConfigError, match="66 threads on 2 cores, limit 64"):
-        registry.load("double")
+        await registry.load("double")
     assert bench.factory.opened == []
 
 
-def test_nothing_is_left_behind_by_a_load_that_close_overtakes(bench: Bench) -> None:
+async def test_nothing_is_left_behind_by_a_load_that_close_overtakes(bench: Bench) -> None:
     """A model that becomes ready after close() is closed again and not served."""
     write_double(bench.root)
     bench.factory.selftest = gate = Gate()
     registry = bench.open()
-    with ThreadPoolExecutor(1) as thread:
-        loading = thread.submit(registry.load, "double")
-        gate.wait_entered()
-        registry.close()
-        gate.open()
-        assert isinstance(loading.exception(timeout=PATIENCE), ModelNotReady)
+    loading = asyncio.create_task(registry.load("double"))
+    await gate.entered()
+    await registry.close()
+    gate.open()
+    with pytest.raises(ModelNotReady):
+        await loading
     assert registry.served() == ()
     assert bench.factory.opened[0].closed.is_set()
 
@@ -372,20 +384,22 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_version_is_never_served(bench: Bench, damage: Callable[[Path], object]) -> None:
+async def test_a_damaged_version_is_never_served(
+    bench: Bench, damage: Callable[[Path], object]
+) -> None:
     """The old version goes on; the damaged one never reaches a predictor, and the index has why."""
-    registry = bench.open(1)
+    registry = await bench.serve(1)
     damage(write_version(bench.root / "double" / "2"))
     with pytest.raises(ManifestError):
-        registry.load("double")
-    assert answer(registry).version == 1
+        await registry.load("double")
+    assert (await infer(registry)).version == 1
     state, reason = states(registry)["double", 2]
     assert state == "UNAVAILABLE"
     assert reason.startswith("double/2")
     assert [spec.directory.name for spec in bench.factory.specs] == ["1"]
 
 
-def test_what_nothing_opens_needs_no_entry(bench: Bench) -> None:
+async def test_what_nothing_opens_needs_no_entry(bench: Bench) -> None:
     """Hidden entries, subdirectories and documents of a folder as it was downloaded."""
     version = write_version(bench.root / "double" / "1")
     (version / ".cache" / "more").mkdir(parents=True)
@@ -393,34 +407,34 @@ def test_what_nothing_opens_needs_no_entry(bench: Bench) -> None:
     for name in ("README", "notes.md", "model.pdiparams.info", "two words.onnx"):
         (version / name).write_bytes(b"x")
     registry = bench.open()
-    registry.load("double")
-    assert answer(registry).version == 1
+    await registry.load("double")
+    assert (await infer(registry)).version == 1
 
 
 @pytest.mark.parametrize("name", ["007", "abc", "0", "-3", "2.0", "２", ".staging-x", "3\n"])
-def test_only_plain_integers_are_versions(bench: Bench, name: str) -> None:
+async def test_only_plain_integers_are_versions(bench: Bench, name: str) -> None:
     """A directory with another name is not seen, however complete it is."""
     write_version(bench.root / "double" / name)
-    registry = bench.open(1)
+    registry = await bench.serve(1)
     assert states(registry) == {("double", 1): ("READY", "")}
 
 
-def test_links_are_no_models_and_no_versions(bench: Bench) -> None:
+async def test_links_are_no_models_and_no_versions(bench: Bench) -> None:
     """Nothing outside the repository is reached through a link."""
     outside = write_double(bench.root.with_name("outside"))
-    registry = bench.open(1)
+    registry = await bench.serve(1)
     (bench.root / "linked").symlink_to(outside)
     (bench.root / "double" / "2").symlink_to(outside / "1")
-    registry.load_all()
+    await registry.load_all()
     assert set(states(registry)) == {("double", 1)}
 
 
-def test_only_a_reload_is_gentle(bench: Bench) -> None:
+async def test_only_a_reload_is_gentle(bench: Bench) -> None:
     """At start nobody is served whom it could disturb; later, instances open one after another,
     and stand still while others need the cores until they are warm."""
     write_double(bench.root, count=2)
     registry = bench.open()
-    registry.load("double")
+    await registry.load("double")
     opening = threading.Lock()
 
     def alone(inputs: Tensors) -> Tensors:
@@ -433,14 +447,14 @@ def test_only_a_reload_is_gentle(bench: Bench) -> None:
         return doubled(inputs)
 
     bench.factory.selftest = alone
-    registry.load("double")
+    await registry.load("double")
     pauses = bench.factory.pauses
     assert [pause is not None for pause in pauses] == [False, False, True, True]
     assert len(set(pauses)) == 2, "one suspension for everything that is opened"
     assert all(predictor.suspension is None for predictor in bench.factory.opened)
 
 
-def test_a_start_is_gentle_to_nobody(bench: Bench) -> None:
+async def test_a_start_is_gentle_to_nobody(bench: Bench) -> None:
     """Although the models that it has loaded already answer: they all are waited for."""
 
     class Staggered(ModelRepository):
@@ -452,22 +466,22 @@ def test_a_start_is_gentle_to_nobody(bench: Bench) -> None:
     for name in ("first", "second"):
         write_double(bench.root, name=name)
     registry = bench.open(repository=Staggered(bench.root))
-    registry.load_all()
+    await registry.load_all()
     assert [model.name for model in registry.served()] == ["first", "second"]
     assert bench.factory.pauses == [None, None]
 
 
-def test_only_a_start_times_its_first_runs(bench: Bench) -> None:
+async def test_only_a_start_times_its_first_runs(bench: Bench) -> None:
     """Runs that stood still in between would have admission refuse what could be answered."""
     add_to_config(write_double(bench.root), "[[warmup]]\nshapes = { x = [1, 5] }\n")
     registry = bench.open()
-    registry.load("double")
-    registry.load("double")
+    await registry.load("double")
+    await registry.load("double")
     assert [len(predictor.timeouts) for predictor in bench.factory.opened] == [2, 1]
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_a_group_that_this_machine_lacks_leaves_its_place(bench: Bench, pinned: bool) -> None:
+async def test_a_group_that_this_machine_lacks_leaves_its_place(bench: Bench, pinned: bool) -> None:
     """As on ARM, where Paddle has no oneDNN; not where config.toml names the group."""
     directory = write_double(bench.root, 1, count=2)
     config = (directory / "config.toml").read_text("utf-8")
@@ -484,10 +498,10 @@ def test_a_group_that_this_machine_lacks_leaves_its_place(bench: Bench, pinned: 
     registry = bench.open()
     if pinned:
         with pytest.raises(BackendUnavailable, match="no oneDNN"):
-            registry.load("double")
+            await registry.load("double")
         return
-    registry.load("double")
-    assert answer(registry).version == 1
+    await registry.load("double")
+    assert (await infer(registry)).version == 1
     [served] = registry.served()
     groups = {status.name: (status.count, status.started) for status in served.groups()}
     assert groups == {"main": (2, False), "spare": (2, True)}

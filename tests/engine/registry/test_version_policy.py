@@ -1,16 +1,15 @@
 """Several versions at once: which are served, which answers, and what a failure leaves."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paddlepool.contracts.errors import ModelNotFound, ModelNotReady, PaddlepoolError
-from tests.engine.driving import Loop
-from tests.engine.fakes import FakeFactory, answer, open_registry, open_watcher, write_double
+from paddlepool.engine.registry.watcher import RepositoryWatcher
+from paddlepool.models.repository.layout import ModelRepository
+from tests.engine.fakes import FakeFactory, infer, open_registry, write_double
 from tests.engine.permissions import mode
 from tests.model_files import write_version
 
@@ -18,11 +17,11 @@ from tests.model_files import write_version
 class Bench:
     """A registry whose model `double` has a version policy."""
 
-    def __init__(self, loop: Loop, root: Path, way: str) -> None:
+    def __init__(self, root: Path, way: str) -> None:
         self.model, self.factory = root / "double", FakeFactory()
-        self.registry = open_registry(loop, root, self.factory)
-        self._watch = partial(open_watcher, loop, root, self.registry) if way == "poll" else None
-        self._watcher: Any = None
+        self.registry = open_registry(root, self.factory)
+        self._polls = way == "poll"
+        self._watcher: RepositoryWatcher | None = None
 
     def prepare(self, policy: str, *versions: int) -> None:
         write_double(self.model.parent, *versions)
@@ -34,21 +33,21 @@ class Bench:
         text = config.read_text("utf-8").partition("[version_policy]")[0]
         config.write_text(f"{text}[version_policy]\n{policy}\n", "utf-8")
 
-    def load(self) -> str | None:
-        """By a request, or by a look through the repository after the first, which is the start.
+    async def load(self) -> str | None:
+        """By a request, or by polls of the repository after the first time, which is the start.
 
-        Returns what a request is answered with where it is refused; None from a look.
+        Returns the error of a rejected request, "" of an accepted one, and None of polls.
         """
         if self._watcher is not None:
-            self._watcher.poll()
-            self._watcher.poll()  # a change counts once two polls have seen it
+            await self._watcher.poll()
+            await self._watcher.poll()  # a change counts once two polls have seen it
             return None
         try:
-            self.registry.load("double")
+            await self.registry.load("double")
         except PaddlepoolError as error:
             return error.message
-        if self._watch is not None:
-            self._watcher = self._watch()
+        if self._polls:
+            self._watcher = RepositoryWatcher(ModelRepository(self.model.parent), self.registry)
         return ""
 
     def index(self) -> dict[int | None, tuple[str, str]]:
@@ -59,10 +58,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(loop: Loop, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    bench = Bench(loop, tmp_path, getattr(request, "param", "request"))
+async def bench(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path, getattr(request, "param", "request"))
     yield bench
-    bench.registry.close()
+    await bench.registry.close()
 
 
 either_way = pytest.mark.parametrize("bench", ["request", "poll"], indirect=True)
@@ -79,51 +78,51 @@ either_way = pytest.mark.parametrize("bench", ["request", "poll"], indirect=True
     ],
     ids=["default", "latest-2", "latest-9", "all", "specific"],
 )
-def test_a_policy_chooses_versions(bench: Bench, policy: str, expected: list[int]) -> None:
+async def test_a_policy_chooses_versions(bench: Bench, policy: str, expected: list[int]) -> None:
     """Each of them answers by its number, and the highest where none is named."""
     bench.prepare(policy, 1, 3, 10)
-    bench.registry.load("double")
+    await bench.registry.load("double")
     assert bench.served() == expected
-    assert answer(bench.registry).version == expected[0]
+    assert (await infer(bench.registry)).version == expected[0]
     for version in expected:
-        assert answer(bench.registry, version=version).version == version
+        assert (await infer(bench.registry, version=version)).version == version
     for version in {1, 3, 10} - set(expected):
         with pytest.raises(ModelNotFound), bench.registry.lease("double", version):
             pass
 
 
-def test_an_older_version_stands_in_beside_a_damaged_one(bench: Bench) -> None:
+async def test_an_older_version_stands_in_beside_a_damaged_one(bench: Bench) -> None:
     """The two latest that are fit, while version 3 is not."""
     bench.prepare("count = 2", 1, 2, 3)
     (bench.model / "3" / "inference.json").write_bytes(b"")
-    bench.registry.load("double")
+    await bench.registry.load("double")
     assert bench.served() == [2, 1]
 
 
-def test_a_listed_version_that_is_not_there_is_an_error(bench: Bench) -> None:
+async def test_a_listed_version_that_is_not_there_is_an_error(bench: Bench) -> None:
     """The others serve: at start nothing else could."""
     bench.prepare('kind = "specific"\nversions = [1, 7]', 1, 2)
-    bench.registry.load("double")
+    await bench.registry.load("double")
     assert bench.served() == [1]
     assert any("no version 7" in status.reason for status in bench.registry.index())
     with pytest.raises(ModelNotReady), bench.registry.lease("double", 7):
         pass
 
 
-def test_a_version_that_lost_its_predictors_gives_way(bench: Bench) -> None:
+async def test_a_version_that_lost_its_predictors_gives_way(bench: Bench) -> None:
     """Without a version the highest READY one answers."""
     bench.prepare('kind = "all"', 1, 2)
-    bench.registry.load("double")
+    await bench.registry.load("double")
     with bench.registry.lease("double", 2) as newest:
-        newest.close()
-    assert answer(bench.registry).version == 1
+        await newest.close()
+    assert (await infer(bench.registry)).version == 1
     assert bench.registry.ready("double")
 
 
-def test_an_unsealed_version_is_shown_with_what_it_lacks(bench: Bench) -> None:
+async def test_an_unsealed_version_is_shown_with_what_it_lacks(bench: Bench) -> None:
     """A directory without a manifest is no version; whoever put it there should hear why."""
     bench.prepare("", 1)
-    bench.registry.load("double")
+    await bench.registry.load("double")
     (write_version(bench.model / "2") / "manifest.json").unlink()
     newest = bench.registry.index()[0]
     assert (newest.version, newest.state) == (2, "UNAVAILABLE")
@@ -149,42 +148,41 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
 @either_way
 @pytest.mark.parametrize("spoil", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("policy", ["count = 2", 'kind = "all"'], ids=["latest", "all"])
-def test_a_configuration_that_cannot_be_read_leaves_every_version_serving(
+async def test_a_configuration_that_cannot_be_read_leaves_every_version_serving(
     bench: Bench, policy: str, spoil: Callable[[Path], object]
 ) -> None:
     """It says no longer which versions are wanted, so none may go; the index says why."""
     bench.prepare(policy, 1, 2)
     config = bench.model / "config.toml"
-    bench.load()
+    await bench.load()
     text = config.read_text("utf-8")
     before = bench.served()
     spoil(config)
-    refusal = bench.load()
+    refusal = await bench.load()
     assert refusal is None or refusal.startswith("double/config.toml")
     assert bench.served() == before == [2, 1]
-    answering = [answer(bench.registry, version=version).version for version in (1, 2, None)]
+    answering = [(await infer(bench.registry, version=version)).version for version in (1, 2, None)]
     assert answering == [1, 2, 2]
     assert len(bench.factory.opened) == 2
     assert bench.registry.ready()
-    found = bench.index()
-    assert set(found) == {1, 2}
-    for state, reason in found.values():
+    assert set(bench.index()) == {1, 2}
+    for state, reason in bench.index().values():
         assert state == "READY"
         assert reason.startswith("serves on; loading it again failed: double/config.toml")
     config.unlink()
     config.write_text(text + "# repaired\n", "utf-8")
-    assert not bench.load()
+    assert not await bench.load()
     assert bench.index() == {2: ("READY", ""), 1: ("READY", "")}
 
 
 @either_way
-def test_a_configuration_that_cannot_be_read_keeps_a_newcomer_out(bench: Bench) -> None:
+async def test_a_configuration_that_cannot_be_read_keeps_a_newcomer_out(bench: Bench) -> None:
     """With the reason; a number that is not there is still not found."""
     bench.prepare("count = 2", 1, 2)
-    bench.load()
+    await bench.load()
     write_version(bench.model / "3")
     bench.choose("count = none")
-    bench.load()
+    await bench.load()
     assert bench.served() == [2, 1]
     state, reason = bench.index()[3]
     assert state == "UNAVAILABLE"
@@ -194,17 +192,17 @@ def test_a_configuration_that_cannot_be_read_keeps_a_newcomer_out(bench: Bench) 
     with pytest.raises(ModelNotFound), bench.registry.lease("double", 4):
         pass
     bench.choose("count = 2")
-    bench.load()
+    await bench.load()
     assert bench.served() == [3, 2]
     assert bench.index()[1] == ("UNAVAILABLE", "not loaded")
 
 
-def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_out(
+async def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_out(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are there, so they are not ready; the log says why, once."""
     bench.prepare("count = none", 1, 2)
-    bench.registry.load_all()
+    await bench.registry.load_all()
     assert set(bench.index()) == {1, 2}
     for _, reason in bench.index().values():
         assert reason.startswith("double/config.toml: it is not TOML:")
@@ -217,31 +215,31 @@ def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_out(
     assert error.startswith("double: no version is loaded: double/config.toml: it is not TOML")
 
 
-def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serving(
-    bench: Bench, loop: Loop
+async def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serving(
+    bench: Bench,
 ) -> None:
     """The index says what the system said, without a path."""
     bench.prepare('kind = "all"', 1, 2)
-    bench.registry.load("double")
-    with loop(mode, bench.model / "config.toml", 0), pytest.raises(PermissionError):
-        bench.registry.load("double")
+    await bench.registry.load("double")
+    with mode(bench.model / "config.toml", 0), pytest.raises(PermissionError):
+        await bench.registry.load("double")
     assert bench.served() == [2, 1]
     reason = "serves on; loading it again failed: Permission denied: see the log"
     assert bench.index() == {2: ("READY", reason), 1: ("READY", reason)}
 
 
 @either_way
-def test_a_failed_version_that_is_removed_is_forgotten(bench: Bench) -> None:
+async def test_a_failed_version_that_is_removed_is_forgotten(bench: Bench) -> None:
     """By the next load: it was UNAVAILABLE, and now there is no such version."""
     bench.prepare('kind = "all"', 1, 2)
-    bench.load()
+    await bench.load()
     (write_version(bench.model / "4") / "inference.json").write_bytes(b"")
-    bench.load()
+    await bench.load()
     assert bench.index()[4][0] == "UNAVAILABLE"
     with pytest.raises(ModelNotReady), bench.registry.lease("double", 4):
         pass
     shutil.rmtree(bench.model / "4")
-    bench.load()
+    await bench.load()
     assert bench.index() == {2: ("READY", ""), 1: ("READY", "")}
     with pytest.raises(ModelNotFound), bench.registry.lease("double", 4):
         pass

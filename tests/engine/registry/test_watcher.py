@@ -1,141 +1,140 @@
 """Poll mode: what changes on disk is loaded once, and what fails leaves the old version serving."""
 
+import asyncio
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import ServedModelInfo
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.engine.registry.watcher import RepositoryWatcher
 from paddlepool.models.repository.layout import ModelRepository
-from tests.engine.driving import Loop
-from tests.engine.fakes import (
-    PATIENCE,
-    FakeFactory,
-    open_registry,
-    open_watcher,
-    wait_until,
-    write_double,
-)
+from tests.engine.fakes import FakeFactory, eventually, open_registry, write_double
 from tests.engine.permissions import mode
 from tests.model_files import add_to_config, write_model, write_version
 
 
-@dataclass
 class Bench:
-    """A registry that serves `double`, and what looks for changes in its repository."""
+    """A registry, and a watcher that starts with what its repository holds now."""
 
-    root: Path
-    registry: Any
-    watcher: Any
-    factory: FakeFactory
+    def __init__(self, root: Path, registry: ModelRegistry, factory: FakeFactory) -> None:
+        self.root, self.registry, self.factory = root, registry, factory
+        self.watcher = RepositoryWatcher(ModelRepository(root), registry)
 
     def served(self) -> list[tuple[str, int]]:
         return [(model.name, model.version) for model in self.registry.served()]
 
-    def look(self) -> None:
+    async def poll_twice(self) -> None:
         """A change counts once two polls have seen it."""
-        self.watcher.poll()
-        self.watcher.poll()
+        await self.watcher.poll()
+        await self.watcher.poll()
 
 
 @pytest.fixture
-def bench(loop: Loop, tmp_path: Path, registry: Any, factory: FakeFactory) -> Bench:
-    return Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
+def bench(tmp_path: Path, registry: ModelRegistry, factory: FakeFactory) -> Bench:
+    """Serves `double`."""
+    return Bench(tmp_path, registry, factory)
+
+
+@pytest.fixture
+async def empty(tmp_path: Path, factory: FakeFactory) -> AsyncIterator[ModelRegistry]:
+    """A registry that has loaded nothing."""
+    registry = open_registry(tmp_path, factory)
+    yield registry
+    await registry.close()
 
 
 ALL = '[version_policy]\nkind = "all"\n'
 
 
-def test_a_new_version_is_served_and_the_old_one_retired(bench: Bench) -> None:
+async def test_a_new_version_is_served_and_the_old_one_retired(bench: Bench) -> None:
     """Once: a second look changes nothing. When it is removed the one before is served again."""
     write_version(bench.root / "double" / "2")
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 2)]
     assert bench.factory.opened[0].closed.is_set()
-    bench.look()
+    await bench.poll_twice()
     assert len(bench.factory.opened) == 2
     shutil.rmtree(bench.root / "double" / "2")
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 1)]
 
 
-def test_a_configuration_that_is_being_written_counts_for_nothing(bench: Bench) -> None:
+async def test_a_configuration_that_is_being_written_counts_for_nothing(bench: Bench) -> None:
     """A poll may come between its truncation and its text; an empty file means the defaults."""
     write_version(bench.root / "double" / "2")
     add_to_config(bench.root / "double", ALL)
-    bench.look()
+    await bench.poll_twice()
     config = bench.root / "double" / "config.toml"
     text = config.read_text("utf-8")
     for change in ("# one\n", "# two\n"):
         config.write_text("", "utf-8")
-        bench.watcher.poll()
+        await bench.watcher.poll()
         config.write_text(text + change, "utf-8")
-        bench.watcher.poll()
+        await bench.watcher.poll()
     assert bench.served() == [("double", 2), ("double", 1)]
     opened = len(bench.factory.opened)
-    bench.look()
+    await bench.poll_twice()
     assert len(bench.factory.opened) == opened + 2
 
 
-def test_a_version_that_fails_is_tried_again_only_when_it_changes(bench: Bench) -> None:
+async def test_a_version_that_fails_is_tried_again_only_when_it_changes(bench: Bench) -> None:
     """The old one serves on, and the index says why the new one does not."""
     bad = write_version(bench.root / "double" / "2")
     params = (bad / "inference.pdiparams").read_bytes()
     (bad / "inference.pdiparams").write_bytes(params[:-1])
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 1)]
     assert "inference.pdiparams" in bench.registry.index()[0].reason
     (bad / "inference.pdiparams").write_bytes(params)
-    bench.look()  # the manifest, which is written last, has not changed
+    await bench.poll_twice()  # the manifest, which is written last, has not changed
     assert bench.served() == [("double", 1)]
     (bad / "manifest.json").write_text((bad / "manifest.json").read_text("utf-8") + "\n", "utf-8")
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 2)]
 
 
-def test_a_new_model_appears_and_a_removed_one_goes(bench: Bench) -> None:
+async def test_a_new_model_appears_and_a_removed_one_goes(bench: Bench) -> None:
     """A model that is new and unfit does not make the server unready: nobody could use it yet."""
     write_double(bench.root, name="more")
     write_model(bench.root / "unfit", "nonsense = 1")
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 1), ("more", 1)]
     assert bench.registry.ready()
     assert "unfit" in {status.name for status in bench.registry.index()}
     shutil.rmtree(bench.root / "double")
     shutil.rmtree(bench.root / "unfit")
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("more", 1)]
     assert {status.name for status in bench.registry.index()} == {"more"}
     assert bench.registry.ready()
 
 
-def test_a_changed_policy_opens_only_what_is_missing(bench: Bench) -> None:
+async def test_a_changed_policy_opens_only_what_is_missing(bench: Bench) -> None:
     """A version that is added later leaves its neighbours as they are."""
     write_version(bench.root / "double" / "2")
     add_to_config(bench.root / "double", ALL)
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 2), ("double", 1)]
     before = len(bench.factory.opened)
     write_version(bench.root / "double" / "3")
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 3), ("double", 2), ("double", 1)]
     assert len(bench.factory.opened) == before + 1
 
 
-def test_a_repository_that_cannot_be_read_retires_nothing(bench: Bench) -> None:
+async def test_a_repository_that_cannot_be_read_retires_nothing(bench: Bench) -> None:
     """A disk that is away for a moment must not unload everything."""
     away = bench.root.with_name(bench.root.name + "-away")
     bench.root.rename(away)
     with pytest.raises(ConfigError):
-        bench.look()
+        await bench.poll_twice()
     assert bench.served() == [("double", 1)]
     away.rename(bench.root)
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 1)]
 
 
@@ -144,33 +143,33 @@ def test_a_repository_that_cannot_be_read_retires_nothing(bench: Bench) -> None:
     [lambda root: root / "double", lambda root: root / "double" / "1"],
     ids=["model", "version"],
 )
-def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
-    bench: Bench, loop: Loop, where: Callable[[Path], Path]
+async def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
+    bench: Bench, where: Callable[[Path], Path]
 ) -> None:
     """The others are looked at all the same, and it is not loaded again when it can be read."""
     write_double(bench.root, name="more")
-    with loop(mode, where(bench.root), 0):
-        bench.look()
+    with mode(where(bench.root), 0):
+        await bench.poll_twice()
         assert bench.served() == [("double", 1), ("more", 1)]
         assert ("more", 1) in [(status.name, status.version) for status in bench.registry.index()]
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 1), ("more", 1)]
     assert len(bench.factory.opened) == 2
 
 
-def test_a_load_that_cannot_read_is_tried_again(
-    bench: Bench, loop: Loop, caplog: pytest.LogCaptureFixture
+async def test_a_load_that_cannot_read_is_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And does not keep the models after it from being loaded."""
     for name in ("a", "more"):
         write_double(bench.root, name=name)
-    with loop(mode, bench.root / "a" / "config.toml", 0):
-        bench.look()
+    with mode(bench.root / "a" / "config.toml", 0):
+        await bench.poll_twice()
         assert bench.served() == [("double", 1), ("more", 1)]
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("a stays unchanged for now: ")
     assert "config.toml" in warning
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("a", 1), ("double", 1), ("more", 1)]
 
 
@@ -185,47 +184,43 @@ def test_a_load_that_cannot_read_is_tried_again(
         ".",
     ],
 )
-def test_a_start_that_cannot_read_is_tried_again(
-    loop: Loop, tmp_path: Path, factory: FakeFactory, where: str
+async def test_a_start_that_cannot_read_is_tried_again(
+    tmp_path: Path, empty: ModelRegistry, factory: FakeFactory, where: str
 ) -> None:
     """By the first poll, without a change on disk; what was read is not loaded again."""
     for name in ("double", "more"):
         write_double(tmp_path, name=name)
-    registry = open_registry(loop, tmp_path, factory)
-    with loop(mode, tmp_path / where, 0):
-        bench = Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
+    with mode(tmp_path / where, 0):
+        bench = Bench(tmp_path, empty, factory)
         if where == ".":
             with pytest.raises(ConfigError):
-                bench.watcher.load_all()
+                await bench.watcher.load_all()
         else:
-            bench.watcher.load_all()
+            await bench.watcher.load_all()
         assert ("double", 1) not in bench.served()
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 1), ("more", 1)]
     assert len(factory.opened) == 2
-    registry.close()
 
 
-def test_a_version_that_cannot_be_read_at_the_start_is_loaded_later(
-    loop: Loop, tmp_path: Path, factory: FakeFactory
+async def test_a_version_that_cannot_be_read_at_the_start_is_loaded_later(
+    tmp_path: Path, empty: ModelRegistry, factory: FakeFactory
 ) -> None:
     """Older ones serve until then, and are not opened again."""
     write_double(tmp_path, 1, 2, 3)
     add_to_config(tmp_path / "double", ALL)
-    registry = open_registry(loop, tmp_path, factory)
-    with loop(mode, tmp_path / "double" / "2" / "manifest.json", 0):
-        bench = Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
-        bench.watcher.load_all()
-        bench.look()
+    with mode(tmp_path / "double" / "2" / "manifest.json", 0):
+        bench = Bench(tmp_path, empty, factory)
+        await bench.watcher.load_all()
+        await bench.poll_twice()
         assert bench.served() == [("double", 3), ("double", 1)]
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("double", 3), ("double", 2), ("double", 1)]
     assert len(factory.opened) == 3
-    registry.close()
 
 
-def test_a_fault_of_ours_costs_one_model(
-    loop: Loop, tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
+async def test_a_bug_costs_one_model(
+    tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged whole; the next model is loaded."""
 
@@ -233,14 +228,14 @@ def test_a_fault_of_ours_costs_one_model(
         if info.name == "a":
             raise RuntimeError("a bug")
 
-    registry = open_registry(loop, tmp_path, factory, build_pipeline=build)
-    bench = Bench(tmp_path, registry, open_watcher(loop, tmp_path, registry), factory)
+    registry = open_registry(tmp_path, factory, build_pipeline=build)
+    bench = Bench(tmp_path, registry, factory)
     for name in ("a", "more"):
         write_double(tmp_path, name=name)
-    bench.look()
+    await bench.poll_twice()
     assert bench.served() == [("more", 1)]
     assert "RuntimeError: a bug" in caplog.text
-    registry.close()
+    await registry.close()
 
 
 def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
@@ -258,7 +253,7 @@ def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
         ModelRepository(tmp_path).names()
 
 
-def test_it_polls_until_it_is_cancelled(bench: Bench, loop: Loop) -> None:
+async def test_it_polls_until_it_is_cancelled(bench: Bench) -> None:
     """As the server runs it: what it brings in before a look is found by that look, and a poll
     that fails is not the last."""
     staged = write_version(bench.root / "double" / ".staging")
@@ -270,8 +265,8 @@ def test_it_polls_until_it_is_cancelled(bench: Bench, loop: Loop) -> None:
         if staged.exists():
             staged.rename(bench.root / "double" / "2")
 
-    run = partial(bench.watcher.it.run, every=0.005, refresh=refresh)
-    running = loop.start(lambda: loop.loop.create_task(run())).result(PATIENCE)
-    wait_until(lambda: bench.served() == [("double", 2)])
-    loop(running.cancel)
-    wait_until(running.cancelled)
+    running = asyncio.create_task(bench.watcher.run(every=0.005, refresh=refresh))
+    await eventually(lambda: bench.served() == [("double", 2)])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

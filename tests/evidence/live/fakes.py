@@ -11,8 +11,8 @@ from paddlepool.contracts.ports import PredictorSpec, RunResult
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
-from tests.engine.driving import Loop
 from tests.engine.fakes import FakeFactory, FakePredictor
 
 
@@ -43,9 +43,7 @@ class RecordingLive:
 
 @dataclass(frozen=True)
 class Live:
-    loop: Loop
-    registry: Any
-    """A driven ModelRegistry."""
+    registry: ModelRegistry
     served: ServedModel
     predictors: ShadowPredictors
     beside: FakeFactory
@@ -76,11 +74,11 @@ class PacedPredictor(FakePredictor):
         return {name: np.add(array, off) for name, array in outputs.items()}
 
     def receive(self, *, timeout: float) -> RunResult:
-        ran = super().receive(timeout=timeout)
+        run = super().receive(timeout=timeout)
         if reason := self._options.get("fails"):
             raise BackendError(str(reason))
         self._swing = 1 / self._swing
-        return RunResult(ran.outputs, float(self._options["seconds"]) * self._swing)
+        return RunResult(run.outputs, float(self._options["seconds"]) * self._swing)
 
 
 class PacedFactory(FakeFactory):

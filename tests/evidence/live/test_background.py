@@ -1,8 +1,8 @@
 """The thread that compares: shadowing first, proof after a while, and a prompt end."""
 
+import asyncio
 import errno
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
@@ -13,14 +13,14 @@ from paddlepool.evidence.live.background import Background, Prover, Shadow
 from paddlepool.evidence.live.chooser import Chooser
 from paddlepool.evidence.live.shadow_predictor import SETTLE_SECONDS
 from paddlepool.observability.metrics import Metrics
-from tests.engine.fakes import Gate, ManualClock, doubled, row, wait_until
+from tests.engine.fakes import Gate, ManualClock, doubled, eventually, row
 from tests.evidence.live.fakes import Live
 
 Build = Callable[..., Background]
 
 
 @pytest.fixture
-def build(live: Live) -> Iterator[Build]:
+async def build(live: Live) -> AsyncIterator[Build]:
     built: list[Background] = []
 
     def build(**options: Any) -> Background:
@@ -38,7 +38,7 @@ def build(live: Live) -> Iterator[Build]:
             live.registry, live.predictors, precision="off", store=lambda files, choice: None
         )
         built.append(Background(live.gate, shadow, prover, chooser, **options))
-        live.loop(built[-1].start)
+        built[-1].start()
         return built[-1]
 
     yield build
@@ -46,59 +46,61 @@ def build(live: Live) -> Iterator[Build]:
         background.close()
 
 
-def answer(background: Background, served: ServedModel) -> None:
+def complete_request(background: Background, served: ServedModel) -> None:
     background.began()
     background.ended()
     background.completed(served, "main", [row(1)], [doubled(row(1))])
 
 
-def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) -> None:
+async def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) -> None:
     gate = Gate()
     live.beside.selftest = gate
     background = build(start_seconds=1e9)
     background.began()
-    answer(background, live.served)  # another one is still being answered
+    complete_request(background, live.served)  # another one is still being answered
     assert not live.beside.specs
     background.ended()
-    gate.wait_entered()
+    await gate.entered()
     gate.open()
-    wait_until(lambda: bool(live.observer.outcomes))
+    await eventually(lambda: bool(live.observer.outcomes))
     assert live.observer.outcomes == ["replayed"]
 
 
-def test_groups_are_proven_only_some_time_after_the_start(live: Live, build: Build) -> None:
+async def test_groups_are_proven_only_some_time_after_the_start(live: Live, build: Build) -> None:
     """A server that has just started has better things to do."""
     clock = ManualClock()
     background = build(clock=clock, start_seconds=10.0)
-    answer(background, live.served)
-    wait_until(lambda: bool(live.observer.outcomes))
+    complete_request(background, live.served)
+    await eventually(lambda: bool(live.observer.outcomes))
     assert all(group.effect == UNKNOWN_EFFECT for group in live.served.groups())
     gate = Gate()
     live.beside.selftest = gate
     clock.advance(11)
-    answer(background, live.served)
-    gate.wait_entered()  # the proof opens a predictor: the replay's was open already
+    complete_request(background, live.served)
+    await gate.entered()  # the proof opens a predictor: the replay's was open already
     gate.open()
 
 
-def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(live: Live, build: Build) -> None:
+async def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(
+    live: Live, build: Build
+) -> None:
     """A system that has no process to give may be short of them for long."""
     live.beside.refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
     background = build(start_seconds=1e9)
-    answer(background, live.served)
-    wait_until(lambda: bool(live.observer.outcomes))
+    complete_request(background, live.served)
+    await eventually(lambda: bool(live.observer.outcomes))
     for _ in range(5):
-        answer(background, live.served)
-        time.sleep(2 * SETTLE_SECONDS)
+        complete_request(background, live.served)
+        await asyncio.sleep(2 * SETTLE_SECONDS)
     assert live.observer.outcomes[0] == "failed"
     # The next one waits for the end of the pause.
     assert set(live.observer.outcomes[1:]) == {"dropped"}
     assert len(live.beside.specs) == 1
 
 
-def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:
+async def test_the_end_does_not_wait_for_an_idle_moment(build: Build) -> None:
     """A server may end while its last requests are still being answered."""
     background = build()
     background.began()
     background.close()
-    wait_until(lambda: not background._thread.is_alive())
+    await eventually(lambda: not background._thread.is_alive())

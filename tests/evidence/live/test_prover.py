@@ -9,7 +9,7 @@ from paddlepool.contracts.status import UNKNOWN_EFFECT, Effect
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.live.background import NOTHING_TO_COMPARE, RETRY_SECONDS, Prover, Which
-from tests.engine.fakes import ManualClock, answer, doubled, failing
+from tests.engine.fakes import ManualClock, doubled, failing, infer
 from tests.evidence.live.fakes import Live, nudged
 
 
@@ -26,7 +26,7 @@ def prove_all(live: Live, which: Which = "all", **options: Any) -> tuple[int, Pr
     return count, prover
 
 
-def test_other_outputs_prove_a_group(live: Live) -> None:
+async def test_other_outputs_prove_a_group(live: Live) -> None:
     """Bit by bit, against a base that repeats itself."""
     runs = 0
 
@@ -39,13 +39,13 @@ def test_other_outputs_prove_a_group(live: Live) -> None:
 
     live.beside.behaviour = by_turns
     assert prove_all(live)[0] == 2
-    found = effect(live.served)
-    assert found.effective is True
-    assert "other outputs than main" in found.reason
+    proof = effect(live.served)
+    assert proof.effective is True
+    assert "other outputs than main" in proof.reason
     assert all(predictor.closed.is_set() for predictor in live.beside.opened)
 
 
-def test_a_refused_group_says_why(live: Live) -> None:
+async def test_a_refused_group_says_why(live: Live) -> None:
     """Such as bfloat16 on a processor without it."""
     live.beside.refuse = BackendError("this processor has no fast bfloat16")
     prove_all(live)
@@ -64,7 +64,7 @@ DIED = "cannot start: killed"
     ],
     ids=["died once", "died twice", "runs failed"],
 )
-def test_what_may_pass_is_tried_again_later(
+async def test_what_may_pass_is_tried_again_later(
     live: Live,
     where: str,
     error: Exception,
@@ -82,23 +82,23 @@ def test_what_may_pass_is_tried_again_later(
     assert effect(live.served) == Effect(None, first)
     clock.advance(RETRY_SECONDS + 1)
     assert prover.prove_one()
-    found = effect(live.served)
-    assert (found.effective, later in found.reason) == (proof, True)
+    retried = effect(live.served)
+    assert (retried.effective, later in retried.reason) == (proof, True)
     clock.advance(RETRY_SECONDS + 1)
     assert not prover.prove_one()
 
 
-def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
+async def test_a_group_is_proven_once_it_is_started(live: Live) -> None:
     """Nothing is opened for a group that nobody uses, unless all are to be proven."""
     count, prover = prove_all(live, "started")
     assert count == 1
     assert effect(live.served, "main") == NOTHING_TO_COMPARE
     assert not live.beside.specs
-    answer(live.registry, group="spare")
+    await infer(live.registry, group="spare")
     assert prover.prove_one()
     assert effect(live.served) != UNKNOWN_EFFECT
     assert not prover.prove_one()
 
 
-def test_off_proves_nothing(live: Live) -> None:
+async def test_off_proves_nothing(live: Live) -> None:
     assert prove_all(live, "off")[0] == 0

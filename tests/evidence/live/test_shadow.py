@@ -1,7 +1,6 @@
 """A share of the answered requests runs again on other groups; the rest costs nothing."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ Build = Callable[..., Shadow]
 
 
 @pytest.fixture
-def build(live: Live) -> Iterator[Build]:
+async def build(live: Live) -> AsyncIterator[Build]:
     built: list[Shadow] = []
 
     def build(of: Any = live.registry, **changes: Any) -> Shadow:
@@ -49,9 +48,9 @@ def replay(shadow: Shadow, served: ServedModel) -> None:
     shadow.replay_one()
 
 
-def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None:
+async def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None:
     live.beside.behaviour = nudged
-    shadow = build(agreement_of=lambda info: lambda found, expected: 0.75)
+    shadow = build(agreement_of=lambda info: lambda outputs, expected: 0.75)
     assert offer(shadow, live.served)
     assert shadow.replay_one()
     [batch] = live.observer.batches
@@ -65,17 +64,17 @@ def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None:
 
 
 @pytest.mark.parametrize(("draw", "taken"), [(0.09, True), (0.1, False), (0.9, False)])
-def test_the_share_is_drawn(live: Live, build: Build, draw: float, taken: bool) -> None:
+async def test_the_share_is_drawn(live: Live, build: Build, draw: float, taken: bool) -> None:
     shadow = build(fraction=0.1, draw=lambda: draw)
     assert offer(shadow, live.served) is taken
 
 
-def test_only_the_default_groups_answers_are_references(live: Live, build: Build) -> None:
+async def test_only_the_default_groups_answers_are_references(live: Live, build: Build) -> None:
     """Drift is from the default group: a request that pins another one is not replayed."""
     assert not offer(build(), live.served, group="spare")
 
 
-def test_one_sample_waits_and_the_rest_is_dropped(live: Live, build: Build) -> None:
+async def test_one_sample_waits_and_the_rest_is_dropped(live: Live, build: Build) -> None:
     """Nothing is queued, so a busy server holds one request's tensors and no more."""
     shadow = build()
     assert offer(shadow, live.served)
@@ -94,7 +93,7 @@ def test_one_sample_waits_and_the_rest_is_dropped(live: Live, build: Build) -> N
     ],
     ids=["refused", "died once as it opened", "died twice", "died in a run"],
 )
-def test_a_group_that_fails_is_tried_again_unless_it_is_refused(
+async def test_a_group_that_fails_is_tried_again_unless_it_is_refused(
     live: Live, build: Build, where: str, error: Exception, times: int, outcomes: list[str]
 ) -> None:
     """The system may have ended a process for want of memory; one that dies again as it is opened
@@ -107,27 +106,27 @@ def test_a_group_that_fails_is_tried_again_unless_it_is_refused(
     assert live.beside.opened[0].closed.is_set()
 
 
-def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Build) -> None:
+async def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, build: Build) -> None:
     model = write_double(tmp_path / "three")
     add_to_config(model, group("third", ON_DEMAND))
-    registry = open_registry(live.loop, tmp_path / "three", FakeFactory())
+    registry = open_registry(tmp_path / "three", FakeFactory())
     alive = []
 
     def counting(inputs: Tensors) -> Tensors:
-        alive.append(sum(not predictor.closed.is_set() for predictor in live.beside.opened))
+        alive.append(sum(not spare.closed.is_set() for spare in live.beside.opened))
         return doubled(inputs)
 
     live.beside.selftest = counting
     shadow = build(of=registry, groups=("spare", "third"), max_predictors=1)
-    with closing(registry), closing(shadow):
-        registry.load_all()
-        [served] = registry.served()
-        for _ in range(2):
-            replay(shadow, served)
+    await registry.load_all()
+    [served] = registry.served()
+    for _ in range(2):
+        replay(shadow, served)
+    await registry.close()
     assert alive == [1, 1, 1, 1]
 
 
-def test_a_predictor_that_grows_is_replaced(live: Live, build: Build) -> None:
+async def test_a_predictor_that_grows_is_replaced(live: Live, build: Build) -> None:
     """Memory is bounded also for what nobody waits for."""
     shadow = build()
     replay(shadow, live.served)
@@ -136,26 +135,26 @@ def test_a_predictor_that_grows_is_replaced(live: Live, build: Build) -> None:
     assert live.beside.opened[0].closed.is_set()
 
 
-def test_what_is_no_longer_served_is_forgotten(live: Live, build: Build) -> None:
+async def test_what_is_no_longer_served_is_forgotten(live: Live, build: Build) -> None:
     shadow = build()
     replay(shadow, live.served)
     offer(shadow, live.served)
-    live.registry.unload("double")
+    await live.registry.unload("double")
     shadow.replay_one()
     assert live.observer.outcomes == ["replayed", "dropped"]
     assert live.beside.opened[0].closed.is_set()
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "warns"),
     [("natve", True), ("main", True), ("spare", False)],
     ids=["no group", "a default group", "there"],
 )
-def test_a_group_that_no_model_has_is_told(
-    caplog: pytest.LogCaptureFixture, name: str, told: bool
+def test_a_group_that_no_model_has_is_warned_of(
+    caplog: pytest.LogCaptureFixture, name: str, warns: bool
 ) -> None:
     """It may come later by polling; a typing error would be noticed by nobody otherwise."""
-    groups = tuple(InstanceGroup(name=name, backend="fake") for name in ("main", "spare"))
+    groups = tuple(InstanceGroup(name=group, backend="fake") for group in ("main", "spare"))
     warn_of_unknown_groups([name], [ModelConfig(default_group="main", instance_group=groups)])
     line = f"SHADOW_GROUPS: no model has an instance group {name!r}"
-    assert caplog.text.count(line) == told
+    assert caplog.text.count(line) == warns

@@ -4,7 +4,6 @@ idle moments that they run in."""
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -15,14 +14,14 @@ from tests.engine.fakes import PATIENCE, doubled, row
 from tests.evidence.live.fakes import Live, nudged
 
 
-def test_a_spare_is_proven_before_it_is_used(live: Live) -> None:
+async def test_a_spare_is_proven_before_it_is_used(live: Live) -> None:
     live.beside.selftest = nudged
     with pytest.raises(BackendError, match="self-test"):
         live.predictors.open(live.served, "spare")
     assert live.beside.opened[0].closed.is_set()
 
 
-def test_a_shape_is_timed_from_its_second_run_on(live: Live) -> None:
+async def test_a_shape_is_timed_from_its_second_run_on(live: Live) -> None:
     """The first run of a shape prepares kernels and is several times slower."""
     seen: list[tuple[int, ...]] = []
 
@@ -39,7 +38,7 @@ def test_a_shape_is_timed_from_its_second_run_on(live: Live) -> None:
     assert seen == [(1, 1), (1, 1), (1, 1), (1, 2), (1, 2)]
 
 
-def test_a_run_that_a_request_interrupts_has_outputs_and_no_time(live: Live) -> None:
+async def test_a_run_that_a_request_interrupts_has_outputs_and_no_time(live: Live) -> None:
     shadow = live.predictors.open(live.served, "spare")
     shadow.run(row(1))
 
@@ -54,7 +53,7 @@ def test_a_run_that_a_request_interrupts_has_outputs_and_no_time(live: Live) -> 
     assert timed.outputs["y"].tolist() == [[2]]
 
 
-def test_a_failure_while_closing_is_the_close(live: Live) -> None:
+async def test_a_failure_while_closing_is_the_close(live: Live) -> None:
     shadow = live.predictors.open(live.served, "spare")
 
     def killed(inputs):  # type: ignore[no-untyped-def]
@@ -66,7 +65,7 @@ def test_a_failure_while_closing_is_the_close(live: Live) -> None:
         shadow.run(row(1))
 
 
-def test_nothing_continues_until_no_request_has_come_for_a_while(
+async def test_nothing_continues_until_no_request_has_come_for_a_while(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer's bytes are written after ended(), and a client often has another request."""
@@ -109,12 +108,13 @@ async def test_the_timer_is_one_of_the_event_loop(live: Live) -> None:
     assert not live.suspension.held
 
 
-def test_the_end_reaches_everyone_who_waits(live: Live) -> None:
+async def test_the_end_reaches_everyone_who_waits(live: Live) -> None:
     live.gate.began()
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(live.gate.wait)
-        live.gate.close()
-        assert isinstance(waiting.exception(PATIENCE), Closed)
+    waiting = asyncio.create_task(asyncio.to_thread(live.gate.wait))
+    await asyncio.sleep(0)
+    live.gate.close()
+    with pytest.raises(Closed):
+        await waiting
     with pytest.raises(Closed):
         live.gate.rest(PATIENCE, unless=lambda: True)
     with pytest.raises(Closed):
