@@ -28,7 +28,6 @@ from paddlepool.service.api.services import Lifecycle, Services
 from paddlepool.settings.server import Settings
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import Task, Workers, load_tasks, settings_class
-from tests.engine.driving import Driven, Loop, inner
 
 CONFIG = ModelConfig(
     pipeline="echo",
@@ -186,12 +185,12 @@ def echo_router() -> APIRouter:
 
 def make_services(
     settings: Settings | None = None,
-    registry: FakeRegistry | Driven | None = None,
+    registry: FakeRegistry | ModelRegistry | None = None,
     operations: Executor | None = None,
 ) -> Services:
     metrics = Metrics(build={"version": "0"})
     metrics.expect_model("m1", ["one"])
-    real = cast(ModelRegistry, inner(registry) or FakeRegistry())
+    real = cast(ModelRegistry, registry or FakeRegistry())
     return Services(
         settings=settings or Settings(),
         registry=real,
@@ -217,7 +216,7 @@ async def no_lifespan(app: FastAPI) -> AsyncIterator[None]:
 def make_app(
     *routers: APIRouter,
     settings: Settings | None = None,
-    registry: FakeRegistry | Driven | None = None,
+    registry: FakeRegistry | ModelRegistry | None = None,
     services: Services | None = None,
 ) -> FastAPI:
     services = services or make_services(settings, registry)
@@ -243,16 +242,15 @@ def product_client(
 
 
 class Client:
-    """Sends requests to an application in this process, on the loop of its registry if any."""
+    """Sends requests to an application in this process."""
 
-    def __init__(self, app: FastAPI, *, peer: str = "127.0.0.1", loop: Loop | None = None) -> None:
+    def __init__(self, app: FastAPI, *, peer: str = "127.0.0.1") -> None:
         self.app = app
         self.services: Services = app.state.paddlepool
         self._peer = peer
-        self._loop = loop
 
     def session(self) -> httpx.AsyncClient:
-        """For requests at one time."""
+        """For requests on the running event loop."""
         transport = httpx.ASGITransport(
             self.app, raise_app_exceptions=False, client=(self._peer, 123)
         )
@@ -274,9 +272,7 @@ class Client:
             async with self.session() as client:
                 return [await client.request(m, path, **options) for m, path, options in requests]
 
-        if self._loop is None:
-            return asyncio.run(run())
-        return cast(list[httpx.Response], self._loop(run))
+        return asyncio.run(run())
 
 
 def assert_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:

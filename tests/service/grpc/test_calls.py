@@ -9,17 +9,19 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from paddlepool.application import build_gates
 from paddlepool.contracts.errors import InvalidTensor, Overloaded
+from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.service.api.services import Services
 from paddlepool.settings.server import Settings
-from tests.engine.driving import Driven, Loop
-from tests.engine.fakes import PATIENCE, FakeFactory, Gate, wait_until
 from tests.service.api.fakes import make_services
 
 pytest.importorskip("grpc")
@@ -29,6 +31,7 @@ import grpc
 from paddlepool.service.grpc.calls import Arrivals, headers_of
 from paddlepool.service.grpc.messages import SERVICE, Messages
 from paddlepool.service.grpc.server import WINDOW_BYTES, GrpcServer
+from tests.engine.fakes import PATIENCE, FakeFactory, Gate, open_registry, wait_until
 
 MESSAGES = Messages()
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -37,7 +40,7 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 class Client:
     """Asks a server; replies come with their trailing metadata."""
 
-    def __init__(self, channel: Any, services: Any, port: int) -> None:
+    def __init__(self, channel: Any, services: Services, port: int) -> None:
         self.channel = channel
         self.services = services
         self.port = port
@@ -67,31 +70,43 @@ def code_at_end(stream: Any) -> grpc.StatusCode:
     return stream.code()
 
 
-@contextlib.contextmanager
-def opened(registry: Driven, **given: Any) -> Iterator[Client]:
-    """A server on the loop of the registry."""
-    with ThreadPoolExecutor(1) as operations:
-        chosen = Settings(grpc_port=0, **{"max_connections": 64, **given})
-        services = make_services(chosen, registry, operations)
-        gates = build_gates(chosen, chosen.keys())
-        loop: Loop = registry._loop
-
-        async def build() -> GrpcServer:
-            server = GrpcServer(services, gates)
-            await server.open()
-            return server
-
-        server = loop(build)
-        try:
-            with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-                yield Client(channel, services, server.port)
-        finally:
-            loop(server.close)
+Serve = Callable[..., contextlib.AbstractContextManager[Client]]
 
 
 @pytest.fixture
-def client(registry: Driven) -> Iterator[Client]:
-    with opened(registry) as client:
+def serve(tmp_path: Path, factory: FakeFactory, double: ModelFiles) -> Serve:
+    """`serve(**settings)` runs a server of `double` on an event loop in a thread of its own."""
+
+    @contextlib.asynccontextmanager
+    async def running(options: dict[str, Any]) -> AsyncIterator[tuple[Services, int]]:
+        settings = Settings(grpc_port=0, **{"max_connections": 64, **options})
+        registry = open_registry(tmp_path, factory)
+        await registry.load_all()
+        with ThreadPoolExecutor(1) as operations:
+            services = make_services(settings, registry, operations)
+            server = GrpcServer(services, build_gates(settings, settings.keys()))
+            await server.open()
+            try:
+                yield services, server.port
+            finally:
+                await server.close()
+                await registry.close()
+
+    @contextlib.contextmanager
+    def serve(**options: Any) -> Iterator[Client]:
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(running(options)) as (services, port),
+            grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
+            yield Client(channel, services, port)
+
+    return serve
+
+
+@pytest.fixture
+def client(serve: Serve) -> Iterator[Client]:
+    with serve() as client:
         yield client
 
 
@@ -130,8 +145,8 @@ def bad(change: Any) -> bytes:
 
 
 def parameter(request: Any, name: str, **value: Any) -> None:
-    for field, each in value.items():
-        setattr(request.parameters[name], field, each)
+    for field, content in value.items():
+        setattr(request.parameters[name], field, content)
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
@@ -173,9 +188,9 @@ def test_a_model_that_is_not_there(client: Client) -> None:
     assert not client.ask("ModelReady", asked)[0].ready
 
 
-def test_keys_are_asked_for_before_a_message_is_read(registry: Driven) -> None:
+def test_keys_are_asked_for_before_a_message_is_read(serve: Serve) -> None:
     """As over HTTP: health is open, model control has a key of its own."""
-    with opened(registry, api_keys=("k",), admin_key="a") as client:
+    with serve(api_keys=("k",), admin_key="a") as client:
         code, _, metadata = client.refused("ModelInfer", b"\xff")
         assert code is grpc.StatusCode.UNAUTHENTICATED
         assert metadata["error-code"] == "unauthorized"
@@ -198,9 +213,9 @@ def test_model_control_is_off_without_a_key(client: Client) -> None:
     assert client.refused("RepositoryIndex")[0] is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_quotas_are_those_of_the_caller(registry: Driven) -> None:
+def test_quotas_are_those_of_the_caller(serve: Serve) -> None:
     """Counted by address; who has none left is told when to come again."""
-    with opened(registry, quota_requests_per_minute=2) as client:
+    with serve(quota_requests_per_minute=2) as client:
         left = [client.ask("ModelInfer", infer())[1]["ratelimit-remaining"] for _ in range(2)]
         assert left[0] == "1"
         code, details, metadata = client.refused("ModelInfer", infer())
@@ -210,10 +225,10 @@ def test_quotas_are_those_of_the_caller(registry: Driven) -> None:
         assert client.ask("ServerReady")[0].ready
 
 
-def test_too_large(registry: Driven) -> None:
+def test_too_large(serve: Serve) -> None:
     """A message above the cap, one above all memory for messages, numbers above JSON's cap."""
     sizes = {"infer_max_bytes": 10_000, "body_memory_bytes": 5_000, "infer_json_max_bytes": 1_000}
-    with opened(registry, **sizes) as client:
+    with serve(**sizes) as client:
         exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
         assert client.refused("ModelInfer", infer(values=(1.0,) * 3_000))[0] is exhausted
         code, details, _ = client.refused("ModelInfer", infer(values=(1.0,) * 500, raw=False))
@@ -255,12 +270,10 @@ def test_the_calls_deadline_is_the_requests(client: Client, gate: Gate) -> None:
     assert len(gate.seen) == 2  # the running one and the last: the late one never ran
 
 
-def test_a_client_that_leaves_cancels_its_work(
-    client: Client, gate: Gate, registry: Driven
-) -> None:
+def test_a_client_that_leaves_cancels_its_work(client: Client, gate: Gate) -> None:
     """Its job is taken out of the queue, and the call is counted as one whose client has gone."""
     leaving = client.start("ModelInfer", infer())
-    [served] = registry.served()
+    [served] = client.services.registry.served()
     wait_until(lambda: served.groups()[0].queue_depth == 1)
     leaving.cancel()
     wait_until(lambda: served.groups()[0].queue_depth == 0)
@@ -273,10 +286,10 @@ def test_a_client_that_leaves_cancels_its_work(
 def still_open(connections: list[socket.socket]) -> int:
     """How many the server has not closed; what it has sent is read."""
     count = 0
-    for each in connections:
-        each.setblocking(False)
+    for connection in connections:
+        connection.setblocking(False)
         try:
-            while each.recv(4096):
+            while connection.recv(4096):
                 pass
         except BlockingIOError:
             count += 1
@@ -289,16 +302,16 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 
 
 @pytest.mark.parametrize("greeting", [b"", HTTP2], ids=["silent", "HTTP/2"])
-def test_idle_connections_are_bounded(registry: Driven, greeting: bytes) -> None:
+def test_idle_connections_are_bounded(serve: Serve, greeting: bytes) -> None:
     """As many as may be open, whether they begin to speak HTTP/2 or not; and none for long."""
     short = {"header_timeout_seconds": 0.5, "send_stall_seconds": 0.05}
-    with opened(registry, max_connections=8, **short) as client, contextlib.ExitStack() as stack:
+    with serve(max_connections=8, **short) as client, contextlib.ExitStack() as stack:
         connections = []
         for _ in range(40):
-            each = socket.create_connection(("127.0.0.1", client.port), timeout=PATIENCE)
-            connections.append(stack.enter_context(each))
+            connection = socket.create_connection(("127.0.0.1", client.port), timeout=PATIENCE)
+            connections.append(stack.enter_context(connection))
             with contextlib.suppress(OSError):
-                each.sendall(greeting)
+                connection.sendall(greeting)
         wait_until(lambda: still_open(connections) <= 8)
         wait_until(lambda: still_open(connections) == 0)
         assert client.ask("ServerLive")[0].live
@@ -345,10 +358,10 @@ def pausing_line(
             far.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_slow_client_gets_all_of_its_reply(registry: Driven) -> None:
+def test_a_slow_client_gets_all_of_its_reply(serve: Serve) -> None:
     """gRPC calls a connection idle as soon as the reply is written, long before it is taken."""
     with (
-        opened(registry, send_stall_seconds=0.4) as client,
+        serve(send_stall_seconds=0.4) as client,
         pausing_line(client.port, seconds=1.5, received=1_000_000) as (port, _),
         grpc.insecure_channel(f"127.0.0.1:{port}", options=UNLIMITED) as channel,
     ):
@@ -356,13 +369,13 @@ def test_a_slow_client_gets_all_of_its_reply(registry: Driven) -> None:
         assert len(ask(large(4_000_000), timeout=PATIENCE)) > 16_000_000
 
 
-def test_replies_that_nobody_takes_have_a_limit(registry: Driven) -> None:
+def test_replies_that_nobody_takes_have_a_limit(serve: Serve) -> None:
     """Until their calls are over; who asks for little is answered all the while."""
     numbers = 1_000_000
     sizes = {"infer_max_bytes": 7_000_000, "body_memory_bytes": 7_000_000}
     taking_nothing = [*UNLIMITED, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1)]
     with (
-        opened(registry, **sizes) as client,
+        serve(**sizes) as client,
         grpc.insecure_channel(f"127.0.0.1:{client.port}", options=taking_nothing) as channel,
     ):
         left = channel.stream_stream(f"/{SERVICE}/ModelInfer")(
@@ -407,10 +420,10 @@ def test_metadata_that_are_no_ascii_are_read() -> None:
 
 
 @pytest.mark.parametrize("path", ["grpc.health.v1.Health/Watch", REFLECTION])
-def test_what_is_kept_open_without_a_key_leaves_room_for_work(registry: Driven, path: str) -> None:
+def test_what_is_kept_open_without_a_key_leaves_room_for_work(serve: Serve, path: str) -> None:
     """Half of all calls: the next one is told to come again."""
     with (
-        opened(registry, max_connections=8, api_keys=("k",)) as client,
+        serve(max_connections=8, api_keys=("k",)) as client,
         contextlib.ExitStack() as stack,
     ):
         ask = client.channel.stream_stream(f"/{path}")
@@ -430,11 +443,11 @@ def test_what_is_kept_open_without_a_key_leaves_room_for_work(registry: Driven, 
         assert reply.model_name == "double"
 
 
-def test_an_idle_stream_ends(registry: Driven) -> None:
+def test_an_idle_stream_ends(serve: Serve) -> None:
     """One message at a time fits, so there is one stream; the next is refused until then."""
     sizes = {"infer_max_bytes": 1_000_000, "body_memory_bytes": 1_000_000}
     with (
-        opened(registry, **sizes, receive_timeout_seconds=1.0) as client,
+        serve(**sizes, receive_timeout_seconds=1.0) as client,
         contextlib.ExitStack() as stack,
     ):
         ended = threading.Event()
@@ -466,12 +479,12 @@ def test_reflection_takes_names_and_nothing_larger(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", [f"{SERVICE}/ModelInfer", REFLECTION])
-def test_of_messages_that_have_no_place_little_is_taken(registry: Driven, path: str) -> None:
+def test_of_messages_that_have_no_place_little_is_taken(serve: Serve, path: str) -> None:
     """A window each, and as much again on the way: whole ones would be all of the memory."""
     size = 8 << 20
     sizes = {"infer_max_bytes": size, "body_memory_bytes": size}
     lines = []
-    with opened(registry, **sizes) as client, contextlib.ExitStack() as stack:
+    with serve(**sizes) as client, contextlib.ExitStack() as stack:
         for _ in range(4):
             line = pausing_line(client.port, seconds=PATIENCE, sent=size - 100_000)
             port, carried = stack.enter_context(line)

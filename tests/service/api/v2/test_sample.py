@@ -1,26 +1,31 @@
 """GET /v2/models/{model}/sample: what it returns is answered when it is sent back."""
 
 import json
+from collections.abc import AsyncIterator
 
+import httpx
 import numpy as np
 import pytest
 
+from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.service.api.v2.sample import write_request
-from tests.engine.driving import Driven, Loop
 from tests.service.api.fakes import Client, make_app, product_client
 
 HEADER = "Inference-Header-Content-Length"
 
 
 @pytest.fixture
-def client(loop: Loop, registry: Driven) -> Client:
-    return Client(make_app(registry=registry), loop=loop)
+async def client(registry: ModelRegistry) -> AsyncIterator[httpx.AsyncClient]:
+    async with Client(make_app(registry=registry)).session() as client:
+        yield client
 
 
 @pytest.mark.parametrize("path", ["/v2/models/double", "/v2/models/double/versions/1"])
-def test_the_sample_is_a_request_that_is_answered(client: Client, path: str) -> None:
+async def test_the_sample_is_a_request_that_is_answered(
+    client: httpx.AsyncClient, path: str
+) -> None:
     """The first input of the self-test, raw after the JSON; a group may be named in it."""
-    reply = client.get(f"{path}/sample")
+    reply = await client.get(f"{path}/sample")
     assert reply.headers["content-type"] == "application/octet-stream"
     length = int(reply.headers[HEADER])
     document, raw = json.loads(reply.content[:length]), reply.content[length:]
@@ -29,16 +34,19 @@ def test_the_sample_is_a_request_that_is_answered(client: Client, path: str) -> 
     assert entry["parameters"] == {"binary_data_size": len(raw)}
     values = np.frombuffer(raw, "<f4").reshape(entry["shape"])
     text = json.dumps(document | {"parameters": {"predictor": "main"}}).encode()
-    answer = client.post(f"{path}/infer", content=text + raw, headers={HEADER: str(len(text))})
+    answer = await client.post(
+        f"{path}/infer", content=text + raw, headers={HEADER: str(len(text))}
+    )
     assert answer.headers["x-predictor"] == "main"
     assert answer.json()["outputs"][0]["data"] == pytest.approx((2 * values).ravel().tolist())
 
 
-def test_only_a_served_version_has_a_sample(client: Client) -> None:
+async def test_only_a_served_version_has_a_sample(client: httpx.AsyncClient) -> None:
     for path in ("nobody", "double/versions/7"):
-        assert client.get(f"/v2/models/{path}/sample").status_code == 404
+        assert (await client.get(f"/v2/models/{path}/sample")).status_code == 404
     # A task takes pictures or texts, and the page has its own.
-    assert product_client().get("/v2/models/segment/sample").status_code == 404
+    async with product_client().session() as product:
+        assert (await product.get("/v2/models/segment/sample")).status_code == 404
 
 
 def test_every_type_is_written_little_endian_and_row_major() -> None:
@@ -46,7 +54,7 @@ def test_every_type_is_written_little_endian_and_row_major() -> None:
     big = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
     body, length = write_request({"flags": np.array([True, False]), "ids": big.astype("<i4")})
     document, raw = json.loads(body[:length]), body[length:]
-    assert [(each["datatype"], each["shape"]) for each in document["inputs"]] == [
+    assert [(entry["datatype"], entry["shape"]) for entry in document["inputs"]] == [
         ("BOOL", [2]),
         ("INT32", [2, 3]),
     ]
