@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.engine.driving import Loop
 from tests.ran import ROOT, ran
 
 if TYPE_CHECKING:
@@ -66,14 +65,6 @@ def tiny_model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def anyio_backend() -> str:
     """What runs tests that are coroutines."""
     return "asyncio"
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    """The event loop that a test of the engine drives."""
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import tempfile
 import threading
@@ -131,7 +132,7 @@ class Scheduler(RuleBasedStateMachine):
         self._run(self.model.start())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        return self._runner.run(work, context=contextvars.copy_context())
 
     def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call it on the event loop, and let the loop do what is due then."""

@@ -1,11 +1,13 @@
 """The segment pipeline over real codec processes, with a network of the test's own."""
 
+import asyncio
+import contextvars
 import io
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -17,7 +19,6 @@ from paddlepool.tasks.codecs.picture import PictureStore
 from paddlepool.tasks.codecs.pool import CodecPool, Codecs
 from paddlepool.tasks.segment.pipeline import SegmentPipeline
 from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, read_options
-from tests.engine.driving import Loop
 
 INFO = ServedModelInfo(
     name="u2netp",
@@ -45,16 +46,20 @@ class Server:
         self.lost = lost
         """Why codec processes were replaced."""
         self.pipeline = SegmentPipeline(INFO, codecs=codecs)
-        self._loop = Loop()
-        self._loop(codecs.pool.start)
-        self.awaited(codecs.pool.opened())
+        self._runner = asyncio.Runner()
+        self.awaited(self._start())
+
+    async def _start(self) -> None:
+        self.codecs.pool.start()
+        await self.codecs.pool.opened()
 
     def awaited(self, call: Coroutine[Any, Any, T]) -> T:
-        return cast(T, self._loop(lambda: call))
+        """Run the loop until the call ends, in the context of the test."""
+        return self._runner.run(call, context=contextvars.copy_context())
 
     def close(self) -> None:
-        self._loop(self.codecs.pool.close)
-        self._loop.close()
+        self.awaited(self.codecs.pool.close())
+        self._runner.close()
 
     def prepare(self, request: SegmentRequest) -> Prepared:
         return self.awaited(self.pipeline.prepare(request, deadline=time.monotonic() + 60))

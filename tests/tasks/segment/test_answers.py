@@ -1,6 +1,5 @@
 """Checks of what a codec process answers to the stages of `/segment`."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +20,7 @@ from paddlepool.tasks.segment.pipeline import (
     check_opened,
     check_rendered,
 )
-from tests.engine.driving import Loop
-from tests.engine.fakes import wait_until
+from tests.engine.fakes import eventually, soon
 from tests.tasks.segment.serving import INFO
 
 
@@ -31,23 +29,22 @@ def lie(meta: Mapping[str, Any], _arrays: Tensors, _descriptors: object) -> stag
 
 
 @pytest.mark.slow
-def test_an_answer_that_is_refused_costs_the_process(loop: Loop) -> None:
+async def test_an_answer_that_is_refused_costs_the_process() -> None:
     """Each stage has its check."""
     reasons: list[str] = []
-    pool = loop(CodecPool, count=1, wall_seconds=60.0, on_restart=reasons.append)
+    pool = CodecPool(count=1, wall_seconds=60.0, on_restart=reasons.append)
     pool.start()
     try:
         SegmentPipeline(INFO, codecs=Codecs(pool=pool, pictures=PictureStore(budget=1 << 30)))
         expected: list[str] = []
         for stage in CHECKS:
-            pool.it.checks[f"{__name__}:lie"] = pool.it.checks[f"{STAGES}:{stage}"]
-            call = pool.submit(f"{__name__}:lie", {"answer": {}}, deadline=time.monotonic() + 60)
+            pool.checks[f"{__name__}:lie"] = pool.checks[f"{STAGES}:{stage}"]
             with pytest.raises(WorkerCrashed):
-                call.result(timeout=60)
+                await pool.submit(f"{__name__}:lie", {"answer": {}}, deadline=soon())
             expected.append("corrupt")
-            wait_until(lambda: reasons == expected)
+            await eventually(lambda: reasons == expected)
     finally:
-        pool.close()
+        await pool.close()
 
 
 ASKED = {"limits": {"pixels": 100}, "network": {"size": 4}, "labels": True}
