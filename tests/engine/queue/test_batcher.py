@@ -74,6 +74,9 @@ class Bench:
         self.batcher.submit(job)
         return job
 
+    def fill(self, count: int, **options: Any) -> list[Job]:
+        return [self.submit(**options) for _ in range(count)]
+
     def reserve(self, timeout: float = 60.0) -> Reservation:
         return self.batcher.reserve(self.clock() + timeout)
 
@@ -129,8 +132,7 @@ async def bench(build: Build) -> Bench:
 async def test_the_queue_is_bounded(bench: Bench) -> None:
     """The job after the last that fits is refused with the limit and a time to come back."""
     bench.expect(0.25)
-    for _ in range(16):
-        bench.submit()
+    bench.fill(16)
     with pytest.raises(Overloaded) as refused:
         bench.submit()
     assert refused.value.limit == 16
@@ -143,8 +145,7 @@ async def test_a_full_queue_has_a_place_for_each_caller_who_has_none(bench: Benc
     bench.expect(1.0)
     bench.submit(caller="flood")
     bench.take()
-    for _ in range(16):
-        bench.submit(caller="flood")
+    bench.fill(16, caller="flood")
     with pytest.raises(Overloaded):
         bench.submit(caller="flood")
     quiet = bench.submit(caller="quiet", timeout=4.0)
@@ -162,18 +163,12 @@ async def test_a_full_queue_has_a_place_for_each_caller_who_has_none(bench: Benc
 async def test_a_reservation_belongs_to_its_caller(bench: Bench) -> None:
     """A flood of requests that are still being made leaves others their place, too."""
     bench.expect(1.0)
-
-    def reserve(caller: str, timeout: float = 60.0) -> None:
+    for caller, places, timeout in (("flood", 16, 60.0), ("quiet", 1, 3.0)):
         with calling(caller):
-            bench.reserve(timeout)
-
-    for _ in range(16):
-        reserve("flood")
-    with pytest.raises(Overloaded):
-        reserve("flood")
-    reserve("quiet", timeout=3.0)
-    with pytest.raises(Overloaded):
-        reserve("quiet")
+            for _ in range(places):
+                bench.reserve(timeout)
+            with pytest.raises(Overloaded):
+                bench.reserve()
 
 
 async def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> None:
@@ -190,18 +185,21 @@ async def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> No
 
 
 async def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
-    """Runs of a second: behind one that runs and three places, a job needs five."""
+    """Runs of a second: behind one that runs and three places, a job needs five, and a job that
+    has one of the places needs two."""
     bench.expect(1.0)
     bench.submit()
     bench.take()
-    held = [bench.reserve(60) for _ in range(3)]
-    with pytest.raises(Overloaded, match=r"needs about 5\.00 s, the deadline leaves 4\.90 s"):
-        bench.reserve(4.9)
+    held = [bench.reserve() for _ in range(3)]
+    for enter in (bench.reserve, lambda timeout: bench.submit(timeout=timeout)):
+        with pytest.raises(Overloaded, match=r"needs about 5\.00 s, the deadline leaves 4\.90 s"):
+            enter(4.9)
     held.append(bench.reserve(5.1))
+    bench.batcher.submit(bench.job(timeout=2.1), reservation=held.pop())
     for reservation in held:
         reservation.release()
-    bench.reserve(2.1)
-    assert bench.rejections == {"deadline": 1}
+    bench.reserve(3.1)
+    assert bench.rejections == {"deadline": 2}
 
 
 async def test_a_place_at_once_is_given_whatever_the_estimate(bench: Bench) -> None:
@@ -214,22 +212,20 @@ async def test_a_place_at_once_is_given_whatever_the_estimate(bench: Bench) -> N
 
 async def test_places_and_jobs_share_the_limit_of_the_queue(bench: Bench) -> None:
     """Sixteen together; jobs of low priority would make room."""
-    jobs = [bench.submit(priority=1) for _ in range(8)]
+    jobs = bench.fill(8, priority=1)
     for _ in range(9):
-        bench.reserve(60)
+        bench.reserve()
     await bench.cancel(*jobs)
-    for _ in range(7):
-        bench.submit()
+    bench.fill(7)
     with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
-        bench.reserve(60)
+        bench.reserve()
 
 
 async def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
     """Whoever else fills the queue meanwhile: the job that was being made finds its place, and the
     place is taken once."""
-    reservation = bench.reserve(60)
-    for _ in range(15):
-        bench.submit()
+    reservation = bench.reserve()
+    bench.fill(15)
     with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
         bench.submit()
     job, other = bench.job(), bench.job()
@@ -246,8 +242,7 @@ async def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Ben
     """It was promised its time; they have later deadlines and would not be refused themselves."""
     bench.expect(1.0)
     reservation = bench.reserve(3.5)
-    for _ in range(5):
-        bench.submit(timeout=100)
+    bench.fill(5, timeout=100)
     bench.batcher.submit(bench.job(timeout=3.5), reservation=reservation)
     assert bench.batcher.depth == 6
     with pytest.raises(Overloaded, match=r"the deadline leaves 3\.50 s"):
@@ -258,9 +253,8 @@ async def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
     """The one job that would make room is counted on by the reservation, not by a normal job; it
     is dropped when the reserved one comes."""
     low = bench.submit(priority=1)
-    for _ in range(15):
-        bench.submit()
-    reservation = bench.reserve(60)
+    bench.fill(15)
+    reservation = bench.reserve()
     with pytest.raises(Overloaded):
         bench.submit()
     bench.batcher.submit(bench.job(), reservation=reservation)
@@ -270,23 +264,11 @@ async def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
     assert bench.rejections == {"queue_full": 1, "shed": 1}
 
 
-async def test_a_reserved_job_waits_for_the_queue_and_others_also_for_the_reservations(
-    bench: Bench,
-) -> None:
-    """Runs of a second: with three reservations and one job before it, another job needs five."""
-    bench.expect(1.0)
-    held = [bench.reserve(60) for _ in range(3)]
-    bench.submit()
-    with pytest.raises(Overloaded, match=r"needs about 5\.00 s"):
-        bench.submit(timeout=4.9)
-    bench.batcher.submit(bench.job(timeout=2.1), reservation=held[0])
-
-
 async def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench) -> None:
     """It goes first, does not count against the limit, and sheds nobody."""
     bench.expect(100.0)
     jobs = [bench.submit(timeout=math.inf, priority=number % 2) for number in range(16)]
-    urgent = [bench.submit(timeout=1.0, priority=URGENT) for _ in range(3)]
+    urgent = bench.fill(3, timeout=1.0, priority=URGENT)
     assert bench.batcher.depth == 19
     assert [bench.take().jobs[0] for _ in range(3)] == urgent
     assert not any(job.future.done() for job in jobs)
@@ -297,18 +279,10 @@ async def test_two_instances_halve_the_wait(build: Build) -> None:
     """What one instance could not do in time, two can."""
     bench = await build(live=2)
     bench.expect(1.0)
-    for _ in range(4):
-        bench.submit(timeout=60.0)
+    bench.fill(4, timeout=60.0)
     bench.submit(timeout=3.1)
     with pytest.raises(Overloaded):
         bench.submit(timeout=3.1)
-
-
-async def test_a_deadline_in_the_past_is_refused(bench: Bench) -> None:
-    """Nothing is queued for a request whose time has passed."""
-    with pytest.raises(DeadlineExceeded):
-        bench.submit(timeout=0.0)
-    assert bench.batcher.depth == 0
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
@@ -342,7 +316,10 @@ async def test_an_earlier_deadline_is_not_hidden_by_a_later_one(build: Build) ->
 
 
 async def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
-    """An instance that comes too late gets the next job; the late one fails."""
+    """It is not queued. An instance that comes too late gets the next job."""
+    with pytest.raises(DeadlineExceeded):
+        bench.submit(timeout=0.0)
+    assert bench.batcher.depth == 0
     late, good = bench.submit(timeout=1.0), bench.submit(timeout=60.0)
     bench.clock.advance(2.0)
     assert bench.take().jobs == (good,)
@@ -362,7 +339,7 @@ async def test_a_cancelled_job_leaves_the_queue_at_once(bench: Bench) -> None:
 async def test_a_job_that_runs_may_be_cancelled(build: Build) -> None:
     """It has left the queue, so nothing is counted; its neighbours in the batch notice nothing."""
     bench = await build(max_rows=4)
-    jobs = [bench.submit() for _ in range(3)]
+    jobs = bench.fill(3)
     batch = bench.take()
     await bench.cancel(jobs[1])
     assert batch.jobs == tuple(jobs)
@@ -375,9 +352,8 @@ async def test_a_job_that_runs_may_be_cancelled(build: Build) -> None:
 
 async def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> None:
     """Five for four places: none is queued, and what was shed for them is back in its order."""
-    low = [bench.submit(priority=1) for _ in range(2)]
-    for _ in range(12):
-        bench.submit()
+    low = bench.fill(2, priority=1)
+    bench.fill(12)
     with pytest.raises(Overloaded) as refused:
         bench.batcher.submit(*[bench.job() for _ in range(5)])
     assert (refused.value.limit, refused.value.received) == (16, 17)
@@ -401,8 +377,8 @@ async def test_a_job_that_follows_an_ended_one_of_its_request_finds_room(bench: 
 
 async def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
     """Neither its caller's nor that of jobs of lower priority, which would have been dropped."""
-    low = [bench.submit(priority=1, caller="low") for _ in range(2)]
-    flood = [bench.submit(caller="flood") for _ in range(14)]
+    low = bench.fill(2, priority=1, caller="low")
+    flood = bench.fill(14, caller="flood")
     for _ in range(5):
         with pytest.raises(Overloaded):
             bench.batcher.submit(*[bench.job(caller="many") for _ in range(3)])
@@ -419,7 +395,7 @@ async def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
     first, second = bench.consumers
     bench.offer_all()
     second.dead = True  # the one that would be asked first
-    jobs = [bench.submit() for _ in range(2)]
+    jobs = bench.fill(2)
     assert (first.batches[-1].jobs, second.batches) == ((jobs[0],), [])
     assert bench.batcher.live == 1
     assert bench.take().jobs == (jobs[1],)
@@ -440,7 +416,7 @@ async def test_requests_that_arrive_together_share_a_batch(build: Build) -> None
     bench = await build(max_rows=4)
     [consumer] = bench.consumers
     bench.batcher.offer(consumer)
-    jobs = [bench.submit() for _ in range(3)]
+    jobs = bench.fill(3)
     await asyncio.sleep(0)
     assert [batch.jobs for batch in consumer.batches] == [tuple(jobs)]
 
@@ -477,7 +453,7 @@ async def test_a_batch_is_handed_over_when_its_delay_is_over(build: Build) -> No
     bench = await build(time.monotonic, max_rows=4, max_delay=0.2)
     [consumer] = bench.consumers
     bench.batcher.offer(consumer)
-    jobs = [bench.submit() for _ in range(3)]
+    jobs = bench.fill(3)
     assert not consumer.batches
     await eventually(lambda: bool(consumer.batches))
     assert consumer.batches[0].jobs == tuple(jobs)
@@ -491,7 +467,7 @@ async def test_the_next_batch_is_left_to_an_idle_instance(build: Build) -> None:
     busy.room = True
     bench.expect(0.01)
     bench.batcher.offer(idle)
-    jobs = [bench.submit() for _ in range(2)]
+    jobs = bench.fill(2)
     assert [batch.jobs for batch in idle.batches] == [(jobs[0],)]
     assert [batch.jobs for batch in busy.batches] == [(jobs[1],)]
     busy.room = False
@@ -503,7 +479,7 @@ async def test_what_comes_back_goes_to_whoever_is_free_first(build: Build) -> No
     """An instance that lost its predictor gives back what had not begun; its turn has come. An
     idle instance need not wait until the lost predictor is replaced."""
     bench = await build(live=2)
-    jobs = [bench.submit() for _ in range(3)]
+    jobs = bench.fill(3)
     first, second = bench.take(), bench.take()
     bench.batcher.requeue(first, second)
     assert bench.batcher.inflight == 2
@@ -531,10 +507,12 @@ async def test_what_comes_back_is_not_sent_to_a_busy_instance(build: Build) -> N
 
 
 async def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
-    """Of a batch that came back, what has been failed or cancelled meanwhile is left out."""
-    bench = await build(max_rows=3)
-    over, gone, waiting = [bench.submit() for _ in range(3)]
+    """Failed in the queue, or failed or cancelled in a batch that came back."""
+    bench = await build(max_rows=4)
+    await bench.expire(bench.submit())
+    over, gone, waiting = bench.fill(3)
     batch = bench.take()
+    assert batch.jobs == (over, gone, waiting)
     await bench.expire(over)
     await bench.cancel(gone)
     bench.batcher.requeue(batch)
@@ -571,8 +549,8 @@ async def test_closing_fails_what_waits_and_what_comes_back(build: Build) -> Non
 
 async def test_closing_keeps_nothing_of_those_who_waited(bench: Bench) -> None:
     """Each hears of it with an error of his own: one error would keep the frames of all."""
-    jobs = [bench.submit() for _ in range(16)]
-    bodies: list[weakref.ref[np.ndarray[Any, Any]]] = []
+    jobs = bench.fill(16)
+    bodies: list[weakref.ref[Any]] = []
 
     async def wait(job: Job) -> None:
         body = np.zeros(1)
@@ -592,10 +570,3 @@ async def test_closing_keeps_nothing_of_those_who_waited(bench: Bench) -> None:
         del body
     gc.collect()
     assert [ref() for ref in bodies if ref() is not None] == []
-
-
-async def test_a_settled_job_does_not_begin(bench: Bench) -> None:
-    """Its deadline may have come between the queue and the batch."""
-    over, waiting = bench.submit(), bench.submit()
-    await bench.expire(over)
-    assert bench.take().jobs == (waiting,)
