@@ -59,65 +59,41 @@ ENDS = np.full(2, 2**63 - 1)
 TABLE = np.eye(9, dtype=np.float32)
 
 
+DIVIDED = node("Div", ["x", "d"], ["q"])
+AVERAGE = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1, "count_include_pad": 1}
+DIVISOR = np.full(1, 41, np.float32)
+INT32, BOOL = TensorProto.INT32, TensorProto.BOOL
+IN_DOUBLE = (
+    node("Cast", ["x"], ["d"], to=DOUBLE),
+    node("Exp", ["d"], ["e"]),
+    node("Cast", ["e"], ["y"], to=FLOAT),
+)
+
+
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
         (program(node("Relu", ["x"], ["y"]), inputs=DOUBLE, output=DOUBLE), "float64"),
-        (
-            program(
-                node("Cast", ["x"], ["d"], to=DOUBLE),
-                node("Exp", ["d"], ["e"]),
-                node("Cast", ["e"], ["y"], to=FLOAT),
-            ),
-            "float64",
-        ),
+        (program(*IN_DOUBLE), "float64"),
         (program(node("Add", ["x", "x"], ["y"]), inputs=INT64, output=INT64), "int64 outputs"),
         (
-            program(
-                node("Greater", ["x", "wide"], ["y"]),
-                inputs=INT64,
-                output=TensorProto.BOOL,
-                wide=WIDE,
-            ),
+            program(node("Greater", ["x", "w"], ["y"]), inputs=INT64, output=BOOL, w=WIDE),
             "int64 constant",
         ),
         (
-            program(
-                node(
-                    "AveragePool",
-                    ["x"],
-                    ["y"],
-                    kernel_shape=[3, 3],
-                    strides=[2, 2],
-                    ceil_mode=1,
-                    count_include_pad=1,
-                ),
-                shape=("n", 3, 6, 6),
-            ),
+            program(node("AveragePool", ["x"], ["y"], **AVERAGE), shape=("n", 3, 6, 6)),
             "AveragePool",
         ),
         (
             program(node("ReduceLogSumExp", ["x"], ["y"], axes=[1]), opset=17),
             "ReduceLogSumExp with axes in opset 17: export with opset 18",
         ),
+        (program(DIVIDED, node("Floor", ["q"], ["y"]), d=DIVISOR), "Floor of a quotient"),
         (
-            program(
-                node("Div", ["x", "d"], ["q"]),
-                node("Floor", ["q"], ["y"]),
-                d=np.full(1, 41, np.float32),
-            ),
-            "Floor of a quotient",
-        ),
-        (
-            program(
-                node("Div", ["x", "d"], ["q"]),
-                node("Cast", ["q"], ["y"], to=TensorProto.INT32),
-                output=TensorProto.INT32,
-                d=np.full(1, 41, np.float32),
-            ),
+            program(DIVIDED, node("Cast", ["q"], ["y"], to=INT32), output=INT32, d=DIVISOR),
             "Convert of a quotient",
         ),
-        (program(node("Div", ["x", "d"], ["y"]), d=np.full(1, 41, np.float32)), ""),
+        (program(node("Div", ["x", "d"], ["y"]), d=DIVISOR), ""),
         (program(node("Relu", ["x"], ["y"])), ""),
         (program(node("Gather", ["t", "x"], ["y"]), inputs=INT64, t=TABLE), ""),
         (program(node("ArgMax", ["x"], ["y"], axis=1), output=INT64), ""),

@@ -64,6 +64,16 @@ class Served:
         self.factory.behaviour = gate = Gate(run)
         return gate
 
+    async def run_behind(
+        self, *values: float, **ends: float
+    ) -> tuple[Gate, list[asyncio.Future[InferResult]]]:
+        """Batches of these values, the first at the gate and the next sent behind it."""
+        gate = self.behave(**ends)
+        futures = self.pair(*values)
+        await gate.entered()
+        assert self.behind() == 1
+        return gate, futures
+
     def submit(self, value: float, *, seconds: float = PATIENCE) -> asyncio.Future[InferResult]:
         return self.pair(value, seconds=seconds)[0]
 
@@ -91,8 +101,8 @@ async def results(futures: list[asyncio.Future[InferResult]]) -> list[float]:
 
 
 async def all_fail(futures: list[asyncio.Future[InferResult]], error: type[Exception]) -> bool:
-    outcomes = await asyncio.gather(*futures, return_exceptions=True)
-    return all(isinstance(outcome, error) for outcome in outcomes)
+    await asyncio.wait(futures)
+    return all(isinstance(future.exception(), error) for future in futures)
 
 
 async def test_the_next_batch_is_there_when_a_run_ends(served: Served) -> None:
@@ -145,10 +155,7 @@ async def test_nothing_lies_behind_where_it_would_gain_nothing(
 
 async def test_a_crash_costs_the_run_it_happened_in(served: Served) -> None:
     """The batch behind it had not begun: the next predictor runs it."""
-    gate = served.behave(crashes=2)
-    futures = served.pair(1, 2, 3, 4, 5, 6)
-    await gate.entered()
-    assert served.behind() == 1
+    gate, futures = await served.run_behind(1, 2, 3, 4, 5, 6, crashes=2)
     gate.open()
     assert await all_fail(futures[:2], WorkerCrashed)
     assert await results(futures[2:]) == [6, 8, 10, 12]
@@ -158,10 +165,7 @@ async def test_a_crash_costs_the_run_it_happened_in(served: Served) -> None:
 
 async def test_a_refused_batch_is_divided_behind_the_one_under_way(served: Served) -> None:
     """Its jobs run alone after the batch that had been handed over; only the guilty one fails."""
-    gate = served.behave(refuses=2)
-    good, bad, third, fourth = served.pair(1, 2, 3, 4)
-    await gate.entered()
-    assert served.behind() == 1
+    gate, [good, bad, third, fourth] = await served.run_behind(1, 2, 3, 4, refuses=2)
     gate.open()
     with pytest.raises(BackendError):
         await bad
@@ -250,10 +254,7 @@ async def test_as_many_as_wait_may_fail_to_be_written(
 
 async def test_closing_settles_what_was_handed_over(served: Served) -> None:
     """A run in progress is broken off, and the jobs behind it hear of it, too."""
-    gate = served.behave()
-    futures = served.pair(1, 2, 3, 4)
-    await gate.entered()
-    assert served.behind() == 1
+    _, futures = await served.run_behind(1, 2, 3, 4)
     await served.model.close()
     assert served.predictor.aborted.is_set()
     assert await all_fail(futures[:2], WorkerCrashed)
