@@ -22,7 +22,7 @@ def ran(
     command: Sequence[object], *, check: bool = True, timeout: float = 120, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """A program that was started in the checkout and has ended, with 0 unless `check` is False."""
-    words, cwd = [str(each) for each in command], options.pop("cwd", ROOT)
+    words, cwd = [str(word) for word in command], options.pop("cwd", ROOT)
     done = subprocess.run(
         words, capture_output=True, text=True, cwd=cwd, timeout=timeout, check=False, **options
     )

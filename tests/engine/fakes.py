@@ -56,7 +56,7 @@ def row(*values: float) -> Tensors:
 
 @contextlib.contextmanager
 def calling(name: str, quota: Quota | None = None) -> Iterator[None]:
-    """What is asked inside is asked by that caller. The next test is asked by nobody again."""
+    """Requests inside come from that caller."""
     before = CALLER.set(Caller(name=name, quota=quota))
     try:
         yield
@@ -91,7 +91,7 @@ def no_collections() -> Iterator[None]:
 
 
 def failing(make: Callable[[], Exception], *, times: float = math.inf) -> Behaviour:
-    """So many runs raise what `make` gives, and then each doubles its input."""
+    """The first `times` runs raise `make()`, and later ones double their input."""
     runs = itertools.count()
 
     def behaviour(inputs: Tensors) -> Tensors:
@@ -102,20 +102,11 @@ def failing(make: Callable[[], Exception], *, times: float = math.inf) -> Behavi
     return behaviour
 
 
-def infer_result(**given: Any) -> InferResult:
-    """What a job of one row gets back; `given` is what a test is about."""
-    default = {
-        "outputs": {},
-        "model": "m",
-        "version": 1,
-        "group": "g",
-        "instance": 0,
-        "enqueued": 0.0,
-        "queue_seconds": 0.0,
-        "infer_seconds": 0.0,
-        "batch_rows": 1,
-    }
-    return InferResult(**{**default, **given})
+def infer_result(**fields: Any) -> InferResult:
+    """The result of a job of one row."""
+    default: dict[str, Any] = dict.fromkeys(("enqueued", "queue_seconds", "infer_seconds"), 0.0)
+    default |= {"model": "m", "version": 1, "group": "g", "instance": 0}
+    return InferResult(**default | {"outputs": {}, "batch_rows": 1} | fields)
 
 
 class ManualClock:
@@ -193,8 +184,8 @@ class FakePredictor:
     def __init__(self, factory: "FakeFactory") -> None:
         self._factory = factory
         self._tested = False
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
         self.dead: Restart | None = None
         self.hung = False
         self.resident = 1 << 20
@@ -227,7 +218,7 @@ class FakePredictor:
             raise
 
     def fileno(self) -> int:
-        return self._ours.fileno()
+        return self._reader.fileno()
 
     def put(self, inputs: Tensors) -> None:
         self._put = inputs
@@ -258,20 +249,20 @@ class FakePredictor:
                 self._ended.append(RunResult(outputs, took))
             except Exception as error:
                 self._ended.append(error)
-        self._tell()
+        self._wake()
         if self.closed.is_set():
             self._ended.clear()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile
-            self._theirs.send(b"!")
+            self._writer.send(b"!")
 
     def expect(self, *, timeout: float) -> None:
         self.timeouts.append(timeout)
 
     def receive(self, *, timeout: float) -> RunResult:
         self.expect(timeout=timeout)
-        assert select.select([self._ours], [], [], PATIENCE)[0], "its run never ended"
+        assert select.select([self._reader], [], [], PATIENCE)[0], "its run never ended"
         self.poll_reply()
         return self.fetch()
 
@@ -282,7 +273,7 @@ class FakePredictor:
         return 0.05
 
     def poll_reply(self) -> int | None:
-        self._ours.recv(1)
+        self._reader.recv(1)
         if self.dead is not None and not self._ended:
             raise WorkerCrashed("it was ended")
         ended = self._ended.popleft()
@@ -312,17 +303,17 @@ class FakePredictor:
     def abort(self) -> None:
         self.dead = Restart.KILLED
         self.aborted.set()
-        self._tell()
+        self._wake()
 
     def die(self, reason: Restart = Restart.KILLED) -> None:
         """End by itself, as a process that somebody kills."""
         self.dead = reason
-        self._tell()
+        self._wake()
 
     def close(self) -> None:
         self.closed.set()
-        self._ours.close()
-        self._theirs.close()
+        self._reader.close()
+        self._writer.close()
         self._ended.clear()
 
     __del__ = close  # a test may leave it open

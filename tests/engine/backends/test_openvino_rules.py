@@ -155,13 +155,13 @@ def test_int8_weights_alone_leave_the_activations_as_they_are(
     made = quantized(dtype, 127, activations=False)
     x = np.random.default_rng(5).normal(0, 3, (4, 64)).astype(np.float32)
     weights = {
-        each.name: numpy_helper.to_array(each)
-        for each in onnx.load_from_string(made).graph.initializer
+        constant.name: numpy_helper.to_array(constant)
+        for constant in onnx.load_from_string(made).graph.initializer
     }
     weight = (weights["w"].astype(np.float32) - weights["wz"]) * weights["ws"]
     expected = x @ weight
-    found = opened(open_model, made, tmp_path)(x)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    outputs = opened(open_model, made, tmp_path)(x)
+    assert np.abs(outputs - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 def test_full_int8_weights_saturate_without_vnni() -> None:
@@ -179,11 +179,11 @@ def test_full_int8_weights_saturate_without_vnni() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "found"), [("avx2 avx512_vnni", True), ("avx2 avx_vnni", True), ("avx2", False)]
+    ("flags", "expected"), [("avx2 avx512_vnni", True), ("avx2 avx_vnni", True), ("avx2", False)]
 )
-def test_the_processors_flags_tell_of_vnni(flags: str, found: bool, tmp_path: Path) -> None:
+def test_the_processors_flags_tell_of_vnni(flags: str, expected: bool, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : fpu {flags}\n")
-    assert has_vnni(tmp_path / "cpuinfo") == found
+    assert has_vnni(tmp_path / "cpuinfo") == expected
 
 
 def test_other_reductions_keep_their_axes() -> None:
@@ -192,7 +192,7 @@ def test_other_reductions_keep_their_axes() -> None:
 
 def test_an_id_that_the_table_lacks_is_refused(tmp_path: Path) -> None:
     """OpenVINO would take zeros for it; a negative one counts from the end, as in ONNX Runtime."""
-    found = program(
+    made = program(
         node("Unsqueeze", ["x", "last"], ["ids"]),
         node("Abs", ["table"], ["computed"]),  # as the converter does for a padding_idx
         node("Gather", ["computed", "ids"], ["y"]),
@@ -200,7 +200,7 @@ def test_an_id_that_the_table_lacks_is_refused(tmp_path: Path) -> None:
         table=TABLE,
         last=np.array([-1]),
     )
-    run = opened(open_openvino, found, tmp_path, "int64")
+    run = opened(open_openvino, made, tmp_path, "int64")
     assert run(np.array([[-9, 0, 8, 3, 2, 1]])).argmax(-1).ravel().tolist() == [0, 0, 8, 3, 2, 1]
     for wrong in (9, -10):
         with pytest.raises(BackendError, match=f"^x takes ids from -9 to 8, received {wrong}$"):

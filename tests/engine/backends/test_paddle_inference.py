@@ -50,8 +50,8 @@ def files(tiny_model_repository: Path) -> ModelFiles:
 
 @pytest.fixture(scope="module", params=[True, False], ids=["onednn", "native"])
 def predictor(files: ModelFiles, request: pytest.FixtureRequest) -> Iterator[ProcessPredictor]:
-    given = spec_of(files, options={"onednn": request.param})
-    with opened(given, ProcessBackend()) as predictor:
+    spec = spec_of(files, options={"onednn": request.param})
+    with opened(spec, ProcessBackend()) as predictor:
         yield predictor
 
 
@@ -165,7 +165,7 @@ def test_a_legacy_program_runs_in_the_ir_of_its_time(onednn: bool) -> None:
 
 def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:
     """Capacity 0 against 1, beyond the number of shapes after which the predictor is new."""
-    specs = [spec_of(files, options={"cache_capacity": kept}) for kept in (0, 1)]
+    specs = [spec_of(files, options={"cache_capacity": capacity}) for capacity in (0, 1)]
     with ExitStack() as stack:
         predictors = [stack.enter_context(opened(spec, ProcessBackend())) for spec in specs]
         for height in range(8, 8 + SHAPES + 2):

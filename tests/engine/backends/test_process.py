@@ -66,9 +66,9 @@ def spec(**changes: Any) -> PredictorSpec:
 
 @contextlib.contextmanager
 def opened(
-    given: PredictorSpec, backend: ProcessBackend | None = None, **options: Any
+    spec: PredictorSpec, backend: ProcessBackend | None = None, **options: Any
 ) -> Iterator[ProcessPredictor]:
-    predictor = (backend or ProcessBackend(BACKENDS))(given, **options)
+    predictor = (backend or ProcessBackend(BACKENDS))(spec, **options)
     assert isinstance(predictor, ProcessPredictor)
     with contextlib.closing(predictor):
         yield predictor
@@ -192,17 +192,18 @@ def test_what_cannot_be_opened_says_why(
 
 
 @pytest.mark.parametrize("suspension", [None, Suspension()], ids=["alone", "suspended"])
-def test_only_a_gentle_opening_gives_way(suspension: Suspension | None) -> None:
+def test_only_an_opening_at_low_priority_gives_way(suspension: Suspension | None) -> None:
     """A lost predictor must be replaced soon; what runs then gives way to liveness."""
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    low = min(19, own + NICE)
     backends = {"fake": "tests.engine.backends.targets:open_priorities"}
     with opened(spec(), ProcessBackend(backends), suspension=suspension) as predictor:
-        found = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
+        priorities = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
         policy = os.sched_getscheduler(predictor.pid)
         threads = [int(task.name) for task in Path(f"/proc/{predictor.pid}/task").iterdir()]
-        given = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
-    assert found == [[mine if suspension is None else min(19, mine + NICE), min(19, mine + NICE)]]
-    assert (len(threads), given) == (2, {min(19, mine + NICE)})
+        at_end = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+    assert priorities == [[own if suspension is None else low, low]]
+    assert (len(threads), at_end) == (2, {low})
     assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
 
 

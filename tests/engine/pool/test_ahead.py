@@ -195,14 +195,14 @@ async def test_what_cannot_be_sent_is_kept(
         raise WorkerCrashed("gone")
 
     monkeypatch.setattr(predictor, "send", dead)
-    kept = served.pair(3, 4)
+    unsent = served.pair(3, 4)
     if under_way == "a lost run":
         assert await all_fail(before, WorkerCrashed)
     served.factory.open_gate()
     if under_way == "a run that ends":
         assert await results(before) == [2, 4]
         predictor.die()
-    assert await results(kept) == [6, 8]
+    assert await results(unsent) == [6, 8]
     assert served.observer.restarts == [Restart.KILLED]
 
 

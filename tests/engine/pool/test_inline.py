@@ -126,8 +126,7 @@ async def test_small_requests_are_answered_between_large_ones(copying: Copying) 
     """In the order of their turns, each with its own result."""
     widths = [1, WIDEST + 1, 2, WIDEST + 2, WIDEST + 3, 3]
     futures = [copying.ask(width, width)[0] for width in widths]
-    found = [(await future).outputs["y"].shape[1] for future in futures]
-    assert found == widths
+    assert [(await future).outputs["y"].shape[1] for future in futures] == widths
     assert [nbytes for _, nbytes in copying.steps["put"]] == [4 * width for width in widths]
 
 

@@ -295,9 +295,7 @@ async def test_an_idle_predictor_makes_way_for_its_successor(bench: Bench) -> No
     assert len(bench.factory.opened) == 2
 
 
-async def test_a_predictor_that_is_large_from_the_start_is_not_replaced(
-    bench: Bench,
-) -> None:
+async def test_a_predictor_that_is_large_from_the_start_is_not_replaced(bench: Bench) -> None:
     """A cap below the model's own size counts as half as much again as that size."""
     model = await bench.serve(max_resident_bytes=1)
     for _ in range(5):

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -312,19 +313,16 @@ def _truncate(path: Path, share: float) -> None:
     os.truncate(path, int(path.stat().st_size * share))
 
 
-def _edit(version: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def _edit(version: Path, *, change: Callable[[dict[str, Any]], object]) -> None:
     path = version / "manifest.json"
     manifest = json.loads(path.read_text("utf-8"))
     change(manifest)
     path.write_text(json.dumps(manifest), "utf-8")
 
 
-def _rename_entry(version: Path, new: str) -> None:
-    def change(manifest: dict[str, Any]) -> None:
-        manifest["files"][new] = manifest["files"].pop("inference.pdiparams")
-        manifest["params"] = new
-
-    _edit(version, change)
+def _rename_params(manifest: dict[str, Any], new: str) -> None:
+    manifest["files"][new] = manifest["files"].pop("inference.pdiparams")
+    manifest["params"] = new
 
 
 def _link(version: Path) -> None:
@@ -346,7 +344,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "program missing": lambda v: (v / "inference.json").unlink(),
     "self-test unlisted": lambda v: (
         (v / "selftest.npz").unlink(),
-        _edit(v, lambda m: m["files"].pop("selftest.npz")),
+        _edit(v, change=lambda m: m["files"].pop("selftest.npz")),
     ),
     "manifest empty": lambda v: _truncate(v / "manifest.json", 0),
     "manifest cut": lambda v: _truncate(v / "manifest.json", 0.9),
@@ -356,27 +354,22 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         (v / "manifest.json").rename(v.parent.parent / "m.json"),
         (v / "manifest.json").symlink_to(v.parent.parent / "m.json"),
     ),
-    "manifest without params": lambda v: _edit(v, lambda m: m["files"].pop("inference.pdiparams")),
-    "manifest with a wrong size": lambda v: _edit(
-        v, lambda m: m["files"]["inference.json"].update(bytes=1)
-    ),
-    "manifest with ../": lambda v: _rename_entry(v, "../1/inference.pdiparams"),
-    "manifest with an absolute name": lambda v: _rename_entry(v, "/etc/passwd"),
-    "manifest with an unknown key": lambda v: _edit(v, lambda m: m.update(extra=1)),
-    "manifest with an unknown dtype": lambda v: _edit(
-        v, lambda m: m["inputs"][0].update(dtype="object")
-    ),
-    "manifest without inputs": lambda v: _edit(v, lambda m: m.update(inputs=[])),
-    "manifest that names an input twice": lambda v: _edit(
-        v, lambda m: m.update(inputs=m["inputs"] * 2)
-    ),
-    "manifest with an impossible shape": lambda v: _edit(
-        v, lambda m: m["inputs"][0].update(shape=[-2, 0])
-    ),
     "an unlisted file": lambda v: (v / "more.bin").write_bytes(b"x"),
     "an unlisted link": lambda v: (v / "tokenizer.json").symlink_to(v / "inference.json"),
     "an unlisted pipe": lambda v: os.mkfifo(v / "pipe"),
 }
+EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "without params": lambda m: m["files"].pop("inference.pdiparams"),
+    "with a wrong size": lambda m: m["files"]["inference.json"].update(bytes=1),
+    "with ../": lambda m: _rename_params(m, "../1/inference.pdiparams"),
+    "with an absolute name": lambda m: _rename_params(m, "/etc/passwd"),
+    "with an unknown key": lambda m: m.update(extra=1),
+    "with an unknown dtype": lambda m: m["inputs"][0].update(dtype="object"),
+    "without inputs": lambda m: m.update(inputs=[]),
+    "that names an input twice": lambda m: m.update(inputs=m["inputs"] * 2),
+    "with an impossible shape": lambda m: m["inputs"][0].update(shape=[-2, 0]),
+}
+DAMAGE |= {f"manifest {name}": partial(_edit, change=change) for name, change in EDITS.items()}
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)

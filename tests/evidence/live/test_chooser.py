@@ -132,7 +132,7 @@ async def test_the_fastest_candidate_takes_the_place_of_the_first(
     assert (choice.group, choice.by, choice.at) == ("fast", "measured", NOW)
     assert "2.00 times the throughput of first (2.00 to 2.00" in choice.reason
     assert "30 MB a process" in choice.reason
-    assert bench.kept == [choice]
+    assert bench.stored == [choice]
     assert await bench.served_by() == "fast"
     status = {status.name: status for status in bench.served().groups()}
     assert status["fast"].count == 2
@@ -289,7 +289,7 @@ async def test_what_fails_without_the_model_s_files_is_tried_again(bench: Bench)
     (bench.root / "elsewhere").rename(version)
     bench.clock.advance(RETRY_SECONDS + 1)
     await conclude(chooser)
-    assert [choice.group for choice in bench.kept] == ["faster"]
+    assert [choice.group for choice in bench.stored] == ["faster"]
 
 
 def interrupting(bench: Bench) -> Callable[[Any], Any]:
@@ -317,7 +317,7 @@ async def test_what_was_not_decided_is_measured_again_beside_what_serves(bench: 
     choice = bench.served().choice
     assert (await bench.served_by(), choice.group, choice.by) == ("fast", "fast", "measured")
     assert "2.00 times the throughput of first" in choice.reason
-    assert [choice.group for choice in bench.kept] == ["middling", "fast"]
+    assert [choice.group for choice in bench.stored] == ["middling", "fast"]
 
 
 @pytest.mark.nightly

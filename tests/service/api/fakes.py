@@ -202,9 +202,9 @@ def make_services(
     )
 
 
-def make_settings(**given: Any) -> Settings:
+def make_settings(**values: Any) -> Settings:
     """The product's settings: the server's, and those that its tasks declare."""
-    return settings_class(load_tasks(PIPELINES).values())(**given)
+    return settings_class(load_tasks(PIPELINES).values())(**values)
 
 
 @contextlib.asynccontextmanager

@@ -184,8 +184,8 @@ def test_a_model_that_is_not_there(client: Client) -> None:
     assert client.refused("ModelInfer", request.SerializeToString())[0] is grpc.StatusCode.NOT_FOUND
     code, details, _ = client.refused("ModelReady", b"\xff")
     assert (code, "ModelReadyRequest" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-    asked = MESSAGES["ModelReadyRequest"](name="nobody").SerializeToString()
-    assert not client.ask("ModelReady", asked)[0].ready
+    unknown = MESSAGES["ModelReadyRequest"](name="nobody").SerializeToString()
+    assert not client.ask("ModelReady", unknown)[0].ready
 
 
 def test_keys_are_asked_for_before_a_message_is_read(serve: Serve) -> None:
@@ -414,9 +414,9 @@ def test_metadata_that_are_no_ascii_are_read() -> None:
         def invocation_metadata(self) -> list[tuple[str, str]]:
             return [("x-api-key", "中"), ("x-request-id", "a-1")]
 
-    found = headers_of(Sent())
-    assert found.get("x-request-id") == "a-1"
-    assert found.get("x-api-key") not in (None, "中")
+    headers = headers_of(Sent())
+    assert headers.get("x-request-id") == "a-1"
+    assert headers.get("x-api-key") not in (None, "中")
 
 
 @pytest.mark.parametrize("path", ["grpc.health.v1.Health/Watch", REFLECTION])
@@ -494,9 +494,9 @@ def test_of_messages_that_have_no_place_little_is_taken(serve: Serve, path: str)
             call = channel.stream_stream(f"/{path}")(iter([bytes(size)]), timeout=PATIENCE)
             stack.callback(call.cancel)
         time.sleep(0.8)  # a place may be lost, and taken by the next, after a second
-        taken = sorted(carried["sent"] for carried in lines)
-    assert taken[0] > 0
-    assert sum(taken[:-1]) <= 3 * 2 * WINDOW_BYTES
+        received = sorted(carried["sent"] for carried in lines)
+    assert received[0] > 0
+    assert sum(received[:-1]) <= 3 * 2 * WINDOW_BYTES
 
 
 async def of(*messages: bytes) -> AsyncIterator[bytes]:

@@ -307,10 +307,8 @@ async def test_a_pictures_memory_cannot_be_spoiled(one: Pool) -> None:
 @pytest.mark.parametrize("refuse", [False, True])
 async def test_a_process_that_keeps_pictures_is_ended(one: Pool, refuse: bool) -> None:
     """Their memory would live for as long as it does: one error, and the next call is answered."""
-    with PictureStore(budget=1 << 20).open(1 << 16) as picture:
-        kept = one.call("keep", {"copies": 1, "refuse": refuse}, descriptors=(picture.descriptor,))
-        with pytest.raises(WorkerCrashed):
-            await kept
+    with PictureStore(budget=1 << 20).open(1 << 16) as picture, pytest.raises(WorkerCrashed):
+        await one.call("keep", {"copies": 1, "refuse": refuse}, descriptors=(picture.descriptor,))
     await one.echo()
     assert one.reasons == ["corrupt"]
 
