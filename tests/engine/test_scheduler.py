@@ -8,6 +8,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -57,39 +58,33 @@ callers = st.sampled_from(("a", "b", "c"))
 
 
 class Runs:
-    """Runs that end when and how they are told to: the behaviour of every predictor."""
+    """Runs that end when and how the rules say: the behaviour of every predictor."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: list[object] = []
-        self._outcomes: dict[object, Exception | None] = {}
+        self._waiting: list[Future[None]] = []
         self._all_end = False
 
     def __call__(self, inputs: Tensors) -> Tensors:
-        with self._changed:
-            self._waiting.append(me := object())
-            assert self._changed.wait_for(lambda: me in self._outcomes or self._all_end, PATIENCE)
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(me)
-            outcome = self._outcomes.pop(me, None)
-        if outcome is not None:
-            raise outcome
+        run: Future[None] = Future()
+        self._waiting.append(run)
+        if self._all_end:
+            self.end_all()
+        run.result(PATIENCE)
         return doubled(inputs)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def end(self, number: int, outcome: Exception | None) -> None:
-        with self._changed:
-            if self._waiting:
-                ended = self._waiting.pop(number % len(self._waiting))
-                self._outcomes[ended] = outcome
-                self._changed.notify_all()
+    def end(self, number: int, error: Exception | None) -> None:
+        if self._waiting:
+            run = self._waiting.pop(number % len(self._waiting))
+            run.set_exception(error) if error else run.set_result(None)
 
     def end_all(self) -> None:
-        with self._changed:
-            self._all_end = True
-            self._changed.notify_all()
+        self._all_end = True
+        with contextlib.suppress(IndexError):  # another thread may empty the list
+            while True:
+                self._waiting.pop().set_result(None)
 
 
 class Scheduler(RuleBasedStateMachine):
