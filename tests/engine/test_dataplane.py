@@ -1,4 +1,4 @@
-"""A request of several jobs: queued together, answered together, and failed together."""
+"""The path of a request: its jobs are queued, answered and failed together."""
 
 import asyncio
 import math
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from paddlepool.contracts.errors import (
     GroupNotRunning,
     InvalidParameter,
     InvalidTensor,
+    ModelNotFound,
     ModelOutputInvalid,
     Overloaded,
     RunRefused,
+    WorkerCrashed,
 )
 from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
@@ -31,6 +34,7 @@ from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,
     Behaviour,
+    Crash,
     FakeFactory,
     Gate,
     calling,
@@ -85,11 +89,13 @@ class Bench:
     """A data plane over model `double`, whose task is `several`."""
 
     def __init__(self, root: Path) -> None:
-        self.pipeline, self.factory = JobPerNumber(), FakeFactory()
+        self.pipeline, self.factory, self.listener = JobPerNumber(), FakeFactory(), Mock()
         options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
         write_model(root / "double", 'pipeline = "several"\n' + options)
         self.registry = open_registry(root, self.factory, build_pipeline=self._build)
-        self.dataplane = DataPlane(self.registry, default_models={"several": "double"})
+        self.dataplane = DataPlane(
+            self.registry, default_models={"several": "double"}, traffic_listener=self.listener
+        )
 
     async def _build(self, info: ServedModelInfo) -> JobPerNumber:
         return self.pipeline
@@ -145,10 +151,10 @@ def tensor_request(
 
 
 def reading(
-    inputs: Tensors, *, group: str | None = None
+    inputs: Tensors, *, group: str | None = None, timeout: float = PATIENCE
 ) -> Callable[[ServedModel], Awaitable[TensorRequest]]:
     async def read(_: ServedModel) -> TensorRequest:
-        return tensor_request(inputs, group=group)
+        return tensor_request(inputs, group=group, timeout=timeout)
 
     return read
 
@@ -453,6 +459,7 @@ async def test_nothing_of_a_request_waits_for_the_garbage_collector(
 
     def gone() -> bool:
         gate.seen.clear()
+        bench.listener.reset_mock()
         return all(payload() is None for payload in watched)
 
     with no_collections():
@@ -462,3 +469,33 @@ async def test_nothing_of_a_request_waits_for_the_garbage_collector(
         assert len(watched) == (0 if (entry, ending) == ("tensors", "refused") else 3)
         await eventually(gone)
     assert await bench.served().drain(0)
+
+
+async def test_the_listener_gets_the_group_and_the_outputs_of_a_request(bench: Bench) -> None:
+    """While it still counts as a request, so that no background work begins before."""
+    await bench.dataplane.infer("double", reading(row(1)))
+    assert [name for name, *_ in bench.listener.mock_calls] == ["began", "completed", "ended"]
+    served, group, _, [outputs] = bench.listener.completed.call_args.args
+    assert (served.name, group, outputs["y"].tolist()) == ("double", "main", [[2]])
+
+
+async def test_a_refused_request_begins_and_ends_without_outputs(bench: Bench) -> None:
+    """Whatever the reason."""
+    with pytest.raises(InvalidParameter, match="main, spare"):
+        await bench.dataplane.infer("double", reading(row(1), group="nothing"))
+    with pytest.raises(ModelNotFound):
+        await bench.dataplane.run("several", None, model="nothing", timeout=1)
+    assert [name for name, *_ in bench.listener.mock_calls] == ["began", "ended"] * 2
+
+
+async def test_a_deadline_missed_by_a_restarting_group_is_not_called_a_start(bench: Bench) -> None:
+    """Its predictor was there and has crashed."""
+    bench.factory.selftest = gate = Gate()
+    bench.factory.behaviour = failing(lambda: Crash("gone"), times=1)
+    with pytest.raises(WorkerCrashed):
+        await bench.dataplane.infer("double", reading(row(1)))
+    await eventually(lambda: not bench.served().ready())
+    with pytest.raises(DeadlineExceeded, match="'main' has no predictor running"):
+        await bench.dataplane.infer("double", reading(row(1), timeout=0.05))
+    gate.open()
+    await bench.dataplane.infer("double", reading(row(1)))

@@ -63,15 +63,16 @@ async def test_a_replay_records_time_and_drift(live: Live, build: Build) -> None
     assert not shadow.replay_one()
 
 
-@pytest.mark.parametrize(("draw", "taken"), [(0.09, True), (0.1, False), (0.9, False)])
-async def test_the_share_is_drawn(live: Live, build: Build, draw: float, taken: bool) -> None:
-    shadow = build(fraction=0.1, draw=lambda: draw)
-    assert offer(shadow, live.served) is taken
-
-
-async def test_only_the_default_groups_answers_are_references(live: Live, build: Build) -> None:
+@pytest.mark.parametrize(
+    ("draw", "group", "accepted"),
+    [(0.09, "main", True), (0.1, "main", False), (0.9, "main", False), (0.0, "spare", False)],
+)
+async def test_a_share_of_the_default_groups_requests_is_drawn(
+    live: Live, build: Build, draw: float, group: str, accepted: bool
+) -> None:
     """Drift is from the default group: a request that pins another one is not replayed."""
-    assert not offer(build(), live.served, group="spare")
+    shadow = build(fraction=0.1, draw=lambda: draw)
+    assert offer(shadow, live.served, group=group) is accepted
 
 
 async def test_one_sample_waits_and_the_rest_is_dropped(live: Live, build: Build) -> None:
