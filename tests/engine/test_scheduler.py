@@ -87,7 +87,7 @@ class Runs:
                 self._waiting.pop().set_result(None)
 
 
-class Scheduler(RuleBasedStateMachine):
+class SchedulerMachine(RuleBasedStateMachine):
     """One served model with two predictors, and all that may happen.
 
     No rule has a precondition: threads decide what is refused, and the same rules must follow.
@@ -323,7 +323,7 @@ class Scheduler(RuleBasedStateMachine):
         assert [array for array in self.inputs if array() is not None] == []
 
 
-TestScheduler = pytest.mark.slow(Scheduler.TestCase)
+TestScheduler = pytest.mark.slow(SchedulerMachine.TestCase)
 TestScheduler.settings = settings(
     max_examples=25,
     stateful_step_count=30,
