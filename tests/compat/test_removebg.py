@@ -15,7 +15,7 @@ from paddlepool.contracts.errors import (
     ResolutionTooHigh,
     UnsupportedMediaType,
 )
-from paddlepool.tasks.segment.request import ForegroundBox, Scene
+from paddlepool.tasks.segment.request import ForegroundBox
 from tests.compat.fakes import IN_BASE64, PICTURE, FakeServer
 
 PATH = "/v1.0/removebg"
@@ -91,18 +91,16 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(server: FakeServer) -> None:
             {"crop": "true", "crop_margin": "30px 10%", "scale": "80%", "position": "20% 100%"},
             {
                 "crop": True,
-                "scene": Scene(
-                    margins=((30, "px"), (10, "%"), (30, "px"), (10, "%")),
-                    scale=80,
-                    position=(20, 100),
-                ),
+                "crop_margin": ((30, "px"), (10, "%"), (30, "px"), (10, "%")),
+                "scale": 80,
+                "position": (20, 100),
             },
         ),
-        ({"add_shadow": "true"}, {"scene": Scene(shadow=0.5)}),
-        ({"shadow_type": "drop", "shadow_opacity": "20"}, {"scene": Scene(shadow=0.2)}),
-        ({"shadow_type": "drop", "shadow_opacity": "0"}, {"scene": Scene()}),
+        ({"add_shadow": "true"}, {"shadow": "drop", "shadow_opacity": 50}),
+        ({"shadow_type": "drop", "shadow_opacity": "20"}, {"shadow_opacity": 20}),
+        ({"shadow_type": "drop", "shadow_opacity": "0"}, {"shadow": "none"}),
         ({"type": "car", "semitransparency": "false"}, {"output": "cutout"}),
-        ({"crop": "true", "crop_margin": "0"}, {"crop": True, "scene": Scene()}),
+        ({"crop": "true", "crop_margin": "0"}, {"crop": True, "crop_margin": ((0, "px"),) * 4}),
         ({"roi": "0% 0% 100% 100%", "unheard_of": "1"}, {"output": "cutout"}),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

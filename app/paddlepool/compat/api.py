@@ -144,7 +144,8 @@ def picture_in_base64(value: object, name: str) -> bytes:
 
 def refused(name: str, why: str) -> InvalidParameter:
     """Build the error that rejects the field `name`."""
-    return InvalidParameter(f"{name}: {why}", errors=({"field": f"body.{name}", "message": why},))
+    errors = ({"field": f"body.{name}", "message": why},)
+    return InvalidParameter(f"{name}: {why}", parameter=name, errors=errors)
 
 
 def schema_of(

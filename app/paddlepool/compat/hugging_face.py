@@ -24,7 +24,7 @@ from paddlepool.service.api.errors import PROTOCOL, ErrorForm
 from paddlepool.service.api.routes import RoutingDep, output_headers, read_body
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type
-from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult
 from paddlepool.tasks.sentiment.router import Text, Texts, classify
 
 AGENTS = (b"hf_hub/", b"@huggingface/")
@@ -124,7 +124,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     body = await request.body()
     if not body:
         raise FileMissing("the request has no picture: send it as the body")
-    parse = partial(translate, body) if kind == JSON else lambda: (_plain(body, {}), 0.0)
+    parse = partial(translate, body) if kind == JSON else lambda: (_mask(body), 0.0)
     size = len(body) if kind == JSON else 0
     result, headers, least = await run_segment(services, routing, parse, size)
     content = b"[]"
@@ -147,9 +147,8 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
         raise refused("parameters.subtask", "only semantic is supported")
     _fraction(asked, "overlap_mask_area_threshold")  # no effect: one segment overlaps nothing
     threshold = _fraction(asked, "mask_threshold")
-    options = {} if threshold is None else {"threshold": str(threshold)}
     picture = api.picture_in_base64(document.get("inputs"), "inputs")
-    return _plain(picture, options), _fraction(asked, "threshold") or 0.0
+    return _mask(picture, threshold), _fraction(asked, "threshold") or 0.0
 
 
 def _refuse_unknown(
@@ -161,8 +160,8 @@ def _refuse_unknown(
             raise refused(f"{of}{name[:64]}", "not supported for this task; leave it out")
 
 
-def _plain(picture: bytes, options: Mapping[str, str]) -> SegmentRequest:
-    return read_options(picture, {"output": "mask", "format": "png", **options})
+def _mask(picture: bytes, threshold: float | None = None) -> SegmentRequest:
+    return SegmentRequest(body=picture, output="mask", threshold=threshold)
 
 
 def _fraction(asked: Mapping[str, Any], name: str) -> float | None:

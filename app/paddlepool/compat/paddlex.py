@@ -19,7 +19,7 @@ from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import json_object
-from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult
 
 PART_LABELS = 256 * 1024
 """Number of labels that are written in one call."""
@@ -54,8 +54,8 @@ def translate(body: bytes) -> tuple[SegmentRequest, bool]:
     if not isinstance(visualize, bool | None):
         raise refused("visualize", "must be true, false or null")
     picture = api.picture_in_base64(document.get("image"), "image")
-    options = {"output": "mask", "format": "png", "threshold": "0.5"}
-    return read_options(picture, options, labels=True), visualize is not False
+    request = SegmentRequest(body=picture, output="mask", threshold=0.5, labels=True)
+    return request, visualize is not False
 
 
 def _document(result: SegmentResult, log_id: str, visualize: bool) -> bytes:

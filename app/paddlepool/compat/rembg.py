@@ -15,7 +15,7 @@ from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep, output_headers, whole_number
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
-from paddlepool.tasks.segment.request import SegmentRequest, read_options
+from paddlepool.tasks.segment.request import Colour, SegmentRequest
 
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")
@@ -96,19 +96,19 @@ def translate(
         if matting and value != default:
             why = f"a=true has no such threshold on this server; leave it at {default}"
             raise refused(name, why)
-    only_mask = _flag(fields, "om")
-    options = {
-        "output": "mask" if only_mask else "cutout",
-        "format": "png",
-        "refine": "guided" if matting else "none",
-        "colours": "estimated" if _flag(fields, "dc") else "original",
-    }
-    if _flag(fields, "ppm"):
-        options["threshold"] = "0.5"
     colour = _colour(bgc)
-    if colour is not None and not only_mask:
-        options |= {"output": "composite", "bg_color": colour}
-    return read_options(body, options)
+    background: dict[str, Any] = {"output": "cutout"}
+    if _flag(fields, "om"):
+        background["output"] = "mask"
+    elif colour is not None:
+        background = {"output": "composite", "bg_color": colour}
+    return SegmentRequest(
+        body=body,
+        refine="guided" if matting else "none",
+        colours="estimated" if _flag(fields, "dc") else "original",
+        threshold=0.5 if _flag(fields, "ppm") else None,
+        **background,
+    )
 
 
 def _flag(fields: Mapping[str, str], name: str) -> bool:
@@ -125,8 +125,8 @@ def _whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int
     return value
 
 
-def _colour(text: str | None) -> str | None:
-    """Convert `r,g,b,a` to `#rrggbbaa`. Raises InvalidParameter."""
+def _colour(text: str | None) -> Colour | None:
+    """Read `r,g,b,a`. Raises InvalidParameter."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -137,7 +137,8 @@ def _colour(text: str | None) -> str | None:
             "bgc must be four whole numbers from 0 to 255: r,g,b,a",
             errors=({"field": "query.bgc", "message": "must be r,g,b,a, each from 0 to 255"},),
         )
-    return "#" + bytes(levels).hex()
+    red, green, blue, alpha = levels
+    return red, green, blue, alpha
 
 
 def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:

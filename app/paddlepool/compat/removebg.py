@@ -24,10 +24,10 @@ from paddlepool.service.api.uploads import FORM, json_object, media_type, read_f
 from paddlepool.settings.server import Settings
 from paddlepool.tasks.segment.request import (
     MEDIA_TYPES,
+    Colour,
     SegmentRequest,
     SegmentResult,
     read_colour,
-    read_options,
 )
 from paddlepool.tasks.segment.router import read_accept, result_headers
 
@@ -175,9 +175,8 @@ FIELDS = (
 
 def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     code = CODES.get(fault.code, fault.code)
-    name = fault.detail.partition(" ")[0].removesuffix(":")  # details begin with the field's name
-    if code == "invalid_parameter" and name in FIELDS:
-        code = f"invalid_{name}"
+    if code == "invalid_parameter" and fault.parameter in FIELDS:
+        code = f"invalid_{fault.parameter}"
     return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
 
 
@@ -193,7 +192,6 @@ CHANNELS = ("rgba", "alpha")
 SHADOWS = ("none", "drop")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
-WORD_CHARACTERS = 1024
 MAX_FIELDS = 20
 """Number of fields in remove.bg's form. A client may send all of them, including empty ones."""
 
@@ -224,8 +222,6 @@ def _word(value: object) -> str:
         return f"{value:g}"
     if not isinstance(value, str):
         raise InvalidParameter("a field is neither a text nor a number")
-    if len(value) > WORD_CHARACTERS:
-        raise InvalidParameter(f"a field has more than {WORD_CHARACTERS} characters")
     return value.strip()
 
 
@@ -246,18 +242,19 @@ def translate(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Seg
     if fields.get("roi", WHOLE[0]) not in WHOLE:
         raise refused("roi", f"a region of interest is not supported; only {WHOLE[0]}, the whole")
     size = SIZES[_one_of(fields, "size", tuple(SIZES))]
-    options = {"size": size, "crop": "true" if _flag(fields, "crop") else "false"}
+    options: dict[str, Any] = {"size": size, "crop": _flag(fields, "crop")}
     options |= {name: fields[name] for name in ("scale", "position") if name in fields}
-    if "crop_margin" in fields and options["crop"] == "true":  # else remove.bg ignores it
+    if "crop_margin" in fields and options["crop"]:  # else remove.bg ignores it
         margin = fields["crop_margin"]
         options["crop_margin"] = "0px" if margin == "0" else margin  # remove.bg's default is 0
     options |= _output(fields, background)
     if options["output"] != "composite":
         background = None
-    return read_options(body, options, background=background), fields.get("type_level") != "none"
+    request = SegmentRequest(body=body, background=background, **options)
+    return request, fields.get("type_level") != "none"
 
 
-def _output(fields: Mapping[str, str], background: bytes | None) -> dict[str, str]:
+def _output(fields: Mapping[str, str], background: bytes | None) -> dict[str, Any]:
     """Options for the kind of result, its background, its shadow and its format."""
     file_format = _format(fields)
     if _one_of(fields, "channels", CHANNELS) == "alpha":  # the mask alone
@@ -265,15 +262,14 @@ def _output(fields: Mapping[str, str], background: bytes | None) -> dict[str, st
             raise refused("format", "jpg is not supported with channels=alpha; use png")
         file_format = "png" if file_format == "auto" else file_format
         return {"output": "mask", "refine": "guided", "format": file_format}
-    options, opaque = {"output": "cutout"}, False
-    if background is not None:
-        options, opaque = {"output": "composite"}, True
+    options: dict[str, Any] = {"output": "cutout" if background is None else "composite"}
+    opaque = background is not None
     if (colour := fields.get("bg_color")) is not None:
         if background is not None:
             why = "bg_image_file is given as well; only one background is accepted"
             raise refused("bg_color", why)
-        written, opaque = _colour(colour)
-        options = {"output": "composite", "bg_color": written}
+        options = {"output": "composite", "bg_color": _colour(colour)}
+        opaque = options["bg_color"][3] == 255
     if file_format == "auto":
         file_format = "jpg" if opaque else "png"
     if file_format == "jpg":  # JPEG has no transparency: the default background is white
@@ -281,15 +277,14 @@ def _output(fields: Mapping[str, str], background: bytes | None) -> dict[str, st
     return options | _shadow(fields) | {"format": file_format}
 
 
-def _colour(text: str) -> tuple[str, bool]:
-    """Convert a colour to the task's form, and return whether it is opaque. `#` is optional."""
-    for written in (text, f"#{text}"):
-        if (colour := read_colour(written)) is not None:
-            return written, colour[3] == 255
-    raise refused("bg_color", "must be hexadecimal, as 81d4fa or 81d4fa77, or a colour's name")
+def _colour(text: str) -> Colour:
+    """Read a colour; `#` is optional."""
+    if (colour := read_colour(text) or read_colour(f"#{text}")) is None:
+        raise refused("bg_color", "must be hexadecimal, as 81d4fa or 81d4fa77, or a colour's name")
+    return colour
 
 
-def _shadow(fields: Mapping[str, str]) -> dict[str, str]:
+def _shadow(fields: Mapping[str, str]) -> dict[str, Any]:
     kind = fields.get("shadow_type", "drop" if _flag(fields, "add_shadow") else "none")
     if kind not in SHADOWS:
         why = f"must be one of {', '.join(SHADOWS)}; others are not supported"

@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 class PaddlepoolError(Exception):
     """Base class of all errors. `limit` and `received` are safe to show to a client.
 
+    `parameter` is the name of the request's parameter that is at fault, if it is a single one.
     A subclass with a `title` has its own name as its code: FileMissing is `file_missing`.
     """
 
@@ -26,6 +27,7 @@ class PaddlepoolError(Exception):
     limit: int | float | str | None = None
     received: int | float | str | None = None
     errors: tuple[dict[str, str], ...] = ()
+    parameter: str = ""
 
     def __init_subclass__(cls, title: str | None = None) -> None:
         if title is not None:

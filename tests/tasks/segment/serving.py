@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import io
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import PictureStore
 from paddlepool.tasks.codecs.pool import CodecPool, Codecs
 from paddlepool.tasks.segment.pipeline import SegmentPipeline
-from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, read_options
+from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult
 
 INFO = ServedModelInfo(
     name="u2netp",
@@ -38,6 +38,11 @@ def bright(tensor: Array) -> Array:
     """A network whose mask is the brightness of its input."""
     grey = tensor.mean(axis=1, keepdims=True)
     return (1 / (1 + np.exp(-4 * grey))).astype(np.float32)
+
+
+def request_of(body: bytes, options: Mapping[str, str], **more: Any) -> SegmentRequest:
+    """A request with options as a query contains them."""
+    return SegmentRequest.model_validate({"body": body, **options, **more})
 
 
 class Server:
@@ -65,7 +70,7 @@ class Server:
         return self.awaited(self.pipeline.prepare(request, deadline=time.monotonic() + 60))
 
     def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
-        return self.run(read_options(body, options), network)
+        return self.run(request_of(body, options), network)
 
     def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
         prepared = self.prepare(request)

@@ -22,11 +22,11 @@ from paddlepool.contracts.errors import (
 from paddlepool.contracts.tensors import Array, TensorSpec
 from paddlepool.tasks.segment import matte
 from paddlepool.tasks.segment.pipeline import SegmentPipeline
-from paddlepool.tasks.segment.request import SIZE_PIXELS, read_options
+from paddlepool.tasks.segment.request import SIZE_PIXELS
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures
-from tests.tasks.segment.serving import INFO, MAPPED, Server, bright, pixels_of, served
+from tests.tasks.segment.serving import INFO, MAPPED, Server, bright, pixels_of, request_of, served
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
 ONES = np.ones((1, 1, 320, 320), np.float32)
@@ -51,7 +51,7 @@ def test_the_networks_input_is_the_official_preprocessing(server: Server) -> Non
     """Bilinear without anti-aliasing, divided by the maximum, ImageNet mean and deviation."""
     image = pictures.photo(640, 640)  # halved exactly: each value is the mean of four
     body = pictures.encoded(image, "PNG")
-    prepared = server.prepare(read_options(body, {}))
+    prepared = server.prepare(request_of(body, {}))
     prepared.release()
     whole = np.asarray(image).astype(np.float64)
     small = whole.reshape(320, 2, 320, 2, 3).mean(axis=(1, 3))
@@ -269,7 +269,7 @@ def test_a_size_is_a_most_of_pixels(server: Server, size: str) -> None:
 
 
 def test_labels_are_the_masks_pixels(server: Server) -> None:
-    asked = server.run(read_options(PHOTO, {"output": "mask", "threshold": "0.5"}, labels=True))
+    asked = server.run(request_of(PHOTO, {"output": "mask", "threshold": "0.5"}, labels=True))
     assert asked.labels == pixels_of(asked).tobytes()
     assert server.ask(PHOTO, output="mask", threshold="0.5").labels is None
 
@@ -317,9 +317,9 @@ def test_output_limits_hold_at_the_very_pixel() -> None:
         assert "jpg" in caught.value.message
         assert server.ask(over, output="mask").width == 5001
         mask = {"output": "mask"}
-        assert server.run(read_options(fits, mask, labels=True)).labels
+        assert server.run(request_of(fits, mask, labels=True)).labels
         with pytest.raises(OutputTooLarge, match="labels"):
-            server.run(read_options(over, mask, labels=True))
+            server.run(request_of(over, mask, labels=True))
         assert server.ask(over, format="webp").width == 5001
 
 
@@ -334,9 +334,7 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
     async def ask(attempt: int, completed: asyncio.Event) -> None:
         body = (PHOTO, PHOTO[: len(PHOTO) // 2], b"not a picture")[attempt % 3]
         deadline = time.monotonic() + (0.0 if attempt % 5 == 0 else 60.0)
-        call = asyncio.create_task(
-            server.pipeline.prepare(read_options(body, {}), deadline=deadline)
-        )
+        call = asyncio.create_task(server.pipeline.prepare(request_of(body, {}), deadline=deadline))
         if attempt % 4 == 0:
             await (asyncio.sleep(0) if attempt % 8 == 0 else completed.wait())
             call.cancel()
@@ -360,7 +358,7 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
     wait_until(lambda: len(open_descriptors(but=MAPPED)) == before)
     assert server.codecs.pictures.held == 0
     with pytest.raises(DeadlineExceeded):
-        server.awaited(server.pipeline.prepare(read_options(PHOTO, {}), deadline=0.0))
+        server.awaited(server.pipeline.prepare(request_of(PHOTO, {}), deadline=0.0))
     with pytest.raises(ImageUnreadable):
         server.ask(PHOTO[:200])
 

@@ -5,57 +5,62 @@ from typing import Any
 import pytest
 
 from paddlepool.contracts.errors import InvalidParameter
-from paddlepool.tasks.segment.request import Scene, SegmentRequest, read_colour, read_options
+from paddlepool.tasks.segment.request import SegmentRequest, read_colour
 from paddlepool.tasks.segment.router import read_accept
+from tests.tasks.segment.serving import request_of
 
 COMPOSITE = {"output": "composite"}
 CROP = {"crop": "true"}
 
 
 def test_the_defaults_are_a_guided_full_size_png_cutout() -> None:
-    assert read_options(b"x", {}) == SegmentRequest(
+    assert request_of(b"x", {}) == SegmentRequest(
         body=b"x",
         output="cutout",
         format="png",
         size="full",
         refine="guided",
         crop=False,
-        bg_color=(255, 255, 255, 255),
         threshold=None,
     )
+    assert request_of(b"x", {}).bg_color == (255, 255, 255, 255)
 
 
 def test_a_mask_is_not_refined_unless_asked() -> None:
-    assert read_options(b"x", {"output": "mask"}).refine == "none"
-    assert read_options(b"x", {"output": "mask", "refine": "guided"}).refine == "guided"
+    assert request_of(b"x", {"output": "mask"}).refine == "none"
+    assert request_of(b"x", {"output": "mask", "refine": "guided"}).refine == "guided"
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         (COMPOSITE | {"bg_blur": "0.5%"}, {"bg_blur": 0.5}),
-        (CROP | {"crop_margin": "30px"}, {"margins": ((30, "px"),) * 4}),
-        (CROP | {"crop_margin": "10%"}, {"margins": ((10, "%"),) * 4}),
+        (CROP | {"crop_margin": "30px"}, {"crop_margin": ((30, "px"),) * 4}),
+        (CROP | {"crop_margin": "10%"}, {"crop_margin": ((10, "%"),) * 4}),
         (
             CROP | {"crop_margin": "10px 5%"},
-            {"margins": ((10, "px"), (5, "%"), (10, "px"), (5, "%"))},
+            {"crop_margin": ((10, "px"), (5, "%"), (10, "px"), (5, "%"))},
         ),
         (
             CROP | {"crop_margin": "1px,2px,3px, 500px"},
-            {"margins": ((1, "px"), (2, "px"), (3, "px"), (500, "px"))},
+            {"crop_margin": ((1, "px"), (2, "px"), (3, "px"), (500, "px"))},
         ),
-        ({"scale": "original"}, {}),
+        ({"scale": "original"}, {"scale": None, "position": None}),
         ({"scale": "80%"}, {"scale": 80.0, "position": (50.0, 50.0)}),
-        ({"scale": "80%", "position": "original"}, {"scale": 80.0}),
+        ({"scale": "80%", "position": "original"}, {"scale": 80.0, "position": None}),
+        ({"scale": 80, "position": (0.0, 100.0)}, {"scale": 80.0, "position": (0.0, 100.0)}),
         ({"position": "center"}, {"position": (50.0, 50.0)}),
         ({"position": "0% 100%"}, {"position": (0.0, 100.0)}),
-        ({"shadow": "none"}, {}),
-        ({"shadow": "drop"}, {"shadow": 0.5}),
-        ({"shadow": "drop", "shadow_opacity": "100"}, {"shadow": 1.0}),
+        ({"shadow": "drop"}, {"shadow_opacity": 50}),
+        ({"shadow": "drop", "shadow_opacity": "100"}, {"shadow_opacity": 100}),
+        ({"threshold": "0.25", "crop": "false"}, {"threshold": 0.25, "crop": False}),
+        ({"threshold": 1, "crop": True}, {"threshold": 1.0, "crop": True}),
     ],
 )
-def test_options_are_read_in_their_units(options: dict[str, str], expected: dict[str, Any]) -> None:
-    assert read_options(b"x", options).scene == Scene(**expected)
+def test_options_become_typed_values(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    """As texts of a query, or as values that are typed already."""
+    request = request_of(b"x", options)
+    assert {name: getattr(request, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,12 @@ def test_options_are_read_in_their_units(options: dict[str, str], expected: dict
         ({"threshold": "1.01"}, None, "1.01"),
         ({"threshold": "-0.01"}, None, "-0.01"),
         ({"threshold": "nan"}, None, "0 to 1"),
+        ({"threshold": "half"}, None, "a number from 0 to 1"),
+        ({"threshold": True}, None, "a number from 0 to 1"),
+        ({"output": 3}, None, "cutout, mask, composite"),
+        (COMPOSITE | {"bg_color": 3}, None, "CSS"),
+        ({"scale": True}, None, "10% to 100%"),
+        (CROP | {"crop_margin": "1px " * 300}, None, "at most 1024 characters"),
         ({"bg_color": "white"}, None, "output=composite"),
         (COMPOSITE | {"bg_color": "#12345"}, None, "#rrggbb"),
         (COMPOSITE | {"bg_color": "hsl(0,0%,0%)"}, None, "CSS"),
@@ -96,23 +107,26 @@ def test_options_are_read_in_their_units(options: dict[str, str], expected: dict
         ({"shadow": "3D"}, None, "none, drop"),
         ({"shadow": "drop", "output": "mask"}, None, "output=cutout or output=composite"),
         ({"shadow_opacity": "50"}, None, "shadow_opacity needs shadow=drop"),
+        ({"shadow": "drop", "shadow_opacity": "half"}, None, "a whole number from 1 to 100"),
         ({"shadow": "drop", "shadow_opacity": "0"}, None, "received 0"),
         ({"shadow": "drop", "shadow_opacity": "101"}, None, "received 101"),
     ],
 )
 def test_nonsense_is_refused_with_the_limit_and_what_came(
-    options: dict[str, str], background: bytes | None, says: str
+    options: dict[str, Any], background: bytes | None, says: str
 ) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        read_options(b"x", options, background=background)
+        request_of(b"x", options, background=background)
     assert says in caught.value.message
+    assert caught.value.parameter in {*options, "bg_image"}
+    assert "in a query" not in caught.value.message
 
 
 def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:
     for name in ("refine", "bg_blur", "crop_margin", "scale", "position", "shadow_opacity"):
         options = COMPOSITE | CROP | {"shadow": "drop"} | {name: "<script>secret"}
         with pytest.raises(InvalidParameter) as caught:
-            read_options(b"x", options)
+            request_of(b"x", options)
         assert "secret" not in caught.value.message
 
 
@@ -162,10 +176,3 @@ def test_the_accept_header_chooses_json_or_a_format(
 ) -> None:
     """q-values count, the first of equals wins, open ranges leave the choice to us."""
     assert read_accept(header) == expected
-
-
-def test_a_preferred_format_that_cannot_hold_the_output_is_passed_over() -> None:
-    """Accept: image/jpeg with a cut-out gives a PNG; the parameter `format` is not overruled."""
-    assert read_options(b"x", {}, preferred_format="jpg").format == "png"
-    assert read_options(b"x", COMPOSITE, preferred_format="jpg").format == "jpg"
-    assert read_options(b"x", {"format": "png"}, preferred_format="webp").format == "png"

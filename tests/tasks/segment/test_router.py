@@ -12,7 +12,7 @@ import pytest
 
 from paddlepool.service.api.pages import STATIC
 from paddlepool.service.api.services import LARGE_BYTES
-from paddlepool.tasks.segment.request import OPTIONS, Scene, SegmentRequest
+from paddlepool.tasks.segment.request import OPTIONS, SegmentRequest
 from paddlepool_client import SegmentOptions, Source
 from tests.compat.fakes import PICTURE, FakeServer, shared_server
 from tests.service.api.fakes import RecordingExecutor, assert_problem
@@ -80,10 +80,36 @@ def test_parameters_stand_in_the_query_or_in_the_form(server: FakeServer, where:
         crop=True,
         refine="none",
         threshold=0.5,
-        scene=Scene(shadow=0.5),
+        shadow="drop",
     )
     routing = {"model": "u2netp", "version": 3, "group": "native", "timeout": 2.5}
     assert server.plane.options == [routing]
+
+
+@pytest.mark.parametrize(
+    ("query", "accept", "expected"),
+    [
+        ("", "image/webp", "webp"),
+        ("", "image/jpeg", "png"),
+        ("?output=composite", "image/jpeg", "jpg"),
+        ("?format=png", "image/webp", "png"),
+    ],
+)
+def test_accept_chooses_a_format_that_can_hold_the_output(
+    server: FakeServer, query: str, accept: str, expected: str
+) -> None:
+    """The parameter `format` takes precedence."""
+    assert raw(server, query, accept=accept).status_code == 200
+    assert server.plane.picture.format == expected
+
+
+@pytest.mark.parametrize("where", ["query", "form"])
+def test_escapes_are_explained_to_those_who_sent_a_query(server: FakeServer, where: str) -> None:
+    field = {"scale": "80"}
+    query = "?scale=80" if where == "query" else ""
+    response = form(server, query, {} if query else field)
+    assert_refused(response, 422, "invalid_parameter", "scale must be original or 10% to 100%")
+    assert ("(in a query, % is written %25" in response.text) == (where == "query")
 
 
 def test_the_reply_carries_the_picture_and_where_it_came_from(server: FakeServer) -> None:
@@ -282,5 +308,5 @@ def test_the_page_offers_each_word_of_an_option(name: str) -> None:
     page = (STATIC / "demo" / "index.html").read_text("utf-8")
     [select] = re.findall(rf'<select id="{name}">(.*?)</select>', page, re.S)
     offered = set(re.findall(r'<option value="(\w+)"', select))
-    schema = OPTIONS[name][0]
+    schema = OPTIONS[name]
     assert offered == set(schema["enum"]) - {schema.get("default")}

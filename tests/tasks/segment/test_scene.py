@@ -16,11 +16,11 @@ from paddlepool.contracts.errors import (
     UnsupportedMediaType,
 )
 from paddlepool.contracts.tensors import Array
-from paddlepool.tasks.segment.request import SegmentResult, read_options
+from paddlepool.tasks.segment.request import SegmentResult
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import wait_until
 from tests.tasks.codecs import pictures, profiles
-from tests.tasks.segment.serving import MAPPED, Server, pixels_of, served
+from tests.tasks.segment.serving import MAPPED, Server, pixels_of, request_of, served
 
 PICTURE = np.full((320, 320, 3), (0, 60, 200), np.uint8)
 PICTURE[100:180, 120:160] = (250, 200, 0)
@@ -39,7 +39,7 @@ def asked(
     server: Server, background: bytes | None = None, *, body: bytes = BODY, **options: str
 ) -> SegmentResult:
     options = {"refine": "none"} | options
-    return server.run(read_options(body, options, background=background), boxed)
+    return server.run(request_of(body, options, background=background), boxed)
 
 
 def test_the_foreground_stands_before_the_second_picture(server: Server) -> None:
@@ -143,7 +143,7 @@ def test_without_a_foreground_there_is_only_the_background(server: Server) -> No
         "scale": "50%",
         "shadow": "drop",
     }
-    result = server.run(read_options(BODY, options, background=BACKGROUND), network)
+    result = server.run(request_of(BODY, options, background=BACKGROUND), network)
     expected = np.asarray(pictures.corners(640, 320))[:, 160:480]
     assert np.array_equal(expected, pixels_of(result))
 
@@ -189,7 +189,7 @@ def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Se
     """The second is charged as it is kept: reduced to cover the first."""
     before = open_descriptors(but=MAPPED)
     large = pictures.encoded(pictures.corners(1280, 640), "PNG")
-    request = read_options(BODY, {"output": "composite"}, background=large)
+    request = request_of(BODY, {"output": "composite"}, background=large)
     prepared = server.prepare(request)
     expected = 320 * 320 * 3 + 640 * 320 * 3
     assert 0 <= server.codecs.pictures.held - expected < 2 * mmap.PAGESIZE
@@ -209,12 +209,12 @@ def test_margins_cannot_make_more_than_a_picture_may_have(server: Server) -> Non
 
     options = {"output": "mask", "crop": "true", "crop_margin": "0px 50%"}
     with pytest.raises(OutputTooLarge, match="crop_margin is 24000 x 40") as caught:
-        server.run(read_options(wide, options), network)
+        server.run(request_of(wide, options), network)
     assert (caught.value.limit, caught.value.received) == (16_384, 24_000)
     options = {"crop": "true", "crop_margin": "10px 18.27%"}
     with pytest.raises(OutputTooLarge, match="WebP holds"):
-        server.run(read_options(wide, options | {"format": "webp"}), network)
-    assert server.run(read_options(wide, options), network).width == 16_384
+        server.run(request_of(wide, options | {"format": "webp"}), network)
+    assert server.run(request_of(wide, options), network).width == 16_384
     assert server.lost == []
 
 
@@ -237,6 +237,6 @@ def test_the_largest_picture_before_the_largest_background(server: Server, mode:
         ({"bg_blur": "0.5%", "scale": "100%"}, None),
         ({"output": "cutout", "format": "png", "scale": "100%", "refine": "matting"}, None),
     ):
-        result = server.run(read_options(body, base | options, background=second), boxed)
+        result = server.run(request_of(body, base | options, background=second), boxed)
         assert (result.width, result.height) == (10_000, 6_500)
     assert server.lost == []

@@ -81,6 +81,8 @@ class Fault:
     limit: int | float | str | None = None
     received: int | float | str | None = None
     errors: tuple[Mapping[str, str], ...] = ()
+    parameter: str = ""
+    """The request's parameter that is at fault; compatible APIs have codes for some."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -248,6 +250,7 @@ def fault_of(error: errors.PaddlepoolError) -> Fault:
         limit=error.limit,
         received=error.received,
         errors=error.errors,
+        parameter=error.parameter,
         headers=_headers(error),
     )
 

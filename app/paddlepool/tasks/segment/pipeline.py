@@ -209,8 +209,10 @@ class SegmentPipeline:
 
         second = payload.background
         about = "" if second is None else "file"
-        meta = asdict(payload) | {"limits": self._limits, "background": None}
-        del meta["body"]
+        meta = payload.model_dump(exclude={"body", "background"}) | {
+            "limits": self._limits,
+            "background": None,
+        }
         asked = meta | {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
         with held:
             reply = await decode("open_picture", asked, payload.body, about)

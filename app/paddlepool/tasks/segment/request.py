@@ -1,130 +1,40 @@
-"""A request to `/segment`: the table of its options, the functions that read them, and the result.
+"""A request to `/segment`: its options, with their types, limits and descriptions, and the result.
 
 `SegmentOptions` of the Python client repeats the options; a test compares the two. An option that
-is valid only together with another one has no `default` here: pages generated from the OpenAPI
-document would send the default without the other option.
+is valid only together with another one has no default in its schema: pages generated from the
+OpenAPI document would send the default without the other option.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from PIL.ImageColor import colormap, getrgb  # only the names of CSS colours; loads no decoder
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from paddlepool.contracts.errors import FileMissing, InvalidParameter
 from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from paddlepool.settings.server import MIB, Bytes, Settings
+from paddlepool.tasks.options import Options, invalid, schemas
 
 SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
 """Maximum pixels of the result, by `size`; `full` is not limited here."""
 MEDIA_TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg"}
-BLUR_PERCENT = (0.5, 10.0)
-SCALE_PERCENT = (10.0, 100.0)
 MARGINS = {"px": 500, "%": 50}
-
-
-def _words(*accepted: str, **default: str) -> dict[str, Any]:
-    return {"type": "string", "enum": list(accepted), **default}
-
-
-TEXT = {"type": "string"}
-
-Options = Mapping[str, str]
-"""The options of a request, as text by name."""
-
-OPTIONS: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "output": (
-        _words("cutout", "mask", "composite", default="cutout"),
-        "What to make from the picture.",
-    ),
-    "format": (
-        _words(*MEDIA_TYPES),
-        "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
-    ),
-    "size": (
-        _words("full", *SIZE_PIXELS, default="full"),
-        "Size of the result: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
-    ),
-    "bg_color": (
-        TEXT,
-        "For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left out.",
-    ),
-    "crop": ({"type": "boolean", "default": False}, "Crop to the foreground box."),
-    "refine": (
-        _words("none", "guided", "matting"),
-        "`guided` makes the mask follow the picture's edges; `matting` also looks "
-        "for hair and fur beside them and takes up to a second more. Left out: guided for "
-        "cutout, none for mask, guided for composite.",
-    ),
-    "threshold": (
-        {"type": "number", "minimum": 0, "maximum": 1},
-        "Makes the mask binary: opaque from this value on.",
-    ),
-    "colours": (
-        _words("estimated", "original", default="estimated"),
-        "`estimated` takes the old background's colour out of partial edges.",
-    ),
-    "bg_fit": (
-        _words("cover", "contain"),
-        "How `bg_image` fills the canvas: `cover` crops it, `contain` shows all of it "
-        "on `bg_color`. Left out: cover.",
-    ),
-    "bg_blur": (
-        TEXT,
-        "For composite: the picture's own background, blurred; the blur's standard deviation "
-        f"in percent of the longer side, {BLUR_PERCENT[0]:g}% to {BLUR_PERCENT[1]:g}%, as `2%`.",
-    ),
-    "crop_margin": (
-        TEXT,
-        "With crop: room around the subject. One, two or four values (top, right, bottom, left), "
-        f"each up to {MARGINS['px']}px or {MARGINS['%']}% of the subject's side, as `10%`. "
-        "Left out: 0px.",
-    ),
-    "scale": (
-        TEXT | {"default": "original"},
-        "How much of the canvas the subject fills: `original`, or "
-        f"{SCALE_PERCENT[0]:g}% to {SCALE_PERCENT[1]:g}%.",
-    ),
-    "position": (
-        TEXT,
-        "Where the subject stands: `original`, `center`, or how much of the free room is left of "
-        "it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, else original.",
-    ),
-    "shadow": (
-        _words("none", "drop", default="none"),
-        "`drop`: a soft shadow behind the subject. Not for mask.",
-    ),
-    "shadow_opacity": (
-        {"type": "integer", "minimum": 1, "maximum": 100},
-        "With shadow=drop: how dark it is, in percent. Left out: 50.",
-    ),
-}
-"""The options by name: JSON schema and description."""
-
-
-def read_word(
-    options: Options, name: str, default: str = "", accepted: Sequence[str] = (), when: str = ""
-) -> str:
-    """Read an option whose value is one of several words. Raises InvalidParameter.
-
-    A missing option has the value `default`, or else the first word in OPTIONS. `accepted`
-    restricts the words for this request.
-    """
-    words = accepted or OPTIONS[name][0]["enum"]
-    value = options.get(name, default or words[0])
-    if value not in words:
-        listed = ", ".join(words)
-        raise InvalidParameter(f"{name} must be one of {listed}{when}", limit=listed)
-    return value
-
 
 Colour = tuple[int, int, int, int]
 """Red, green, blue and alpha, 0 to 255."""
+Length = tuple[float, Literal["px", "%"]]
+"""A number of pixels, or of percent of the subject's own side."""
+Margins = tuple[Length, Length, Length, Length]
+"""Top, right, bottom, left."""
 
 _HEX = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})")
+_NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,3})?", re.ASCII)
 
 
 def read_colour(text: str) -> Colour | None:
@@ -138,143 +48,210 @@ def read_colour(text: str) -> Colour | None:
     return (red, green, blue, alpha)
 
 
-_NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,3})?", re.ASCII)
-
-Length = tuple[float, str]
-"""A number and its unit, `px` or `%` of the subject's own side."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """The place of the foreground and its background; the defaults leave the result unchanged.
-
-    `bg_blur` is the blur's standard deviation in percent of the picture's longer side. `margins`
-    are top, right, bottom, left. `scale` is the percentage of the canvas that the subject fills.
-    `position` is the percentage of the free room that is left of the subject, and above it.
-    `shadow` is the shadow's opacity, from 0 to 1.
-    """
-
-    bg_fit: str = "cover"
-    bg_blur: float | None = None
-    margins: tuple[Length, Length, Length, Length] = ((0.0, "px"),) * 4
-    scale: float | None = None
-    position: tuple[float, float] | None = None
-    shadow: float | None = None
-
-
-def read_scene(options: Options, *, output: str, crop: bool, has_background: bool) -> Scene:
-    if has_background and output != "composite":
-        raise InvalidParameter("bg_image needs output=composite", limit="composite")
-    for name, wanted, there in (
-        ("bg_fit", "bg_image", has_background),
-        ("bg_blur", "output=composite", output == "composite"),
-        ("crop_margin", "crop=true", crop),
-        ("shadow_opacity", "shadow=drop", options.get("shadow") == "drop"),
-    ):
-        if name in options and not there:
-            raise InvalidParameter(f"{name} needs {wanted}", limit=wanted)
-    if "bg_blur" in options and has_background:
-        raise InvalidParameter("bg_blur blurs the picture's own background; leave out bg_image")
-    shadow = read_word(options, "shadow") == "drop"
-    if shadow and output == "mask":
-        raise InvalidParameter(
-            "shadow=drop needs output=cutout or output=composite", limit="cutout, composite"
-        )
-    scale = options.get("scale", "original")
-    position = options.get("position", "original" if scale == "original" else "center")
-    blur = options.get("bg_blur")
-    return Scene(
-        scale=None if scale == "original" else _percent("scale", scale, *SCALE_PERCENT),
-        bg_fit=read_word(options, "bg_fit"),
-        bg_blur=None if blur is None else _percent("bg_blur", blur, *BLUR_PERCENT),
-        margins=_margins(options.get("crop_margin", "0px")),
-        position=None if position == "original" else _position(position),
-        shadow=_opacity(options.get("shadow_opacity", "50")) if shadow else None,
-    )
-
-
-def _percent(name: str, text: str, low: float, high: float) -> float:
-    value, limit = _amount(text, "%"), f"{low:g}% to {high:g}%"
-    if value is not None and low <= value <= high:
-        return value
-    accepted = {"scale": "original or ", "position": "original, center or "}.get(name, "") + limit
-    if value is None:
-        raise InvalidParameter(
-            f"{name} must be {accepted} (in a query, % is written %25)", limit=limit
-        )
-    raise InvalidParameter(
-        f"{name} must be {accepted}, received {value:g}%", limit=limit, received=f"{value:g}%"
-    )
+def _bg_color(value: Any) -> Any:
+    colour = value if isinstance(value, tuple) else read_colour(str(value))
+    if colour is None:
+        limit = "#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name"
+        raise invalid("bg_color", f"a colour: {limit}", limit=limit)
+    return colour
 
 
 def _amount(text: str, unit: str) -> float | None:
     """Return the number before the unit, or None if the text is anything else."""
-    number, found, rest = text.strip().partition(unit)
-    return float(number) if found and not rest and _NUMBER.fullmatch(number) else None
+    number, separator, rest = text.strip().partition(unit)
+    return float(number) if separator and not rest and _NUMBER.fullmatch(number) else None
 
 
-def _parts(text: str) -> list[str]:
-    return text.replace(",", " ").split()
+def _percent(value: Any, *, name: str, low: float, high: float, words: str = "") -> float | None:
+    """Read `80%`, or the number 80; `original` is None where `words` names it."""
+    if value is None or (value == "original" and words):
+        return None
+    number = _amount(value, "%") if isinstance(value, str) else value
+    limit = f"{low:g}% to {high:g}%"
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise invalid(name, words + limit, limit=limit)
+    if not low <= number <= high:
+        raise invalid(name, words + limit, limit=limit, received=f"{number:g}%")
+    return float(number)
 
 
-def _margins(text: str) -> tuple[Length, Length, Length, Length]:
-    """Read margins as in CSS: one, two or four values."""
-    lengths = [_margin(part) for part in _parts(text)[:5]]
-    if len(lengths) not in (1, 2, 4):
-        raise InvalidParameter(
-            f"crop_margin has {len(lengths) if len(lengths) < 5 else 'more than 4'} values; "
-            "it has one, two (top and bottom, left and right) or four (top, right, bottom, left)",
-            limit="1, 2 or 4 values",
-        )
-    top, right, bottom, left = (lengths * 4)[:4]
-    return top, right, bottom, left
-
-
-def _margin(text: str) -> Length:
-    limit = f"0px to {MARGINS['px']}px, 0% to {MARGINS['%']}%"
-    unit = "px" if text.endswith("px") else "%"
-    value = _amount(text, unit)
-    if value is None or (unit == "px" and not value.is_integer()):
-        raise InvalidParameter(
-            f"crop_margin must be whole pixels or percent of the subject: {limit} "
-            "(in a query, % is written %25)",
-            limit=limit,
-        )
-    if value > MARGINS[unit]:
-        raise InvalidParameter(
-            f"crop_margin is at most {MARGINS['px']}px or {MARGINS['%']}% of the subject "
-            f"a side, received {value:g}{unit}",
-            limit=limit,
-            received=f"{value:g}{unit}",
-        )
-    return value, unit
-
-
-def _position(text: str) -> tuple[float, float]:
-    parts = ["50%"] if text == "center" else _parts(text)
+def _position(value: Any) -> Any:
+    if isinstance(value, tuple | None) or value == "original":
+        return None if value == "original" else value
+    parts = ["50%"] if value == "center" else _parts(value)
     if len(parts) not in (1, 2):
-        raise InvalidParameter(
-            "position must be original, center, one value for both directions, or two "
-            "(from the left, from the top), 0% to 100% each",
+        raise invalid(
+            "position",
+            "original, center, one value for both directions, or two (from the left, from the "
+            "top), 0% to 100% each",
             limit="1 or 2 values",
         )
-    values = [_percent("position", part, 0, 100) for part in parts]
+    words = "original, center or "
+    values = [_percent(part, name="position", low=0, high=100, words=words) for part in parts]
     return values[0], values[-1]
 
 
-def _opacity(text: str) -> float:
-    limit = "1 to 100"
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise InvalidParameter(f"shadow_opacity must be a whole number from {limit}", limit=limit)
-    percent = int(text)
-    if not 1 <= percent <= 100:
-        message = f"shadow_opacity must be from {limit}, received {percent}"
-        raise InvalidParameter(message, limit=limit, received=percent)
-    return percent / 100
+def _crop_margin(value: Any) -> Any:
+    """Read margins as in CSS: one, two or four values."""
+    if isinstance(value, tuple):
+        return value
+    lengths = [_margin(part) for part in _parts(value)[:5]]
+    if len(lengths) not in (1, 2, 4):
+        count = len(lengths) if len(lengths) < 5 else "more than 4"
+        raise invalid(
+            "crop_margin",
+            "one value, two (top and bottom, left and right) or four (top, right, bottom, left)",
+            limit="1, 2 or 4 values",
+            received=f"{count} values",
+        )
+    return tuple((lengths * 4)[:4])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentRequest:
+def _margin(text: str) -> tuple[float, str]:
+    unit = "px" if text.endswith("px") else "%"
+    limit = f"0px to {MARGINS['px']}px, 0% to {MARGINS['%']}%"
+    number = _amount(text, unit)
+    fits = number is not None and number <= MARGINS[unit]
+    if number is None or not fits or (unit == "px" and not number.is_integer()):
+        raise invalid(
+            "crop_margin",
+            f"whole pixels or percent of the subject: {limit}",
+            limit=limit,
+            received=None if number is None else f"{number:g}{unit}",
+        )
+    return number, unit
+
+
+def _parts(value: Any) -> list[str]:
+    return str(value).replace(",", " ").split()
+
+
+def _read(function: Any) -> BeforeValidator:
+    return BeforeValidator(function, json_schema_input_type=str)
+
+
+Null = SkipJsonSchema[None]
+FORMATS: Mapping[str, tuple[str, ...]] = {
+    "cutout": ("png", "webp"),
+    "mask": ("png", "webp"),
+    "composite": tuple(MEDIA_TYPES),
+}
+"""Possible formats by `output`. JPEG has no alpha and blurs a mask's edge."""
+
+
+class SegmentOptions(Options):
+    """The options of `/segment`. Each is a parameter of the query or of the form.
+
+    Percentages are numbers; in a query they are written `80%`. `position` is the percentage of the
+    free room that is left of the subject, and above it. None for `scale` and `position` means as in
+    the picture.
+    """
+
+    output: Literal["cutout", "mask", "composite"] = Field(
+        "cutout", description="What to make from the picture."
+    )
+    format: Literal["png", "webp", "jpg"] = Field(
+        default_factory=lambda: "png",
+        description="Encoding; jpg for composite only. Left out: what Accept prefers, else png.",
+    )
+    size: Literal["full", "preview", "medium", "hd"] = Field(
+        "full",
+        description="Size of the result: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
+    )
+    bg_color: Annotated[Colour, _read(_bg_color)] = Field(
+        default_factory=lambda: (255, 255, 255, 255),
+        description="For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left "
+        "out.",
+    )
+    crop: bool = Field(False, description="Crop to the foreground box.")
+    refine: Literal["none", "guided", "matting"] = Field(
+        default_factory=lambda options: "none" if options["output"] == "mask" else "guided",
+        description="`guided` makes the mask follow the picture's edges; `matting` also looks "
+        "for hair and fur beside them and takes up to a second more. Left out: guided for "
+        "cutout, none for mask, guided for composite.",
+    )
+    threshold: Annotated[float, Field(ge=0, le=1)] | Null = Field(
+        None, description="Makes the mask binary: opaque from this value on."
+    )
+    colours: Literal["estimated", "original"] = Field(
+        "estimated",
+        description="`estimated` takes the old background's colour out of partial edges.",
+    )
+    bg_fit: Literal["cover", "contain"] = Field(
+        default_factory=lambda: "cover",
+        description="How `bg_image` fills the canvas: `cover` crops it, `contain` shows all of it "
+        "on `bg_color`. Left out: cover.",
+    )
+    bg_blur: Annotated[float | None, _read(partial(_percent, name="bg_blur", low=0.5, high=10))] = (
+        Field(
+            None,
+            description="For composite: the picture's own background, blurred; the blur's standard "
+            "deviation in percent of the longer side, 0.5% to 10%, as `2%`.",
+        )
+    )
+    crop_margin: Annotated[Margins, _read(_crop_margin)] = Field(
+        default_factory=lambda: ((0.0, "px"),) * 4,
+        description="With crop: room around the subject. One, two or four values (top, right, "
+        f"bottom, left), each up to {MARGINS['px']}px or {MARGINS['%']}% of the subject's side, as "
+        "`10%`. Left out: 0px.",
+    )
+    scale: Annotated[
+        float | None, _read(partial(_percent, name="scale", low=10, high=100, words="original or "))
+    ] = Field(
+        None,
+        description="How much of the canvas the subject fills: `original`, or 10% to 100%.",
+        json_schema_extra={"default": "original"},
+    )
+    position: Annotated[tuple[float, float] | None, _read(_position)] = Field(
+        default_factory=lambda options: None if options["scale"] is None else (50.0, 50.0),
+        description="Where the subject stands: `original`, `center`, or how much of the free room "
+        "is left of it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, "
+        "else original.",
+    )
+    shadow: Literal["none", "drop"] = Field(
+        "none", description="`drop`: a soft shadow behind the subject. Not for mask."
+    )
+    shadow_opacity: Annotated[int, Field(ge=1, le=100)] = Field(
+        default_factory=lambda: 50,
+        description="With shadow=drop: how dark it is, in percent. Left out: 50.",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        composite = self.output == "composite"
+        self._check_needs("bg_color", "output=composite", composite)
+        self._check_needs("bg_blur", "output=composite", composite)
+        self._check_needs("crop_margin", "crop=true", self.crop)
+        self._check_needs("shadow_opacity", "shadow=drop", self.shadow == "drop")
+        if self.format not in FORMATS[self.output]:
+            formats = ", ".join(FORMATS[self.output])
+            raise invalid("format", f"one of {formats} for output={self.output}", limit=formats)
+        if self.format == "jpg" and self.bg_color[3] < 255:
+            raise InvalidParameter(
+                "bg_color is translucent, which format=jpg cannot hold; use format=png or "
+                "format=webp",
+                parameter="bg_color",
+                limit="png, webp",
+            )
+        if self.shadow == "drop" and self.output == "mask":
+            raise InvalidParameter(
+                "shadow=drop needs output=cutout or output=composite",
+                parameter="shadow",
+                limit="cutout, composite",
+            )
+        return self
+
+    def _check_needs(self, name: str, needed: str, is_met: bool) -> None:
+        """Raise InvalidParameter if the option was passed without what it needs."""
+        if name in self.model_fields_set and not is_met:
+            raise InvalidParameter(f"{name} needs {needed}", parameter=name, limit=needed)
+
+
+OPTIONS = schemas(SegmentOptions)
+"""The JSON schemas of the options by name."""
+
+
+class SegmentRequest(SegmentOptions):
     """One picture and the options for its result.
 
     If `labels` is set, the result has the mask's pixels in addition to the encoded file.
@@ -282,16 +259,22 @@ class SegmentRequest:
 
     body: bytes
     background: bytes | None = None
-    output: str
-    format: str
-    size: str
-    bg_color: Colour
-    crop: bool
-    refine: str
-    threshold: float | None
-    scene: Scene = Scene()
-    colours: str = "estimated"
     labels: bool = False
+
+    @model_validator(mode="after")
+    def _check_background(self) -> Self:
+        if self.background is None:
+            self._check_needs("bg_fit", "bg_image", False)
+        elif self.output != "composite":
+            raise InvalidParameter(
+                "bg_image needs output=composite", parameter="bg_image", limit="composite"
+            )
+        elif self.bg_blur is not None:
+            raise InvalidParameter(
+                "bg_blur blurs the picture's own background; leave out bg_image",
+                parameter="bg_blur",
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,77 +305,12 @@ class SegmentResult:
     labels: bytes | None = None
 
 
-def read_options(
-    body: bytes,
-    options: Options,
-    *,
-    background: bytes | None = None,
-    preferred_format: str | None = None,
-    labels: bool = False,
-) -> SegmentRequest:
-    """Check the options and apply the defaults; `preferred_format` comes from the Accept header.
-
-    Raises InvalidParameter, which names the option and its accepted values.
-    """
-    output = read_word(options, "output")
-    # JPEG has no alpha and blurs a mask's edge, so only a composite may be a JPEG.
-    formats = tuple(MEDIA_TYPES) if output == "composite" else ("png", "webp")
-    preferred = preferred_format if preferred_format in formats else "png"
-    file_format = read_word(options, "format", preferred, formats, when=f" for output={output}")
-    if "bg_color" in options and output != "composite":
-        raise InvalidParameter("bg_color needs output=composite", limit="composite")
-    colour = read_colour(options.get("bg_color", "white"))
-    if colour is None:
-        raise InvalidParameter(
-            "bg_color must be #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS colour name "
-            "(in a query, # is written %23)",
-            limit="#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name",
-        )
-    if file_format == "jpg" and colour[3] < 255:
-        raise InvalidParameter(
-            "bg_color is translucent, which format=jpg cannot hold; use format=png or format=webp",
-            limit="png, webp",
-        )
-    crop = read_word(options, "crop", "false", ("true", "false")) == "true"
-    threshold = options.get("threshold")
-    return SegmentRequest(
-        body=body,
-        background=background,
-        output=output,
-        format=file_format,
-        size=read_word(options, "size"),
-        bg_color=colour,
-        crop=crop,
-        refine=read_word(options, "refine", "none" if output == "mask" else "guided"),
-        threshold=None if threshold is None else _threshold(threshold),
-        colours=read_word(options, "colours"),
-        scene=read_scene(options, output=output, crop=crop, has_background=background is not None),
-        labels=labels,
-    )
-
-
-def _threshold(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InvalidParameter("threshold must be a number from 0 to 1", limit="0 to 1") from None
-    if not 0.0 <= value <= 1.0:  # also rejects NaN
-        raise InvalidParameter(
-            f"threshold must be from 0 to 1, received {value}", limit="0 to 1", received=str(value)
-        )
-    return value
-
-
 class SegmentSettings(BaseModel):
     """Settings of the task; each variable is PADDLEPOOL_ and the field's name in capitals."""
 
     segment_max_bytes: Bytes = Field(
         30 * MIB, description="Maximum request body of /segment, in bytes."
     )
-
-
-MAX_CHARACTERS = 1_024
-"""Maximum characters of a parameter, the same as for a form."""
 
 
 def tensors(settings: Settings) -> TaskTensors:
@@ -405,7 +323,7 @@ def tensors(settings: Settings) -> TaskTensors:
             TensorSpec("confidence", "float32", (1,)),
         ),
         parameters=(*OPTIONS, "model"),
-        read=_read,
+        read=_request,
         write=_write,
         max_bytes=settings.of(SegmentSettings).segment_max_bytes,
         optional=frozenset({"bg_image"}),
@@ -413,21 +331,14 @@ def tensors(settings: Settings) -> TaskTensors:
     )
 
 
-def _read(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
+def _request(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
     files: dict[str, bytes] = {name: array.item(0) for name, array in inputs.items()}
     for name, file in files.items():
         if not file:
             raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
-    options = {}  # the texts that a query would contain
-    for name in OPTIONS:
-        if (value := parameters.get(name)) is None:
-            continue
-        options[name] = text = str(value).lower() if isinstance(value, bool) else str(value)
-        if len(text) > MAX_CHARACTERS:
-            raise InvalidParameter(
-                f"{name} has {len(text)} characters, the limit is {MAX_CHARACTERS}"
-            )
-    return read_options(files["image"], options, background=files.get("bg_image"))
+    options = {name: value for name, value in parameters.items() if name in OPTIONS}
+    options |= {"body": files["image"], "background": files.get("bg_image")}
+    return SegmentRequest.model_validate(options)
 
 
 def _write(result: SegmentResult, _: Mapping[str, Any]) -> Tensors:

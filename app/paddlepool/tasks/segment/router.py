@@ -18,12 +18,13 @@ from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_l
 from paddlepool.service.api.uploads import FORM, RAW_CONTENT, read_upload
 from paddlepool.settings.server import Settings
 from paddlepool.tasks.segment.request import (
+    FORMATS,
     MEDIA_TYPES,
     OPTIONS,
     ForegroundBox,
+    SegmentRequest,
     SegmentResult,
     SegmentSettings,
-    read_options,
 )
 
 EXAMPLE = {
@@ -41,6 +42,9 @@ _FORMATS = {kind: name for name, kind in MEDIA_TYPES.items()}
 _BINARY = {"type": "string", "format": "binary"}
 _JSON = "application/json"
 MAX_RANGES = 32
+ESCAPED = ("bg_color", "bg_blur", "crop_margin", "scale", "position")
+ESCAPES = " (in a query, % is written %25 and # is written %23)"
+"""Added to an error about one of ESCAPED that came from the query."""
 
 
 class SegmentReply(BaseModel):
@@ -60,10 +64,8 @@ class SegmentReply(BaseModel):
 
 
 def build_router(settings: Settings) -> APIRouter:
-    parameters = [
-        {"name": name, "in": "query", "required": False, "schema": kind, "description": text}
-        for name, (kind, text) in {**OPTIONS, **_ROUTING_SCHEMAS}.items()
-    ]
+    schemas = {**OPTIONS, **_ROUTING_SCHEMAS}
+    parameters = [_parameter(name, schema) for name, schema in schemas.items()]
     router = APIRouter(tags=["segment"], route_class=TaskRoute)
     router.add_api_route(
         "/segment",
@@ -95,20 +97,28 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     Every parameter may stand in the query or in the form. A background picture is a second file.
     """
     settings = services.settings
-    body, background, given = await read_upload(
+    body, background, parameters = await read_upload(
         request,
         known=(*OPTIONS, *ROUTING),
         max_fields=settings.form_max_fields,
         second=("bg_image", "bg_image_file"),
     )
     as_json, preferred = read_accept(request.headers.get("accept", ""))
-    payload = read_options(body, given, background=background, preferred_format=preferred)
-    timeout = whole_number(given["timeout_ms"]) if "timeout_ms" in given else None
-    if timeout is None and "timeout_ms" in given:
+    options: dict[str, Any] = {name: parameters[name] for name in OPTIONS if name in parameters}
+    if preferred in FORMATS.get(options.get("output", "cutout"), ()):
+        options.setdefault("format", preferred)
+    try:
+        payload = SegmentRequest(body=body, background=background, **options)
+    except InvalidParameter as error:
+        if error.parameter in ESCAPED and error.parameter in request.query_params:
+            error.message += ESCAPES
+        raise
+    timeout = whole_number(parameters["timeout_ms"]) if "timeout_ms" in parameters else None
+    if timeout is None and "timeout_ms" in parameters:
         raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
     routing = Routing.model_construct(
-        model=given.get("model"),
-        predictor=given.get("predictor"),
+        model=parameters.get("model"),
+        predictor=parameters.get("predictor"),
         timeout_ms=timeout,
     )
     answer = await services.dataplane.run("segment", payload, **routing.options(settings))
@@ -144,10 +154,29 @@ def result_headers(result: SegmentResult) -> dict[str, str]:
     return size | box | {"Vary": "Accept"}
 
 
-_ROUTING_SCHEMAS: dict[str, tuple[Mapping[str, Any], str]] = {
-    "model": ({"type": "string", "maxLength": 64}, "`name` or `name@version`."),
-    "predictor": ({"type": "string", "maxLength": 32}, "Instance group of the model."),
-    "timeout_ms": ({"type": "integer", "minimum": 1}, "Deadline; `/info` names the limit."),
+def _parameter(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    schema = dict(schema)
+    about = {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": schema.pop("description"),
+    }
+    return about | {"schema": schema}
+
+
+_ROUTING_SCHEMAS: dict[str, dict[str, Any]] = {
+    "model": {"type": "string", "maxLength": 64, "description": "`name` or `name@version`."},
+    "predictor": {
+        "type": "string",
+        "maxLength": 32,
+        "description": "Instance group of the model.",
+    },
+    "timeout_ms": {
+        "type": "integer",
+        "minimum": 1,
+        "description": "Deadline; `/info` names the limit.",
+    },
 }
 
 

@@ -159,17 +159,16 @@ def _compose(
     Without a foreground, nothing is cropped or moved, and no shadow is drawn. Raises OutputTooLarge
     if margins make the canvas larger than a picture may be.
     """
-    scene = meta["scene"]
     alpha = _alpha(pixels, matte.normalise(mask), meta)
     subject = matte.box_of(alpha)
     part = canvas = matte.Area(0, 0, *alpha.shape)
     if subject.width and meta["crop"]:
-        canvas = matte.canvas_of(subject, scene["margins"])
+        canvas = matte.canvas_of(subject, meta["crop_margin"])
         _check(canvas, meta)
     size, shown, place = alpha.shape, canvas, subject
     if subject.width:
-        place = matte.place_of(subject, canvas, scale=scene["scale"], position=scene["position"])
-        if scene["scale"] is not None or scene["position"] is not None:
+        place = matte.place_of(subject, canvas, scale=meta["scale"], position=meta["position"])
+        if meta["scale"] is not None or meta["position"] is not None:
             part, size = subject, (place.height, place.width)
             shown = matte.Area(-place.top, -place.left, canvas.height, canvas.width)
     own = alpha[part.slices]
@@ -178,22 +177,23 @@ def _compose(
         return cover, subject
     paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
     ground = matte.flat(paint, canvas.width)
-    if scene["bg_blur"] is not None:
+    if meta["bg_blur"] is not None:
         seen = matte.over_white(pixels)
-        ground = matte.blurred(seen, alpha, percent=scene["bg_blur"], canvas=canvas)
+        ground = matte.blurred(seen, alpha, percent=meta["bg_blur"], canvas=canvas)
         del seen  # the largest picture must fit the memory limit, here and below
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
     del pixels
     front = matte.on_canvas(matte.resized_colours(colours[part.slices], own, *size), shown)
     del colours
     shade = None
-    if scene["shadow"] is not None and subject.width:
-        shade = matte.drop_shadow(cover, place, opacity=scene["shadow"], width=canvas.width)
+    if meta["shadow"] == "drop" and subject.width:
+        opacity = meta["shadow_opacity"] / 100
+        shade = matte.drop_shadow(cover, place, opacity=opacity, width=canvas.width)
     if meta["output"] == "cutout" and shade is None:
         return matte.cutout(front, cover), subject
     if background is not None:
         ground = matte.fitted(
-            background, canvas.height, canvas.width, fit=scene["bg_fit"], colour=paint
+            background, canvas.height, canvas.width, fit=meta["bg_fit"], colour=paint
         )
     return matte.stacked(front, cover, ground=ground, shade=shade), subject
 
