@@ -15,7 +15,7 @@ from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.engine.dataplane import DataPlane, RequestOutput
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
-from paddlepool.tasks.sentiment.pipeline import Score, TextScores
+from paddlepool.tasks.sentiment.pipeline import Score, TextRequest, TextScores
 from paddlepool.tasks.task import load_tasks
 from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
 
@@ -66,10 +66,11 @@ class FakePlane:
             labels=bytes([0, 255, 0, 255, 255, 0]) if asked.labels else None,
         )
 
-    def _scores(self, texts: list[str]) -> tuple[TextScores, ...]:
+    def _scores(self, request: TextRequest) -> tuple[TextScores, ...]:
+        scores = self.scores[: request.top_k]
         return tuple(
-            TextScores(scores=self.scores, tokens=3, truncated="长" in text, padding=4)
-            for text in texts
+            TextScores(scores=scores, tokens=3, truncated="长" in text, padding=4)
+            for text in request.texts
         )
 
     @property

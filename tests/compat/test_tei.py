@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paddlepool.tasks.sentiment.pipeline import WholeTexts
+from paddlepool.tasks.sentiment.pipeline import TextRequest
 from tests.compat.fakes import FakeServer, shared_server
 
 PATH = "/predict"
@@ -16,15 +16,14 @@ def test_a_text_and_a_batch(server: FakeServer) -> None:
     nulls = {"truncate": None, "truncation_direction": None, "raw_scores": None}
     assert server.post(PATH, json={"inputs": ["好"]} | nulls).json() == LABELS
     assert server.post(PATH, json={"inputs": [["好"], ["坏"]]}).json() == [LABELS, LABELS]
-    one, several = WholeTexts(["好"]), WholeTexts(["好", "坏"])
+    one, several = (TextRequest(texts, truncate=False) for texts in (["好"], ["好", "坏"]))
     assert server.plane.payloads == [one, one, several]
-    assert all(isinstance(each, WholeTexts) for each in server.plane.payloads)
 
 
 def test_with_truncate_a_text_may_be_cut(server: FakeServer) -> None:
     body = {"inputs": "好", "truncate": True, "truncation_direction": "right", "raw_scores": False}
     assert server.post(PATH, json=body).status_code == 200
-    assert not isinstance(server.plane.payloads[-1], WholeTexts)
+    assert server.plane.payloads[-1].truncate
 
 
 @pytest.mark.parametrize(

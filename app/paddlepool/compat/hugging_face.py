@@ -25,6 +25,7 @@ from paddlepool.service.api.routes import RoutingDep, output_headers, read_body
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type
 from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult
+from paddlepool.tasks.sentiment.pipeline import TextRequest
 from paddlepool.tasks.sentiment.router import Text, Texts, classify
 
 AGENTS = (b"hf_hub/", b"@huggingface/")
@@ -97,16 +98,16 @@ async def classify_texts(
     body: TextsRequest, services: ServicesDep, routing: RoutingDep
 ) -> Response:
     """Classifies one text or several."""
-    asked = body.parameters or TextParameters()
+    parameters = body.parameters or TextParameters()
     _refuse_unknown(body.model_extra or {}, ("options",), of="")
-    _refuse_unknown(asked.model_extra or {}, WITHOUT_EFFECT)
-    if asked.function_to_apply not in (None, "softmax"):
+    _refuse_unknown(parameters.model_extra or {}, WITHOUT_EFFECT)
+    if parameters.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is supported")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    answer = await classify(services, texts, routing)
+    answer = await classify(services, TextRequest(texts, parameters.top_k), routing)
     replies = [
-        [{"label": name, "score": round(score, 7)} for name, _, score in each.scores[: asked.top_k]]
-        for each in answer.value
+        [{"label": name, "score": round(score, 7)} for name, _, score in result.scores]
+        for result in answer.value
     ]
     return Response(orjson.dumps(replies), media_type=JSON, headers=output_headers(answer))
 

@@ -16,7 +16,7 @@ from paddlepool.contracts.errors import InvalidParameter, TextEmpty
 from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep, output_headers
 from paddlepool.service.api.services import Services, ServicesDep
-from paddlepool.tasks.sentiment.pipeline import SentimentSettings, WholeTexts
+from paddlepool.tasks.sentiment.pipeline import SentimentSettings, TextRequest
 from paddlepool.tasks.sentiment.router import classify
 
 _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
@@ -66,7 +66,8 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
     if body.truncate and body.truncation_direction == "Left":
         raise refused("truncation_direction", "left is not supported; texts are cut at the end")
     texts, single = read_inputs(body.inputs)
-    answer = await classify(services, texts if body.truncate else WholeTexts(texts), routing)
+    request = TextRequest(texts, truncate=bool(body.truncate))
+    answer = await classify(services, request, routing)
     replies = [
         [{"score": round(score, 7), "label": label} for label, _, score in result.scores]
         for result in answer.value

@@ -93,14 +93,14 @@ class TaskTensors:
 
     `read` builds the pipeline's payload from the inputs and the task's own `parameters`, which are
     strings, integers, floats and booleans; it raises InputError. `write` builds the outputs from
-    the pipeline's value and the same parameters.
+    the pipeline's value.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     parameters: tuple[str, ...]
     read: Callable[[Tensors, Mapping[str, Any]], Any]
-    write: Callable[[Any, Mapping[str, Any]], Tensors]
+    write: Callable[[Any], Tensors]
     max_bytes: int
     """Maximum bytes of a whole request, as at the task's own endpoint."""
     optional: frozenset[str] = frozenset()

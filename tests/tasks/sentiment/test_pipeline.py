@@ -33,8 +33,8 @@ from paddlepool.tasks.sentiment.pipeline import (
     Parameters,
     SentimentPipeline,
     SentimentSettings,
+    TextRequest,
     TextScores,
-    WholeTexts,
     check_texts,
     open_tokenizer,
     rank,
@@ -121,12 +121,21 @@ def fake_model(job: Tensors) -> Tensors:
     return {"logits": np.cos(real.sum(axis=1, keepdims=True) * weights).astype(np.float32)}
 
 
-def classify(pipeline: SentimentPipeline, texts: Sequence[str]) -> tuple[TextScores, ...]:
-    prepared = asyncio.run(pipeline.prepare(texts, deadline=FAR))
+def classify(
+    pipeline: SentimentPipeline, texts: Sequence[str], **options: Any
+) -> tuple[TextScores, ...]:
+    prepared = asyncio.run(pipeline.prepare(TextRequest(texts, **options), deadline=FAR))
     outputs = [fake_model(job) for job in prepared.jobs]
     finished = asyncio.run(pipeline.finish(prepared, outputs, deadline=FAR))
     value: tuple[TextScores, ...] = finished.value
     return value
+
+
+def test_each_text_gets_its_best_labels(pipeline: SentimentPipeline) -> None:
+    every = classify(pipeline, ["我", "难过"])
+    best = classify(pipeline, ["我", "难过"], top_k=2)
+    assert [text.scores for text in best] == [text.scores[:2] for text in every]
+    assert classify(pipeline, ["我", "难过"], top_k=100) == every
 
 
 def test_texts_cost_their_caller_one_each(pipeline: SentimentPipeline) -> None:
@@ -144,7 +153,7 @@ def test_a_text_is_padded_to_the_smallest_bucket_that_holds_it(
     pipeline: SentimentPipeline, characters: int, bucket: int
 ) -> None:
     """Two of a bucket's places belong to [CLS] and [SEP]; the largest bucket cuts the rest off."""
-    prepared = asyncio.run(pipeline.prepare(["我" * characters], deadline=FAR))
+    prepared = asyncio.run(pipeline.prepare(TextRequest(["我" * characters]), deadline=FAR))
     [job] = prepared.jobs
     assert (1, bucket) == job["input_ids"].shape == job["attention_mask"].shape
     assert np.int64 == job["input_ids"].dtype == job["attention_mask"].dtype
@@ -162,15 +171,15 @@ def test_truncation_is_told(pipeline: SentimentPipeline, characters: int, trunca
 def test_a_text_that_is_to_be_read_whole_is_not_cut(pipeline: SentimentPipeline) -> None:
     """The second of three is one character too long; none of them comes to a job."""
     fits = "难" * 126
-    assert len(classify(pipeline, WholeTexts([fits, "我"]))) == 2
+    assert len(classify(pipeline, [fits, "我"], truncate=False)) == 2
     with pytest.raises(TextTooLong, match="text 2 of 3 has more than 128 tokens"):
-        asyncio.run(pipeline.prepare(WholeTexts([fits, fits + "难", "我"]), deadline=FAR))
+        classify(pipeline, [fits, fits + "难", "我"], truncate=False)
 
 
 def test_texts_of_a_bucket_are_one_job_of_up_to_its_rows(pipeline: SentimentPipeline) -> None:
     """Each shape's texts in their order, four to a job, and scores in the order of the texts."""
     texts = ["我", "我" * 20, "难过", "我" * 40, *("高" * n for n in range(1, 4)), "很" * 21]
-    prepared = asyncio.run(pipeline.prepare(texts, deadline=FAR))
+    prepared = asyncio.run(pipeline.prepare(TextRequest(texts), deadline=FAR))
     shapes = [job["input_ids"].shape for job in prepared.jobs]
     assert shapes == [(4, 16), (1, 16), (2, 32), (1, 64)]
     assert shapes == [job["attention_mask"].shape for job in prepared.jobs]
@@ -199,7 +208,7 @@ def test_padding_and_truncation_in_the_file_do_not_count(
     tokenizer.enable_truncation(8)
     tokenizer.save(str(info.directory / "tokenizer.json"))
     pipeline = SentimentPipeline(info, executor=executor)
-    prepared = asyncio.run(pipeline.prepare(["我" * 20], deadline=FAR))
+    prepared = asyncio.run(pipeline.prepare(TextRequest(["我" * 20]), deadline=FAR))
     assert prepared.jobs[0]["input_ids"].shape == (1, 32)
 
 
@@ -215,7 +224,7 @@ def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
     check_texts(["~~~"], limits=SentimentSettings())
     pipeline = SentimentPipeline(info, executor=executor)
     with pytest.raises(TextEmpty, match="text 2 of 2 has 3 characters"):
-        asyncio.run(pipeline.prepare(["我", "~~~"], deadline=FAR))
+        asyncio.run(pipeline.prepare(TextRequest(["我", "~~~"]), deadline=FAR))
 
 
 @given(
@@ -233,7 +242,7 @@ def test_scores_sum_to_one_for_any_finite_logits(logits: Array) -> None:
 
 def test_a_wrong_number_of_logits_is_refused(pipeline: SentimentPipeline) -> None:
     """A model whose last axis is free may still return too few; no label is then guessed."""
-    prepared = asyncio.run(pipeline.prepare(["我"], deadline=FAR))
+    prepared = asyncio.run(pipeline.prepare(TextRequest(["我"]), deadline=FAR))
     outputs = [{"logits": np.zeros((1, 5), np.float32)}]
     with pytest.raises(ModelOutputInvalid, match=r"\[1, 5\]"):
         asyncio.run(pipeline.finish(prepared, outputs, deadline=FAR))
@@ -253,7 +262,7 @@ async def test_more_waiting_requests_than_allowed_are_refused_at_once(
     monkeypatch.setattr("paddlepool.tasks.sentiment.pipeline.MAX_PENDING", 2)
 
     def ask() -> asyncio.Task[Prepared]:
-        return asyncio.create_task(pipeline.prepare(LONG, deadline=FAR))
+        return asyncio.create_task(pipeline.prepare(TextRequest(LONG), deadline=FAR))
 
     waiting = [ask(), ask()]
     await asyncio.sleep(0)
@@ -272,8 +281,8 @@ async def test_a_short_text_is_tokenised_at_once(
     pipeline: SentimentPipeline, gate: threading.Event
 ) -> None:
     short = "我" * SHORT_CHARACTERS
-    assert (await asyncio.wait_for(pipeline.prepare([short], deadline=FAR), 10)).jobs
-    long = asyncio.create_task(pipeline.prepare([short, "我"], deadline=FAR))
+    assert (await asyncio.wait_for(pipeline.prepare(TextRequest([short]), deadline=FAR), 10)).jobs
+    long = asyncio.create_task(pipeline.prepare(TextRequest([short, "我"]), deadline=FAR))
     await asyncio.sleep(0)
     assert not long.done()
     gate.set()
@@ -286,7 +295,7 @@ def test_a_request_past_its_deadline_is_not_tokenised(
 ) -> None:
     """O3: work that can no longer be in time never starts."""
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(pipeline.prepare(texts, deadline=time.monotonic()))
+        asyncio.run(pipeline.prepare(TextRequest(texts), deadline=time.monotonic()))
 
 
 @pytest.mark.parametrize(

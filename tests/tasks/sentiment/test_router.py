@@ -64,7 +64,7 @@ def test_a_string_gets_a_list_and_a_list_gets_a_list_of_lists(
     response = ask(server, body)
     assert response.status_code == 200, response.text
     assert response.json() == expected
-    assert server.plane.payloads == [texts]
+    assert [payload.texts for payload in server.plane.payloads] == [texts]
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ def tensors(settings: Settings) -> TaskTensors:
             TensorSpec("foreground_box", "int32", (4,)),
             TensorSpec("confidence", "float32", (1,)),
         ),
-        parameters=(*OPTIONS, "model"),
+        parameters=tuple(OPTIONS),
         read=_request,
         write=_write,
         max_bytes=settings.of(SegmentSettings).segment_max_bytes,
@@ -336,12 +336,10 @@ def _request(inputs: Tensors, parameters: Mapping[str, Any]) -> SegmentRequest:
     for name, file in files.items():
         if not file:
             raise FileMissing(f"{name}: the picture has 0 bytes", received=0)
-    options = {name: value for name, value in parameters.items() if name in OPTIONS}
-    options |= {"body": files["image"], "background": files.get("bg_image")}
-    return SegmentRequest.model_validate(options)
+    return SegmentRequest(body=files["image"], background=files.get("bg_image"), **parameters)
 
 
-def _write(result: SegmentResult, _: Mapping[str, Any]) -> Tensors:
+def _write(result: SegmentResult) -> Tensors:
     box = result.box
     return {
         "image": strings_of([result.image], (1,)),

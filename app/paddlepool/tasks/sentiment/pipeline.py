@@ -21,10 +21,11 @@ from concurrent.futures import Executor
 from functools import lru_cache, partial
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from tokenizers import Tokenizer
 
 from paddlepool.contracts import errors
@@ -33,6 +34,7 @@ from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
 from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from paddlepool.models.repository.config import parse_parameters
 from paddlepool.settings.server import KIB, Bytes, Settings
+from paddlepool.tasks.options import Options
 
 # White space, control characters, and what Unicode calls default-ignorable (zero-width spaces and
 # joiners, BOM, bidi marks, fillers, variation selectors, tags), plus the blank braille pattern.
@@ -63,8 +65,25 @@ class SentimentSettings(BaseModel):
     )
 
 
-class WholeTexts(tuple[str, ...]):
-    """Texts that must be read whole: a text that the model would truncate is rejected."""
+TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
+
+
+class SentimentOptions(Options):
+    """The options of a request over `/v2`."""
+
+    top_k: TopK | SkipJsonSchema[None] = None
+
+
+class TextRequest(NamedTuple):
+    """Texts that passed check_texts(), and the options of their scores.
+
+    Each text gets at most `top_k` labels, or all of them. Without `truncate`, a text that the model
+    would truncate is rejected.
+    """
+
+    texts: Sequence[str]
+    top_k: int | None = None
+    truncate: bool = True
 
 
 def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
@@ -194,11 +213,11 @@ def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
 
 
 def tokenise(
-    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int]
+    texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int], truncate: bool = True
 ) -> tuple[Tokenised, ...]:
     """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
 
-    Raises TextEmpty, and TextTooLong if one of WholeTexts would be truncated.
+    Raises TextEmpty, and TextTooLong for a text that is too long, unless `truncate` is set.
     """
     markers = tokenizer.num_special_tokens_to_add(False)
     tokenised = []
@@ -213,16 +232,15 @@ def tokenise(
                 "read none of them",
                 received=received,
             )
+        truncated = bool(encoding.overflowing)
+        if truncated and not truncate:
+            raise errors.TextTooLong(
+                f"text {position} of {len(texts)} has more than {lengths[-1]} tokens, which is "
+                "all the model reads, and truncation is not allowed",
+                limit=lengths[-1],
+            )
         bucket = lengths[bisect_left(lengths, tokens)]
-        tokenised.append(Tokenised(ids, tokens, bucket, bool(encoding.overflowing)))
-    if isinstance(texts, WholeTexts):
-        for position, text in enumerate(tokenised, 1):
-            if text.truncated:
-                raise errors.TextTooLong(
-                    f"text {position} of {len(texts)} has more than {lengths[-1]} tokens, which is "
-                    "all the model reads, and truncation is not allowed",
-                    limit=lengths[-1],
-                )
+        tokenised.append(Tokenised(ids, tokens, bucket, truncated))
     return tuple(tokenised)
 
 
@@ -281,7 +299,7 @@ class TextScores(NamedTuple):
 
 
 class SentimentPipeline:
-    """Implements the Pipeline port; a payload is a sequence of texts that passed check_texts()."""
+    """Implements the Pipeline port; a payload is a TextRequest."""
 
     def __init__(self, info: ServedModelInfo, *, executor: Executor) -> None:
         """Open the version's tokenizer.json. Raises ConfigError if it or the model is unusable."""
@@ -295,14 +313,13 @@ class SentimentPipeline:
         self._executor = executor
         self._pending = 0
 
-    async def prepare(self, payload: Sequence[str], *, deadline: float) -> Prepared:
+    async def prepare(self, payload: TextRequest, *, deadline: float) -> Prepared:
         """Jobs of up to `max_rows` texts each, the shortest bucket first.
 
-        Raises TextEmpty, DeadlineExceeded, Overloaded, and TextTooLong if the model would truncate
-        one of WholeTexts.
+        Raises TextEmpty, TextTooLong, DeadlineExceeded and Overloaded.
         """
-        CALLER.get().spend("texts", len(payload))
-        if sum(map(len, payload)) <= SHORT_CHARACTERS:
+        CALLER.get().spend("texts", len(payload.texts))
+        if sum(map(len, payload.texts)) <= SHORT_CHARACTERS:
             return self._prepare(payload, deadline)
         if self._pending >= MAX_PENDING:
             raise errors.Overloaded(
@@ -325,7 +342,7 @@ class SentimentPipeline:
         Raises ModelOutputInvalid if the model's scores have a wrong shape.
         """
         del deadline  # this is too fast to need it
-        texts, order = prepared.state
+        texts, order, top_k = prepared.state
         begin = time.perf_counter()
         logits = np.concatenate([array for output in outputs for array in output.values()])
         expected = (len(texts), len(self._labels))
@@ -337,23 +354,24 @@ class SentimentPipeline:
         rows = dict(zip(order, logits.tolist(), strict=True))
         value = [
             TextScores(
-                rank(softmax(rows[position]), labels=self._labels, labels_zh=self._labels_zh),
+                rank(softmax(rows[place]), labels=self._labels, labels_zh=self._labels_zh)[:top_k],
                 tokens=text.tokens,
                 truncated=text.truncated,
                 padding=text.padding,
             )
-            for position, text in enumerate(texts)
+            for place, text in enumerate(texts)
         ]
         return Finished(value=tuple(value), stages={"postprocess": time.perf_counter() - begin})
 
     def close(self) -> None:
         """Do nothing: the executor belongs to the server."""
 
-    def _prepare(self, texts: Sequence[str], deadline: float) -> Prepared:
+    def _prepare(self, payload: TextRequest, deadline: float) -> Prepared:
         if time.monotonic() >= deadline:
             raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
         begin = time.perf_counter()
-        tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths)
+        texts, top_k, truncate = payload
+        tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths, truncate=truncate)
         order = sorted(range(len(texts)), key=lambda position: tokenised[position].bucket)
         jobs, most = [], self._max_rows
         for _, alike in groupby([tokenised[n] for n in order], key=attrgetter("bucket")):
@@ -362,7 +380,7 @@ class SentimentPipeline:
                 jobs.append(tensors_of(rows[start : start + most], pad_id=self._pad_id))
         return Prepared(
             jobs=tuple(jobs),
-            state=(tokenised, order),
+            state=(tokenised, order, top_k),
             stages={"preprocess": time.perf_counter() - begin},
         )
 
@@ -378,7 +396,7 @@ def tensors(settings: Settings) -> TaskTensors:
             TensorSpec("tokens", "int32", (-1,)),
             TensorSpec("truncated", "bool", (-1,)),
         ),
-        parameters=("top_k", "model"),
+        parameters=tuple(SentimentOptions.model_fields),
         read=partial(_read, limits=own),
         write=_write,
         max_bytes=own.sentiment_max_bytes,
@@ -388,12 +406,8 @@ def tensors(settings: Settings) -> TaskTensors:
 
 def _read(
     inputs: Tensors, parameters: Mapping[str, Any], *, limits: SentimentSettings
-) -> Sequence[str]:
-    top_k = parameters.get("top_k", 1)
-    if type(top_k) is not int or not 1 <= top_k <= MAX_TOP_K:
-        raise errors.InvalidParameter(
-            f"top_k must be an integer from 1 to {MAX_TOP_K}", limit=MAX_TOP_K
-        )
+) -> TextRequest:
+    options = SentimentOptions.model_validate(parameters)
     texts = []
     for position, text in enumerate(inputs["text"].tolist(), 1):
         try:
@@ -403,14 +417,13 @@ def _read(
                 f"text {position} is not UTF-8 at byte {error.start}"
             ) from None
     check_texts(texts, limits=limits)
-    return texts
+    return TextRequest(texts, options.top_k)
 
 
-def _write(value: Sequence[TextScores], parameters: Mapping[str, Any]) -> Tensors:
+def _write(value: Sequence[TextScores]) -> Tensors:
     """All texts have the same number of labels. Chinese names are empty if the model has none."""
-    ranked = [result.scores[: parameters.get("top_k")] for result in value]
-    shape = (len(ranked), len(ranked[0]))
-    scores = [score for each in ranked for score in each]
+    shape = (len(value), len(value[0].scores))
+    scores = [score for result in value for score in result.scores]
     return {
         "labels": strings_of([score.label.encode() for score in scores], shape),
         "labels_zh": strings_of([(score.label_zh or "").encode() for score in scores], shape),

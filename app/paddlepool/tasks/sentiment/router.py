@@ -1,6 +1,5 @@
 """POST /sentiment: the formats of requests and replies; `pipeline` does the work in between."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -14,9 +13,10 @@ from paddlepool.service.api.routes import ROUTING, Routing, RoutingDep, TaskRout
 from paddlepool.service.api.services import Services, ServicesDep
 from paddlepool.settings.server import Settings
 from paddlepool.tasks.sentiment.pipeline import (
-    MAX_TOP_K,
     SentimentSettings,
+    TextRequest,
     TextScores,
+    TopK,
     check_texts,
 )
 
@@ -37,8 +37,8 @@ class SentimentParameters(_Strict):
 
     model_config = ConfigDict(json_schema_extra=_without_routing)
 
-    top_k: int | None = Field(
-        default=None, ge=1, le=MAX_TOP_K, description="At most this many labels a text, best first."
+    top_k: TopK | None = Field(
+        default=None, description="At most this many labels a text, best first."
     )
     tokens: bool | None = Field(default=False, description="Tell how many tokens the model read.")
     truncated: bool | None = Field(default=False, description="Tell whether the model read it all.")
@@ -130,11 +130,12 @@ async def classify_sentiment(
     routing: RoutingDep,
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list gets one per text."""
-    asked = body.parameters or NO_PARAMETERS
+    parameters = body.parameters or NO_PARAMETERS
     texts, single = _texts(body)
-    answer = await classify(services, texts, _in_one_place(routing, asked))
+    request = TextRequest(texts, parameters.top_k)
+    answer = await classify(services, request, _in_one_place(routing, parameters))
     results: tuple[TextScores, ...] = answer.value
-    replies = [_render(result, asked) for result in results]
+    replies = [_render(result, parameters) for result in results]
     truncated = "true" if any(result.truncated for result in results) else "false"
     return Response(
         orjson.dumps(replies[0] if single else replies),
@@ -143,11 +144,11 @@ async def classify_sentiment(
     )
 
 
-async def classify(services: Services, texts: Sequence[str], routing: Routing) -> RequestOutput:
+async def classify(services: Services, request: TextRequest, routing: Routing) -> RequestOutput:
     """Check and classify the texts, and count their padding; all request formats call this."""
     settings = services.settings
-    check_texts(texts, limits=settings.of(SentimentSettings))
-    answer = await services.dataplane.run("sentiment", texts, **routing.options(settings))
+    check_texts(request.texts, limits=settings.of(SentimentSettings))
+    answer = await services.dataplane.run("sentiment", request, **routing.options(settings))
     services.metrics.padded(
         model=answer.model,
         group=answer.group,
@@ -163,32 +164,32 @@ def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
             "expected exactly one of text and inputs, received "
             + ("neither" if body.text is None else "both")
         )
-    given = body.text if body.text is not None else body.inputs
-    return ([given], True) if isinstance(given, str) else (list(given or ()), False)
+    texts = body.text if body.text is not None else body.inputs
+    return ([texts], True) if isinstance(texts, str) else (list(texts or ()), False)
 
 
 NO_PARAMETERS = SentimentParameters()
 
 
-def _in_one_place(routing: Routing, asked: SentimentParameters) -> Routing:
+def _in_one_place(routing: Routing, parameters: SentimentParameters) -> Routing:
     """Merge the query with `parameters`. Raises InvalidParameter for a name that is in both."""
-    named = {name: value for name in ROUTING if (value := getattr(asked, name)) is not None}
+    named = {name: value for name in ROUTING if (value := getattr(parameters, name)) is not None}
     for name in named:
         if getattr(routing, name) is not None:
             raise InvalidParameter(f"{name} is given both in the query and in parameters")
     return routing.model_copy(update=named) if named else routing
 
 
-def _render(result: TextScores, asked: SentimentParameters) -> Any:
+def _render(result: TextScores, parameters: SentimentParameters) -> Any:
     scores = [
         {"label": label, "score": round(score, 7)}
         if label_zh is None
         else {"label": label, "label_zh": label_zh, "score": round(score, 7)}
-        for label, label_zh, score in result.scores[: asked.top_k]
+        for label, label_zh, score in result.scores
     ]
     reply: dict[str, Any] = {"scores": scores}
-    if asked.tokens:
+    if parameters.tokens:
         reply["tokens"] = result.tokens
-    if asked.truncated:
+    if parameters.truncated:
         reply["truncated"] = result.truncated
     return reply if len(reply) > 1 else scores

@@ -21,7 +21,7 @@ ECHO = TaskTensors(
     outputs=(TensorSpec("length", "int32", (-1,)),),
     parameters=(),
     read=lambda inputs, _: inputs["text"],
-    write=lambda value, _: {"length": value},
+    write=lambda value: {"length": value},
     max_bytes=100,
 )
 
@@ -63,7 +63,7 @@ def test_many_strings_are_read_beside_the_event_loop() -> None:
 
 
 def test_a_model_parameter_that_is_no_name_is_refused() -> None:
-    asked = client(FakeModel(), parameters=("model",))
+    asked = client(FakeModel())
     texts = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}]
     reply = asked.post("/v2/models/echo/infer", json={"inputs": texts, "parameters": {"model": 5}})
     assert reply.status_code == 400

@@ -53,8 +53,8 @@ class ReplyForm:
     """The form of the reply that a client requested.
 
     `outputs` are the names of the outputs. Those in `binary` are raw, those in `base64` are strings
-    in base64, and `classes` maps outputs to the number of largest values to return. `options` are a
-    task's own parameters; `ignored` lists the names of unknown parameters.
+    in base64, and `classes` maps outputs to the number of largest values to return. `model` and
+    `options` are parameters of a task; `ignored` lists the names of unknown parameters.
     """
 
     outputs: tuple[str, ...]
@@ -64,6 +64,7 @@ class ReplyForm:
     classes: Mapping[str, int] = field(default_factory=dict)
     labels: Sequence[str] = ()
     batched: bool = True
+    model: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     ignored: str = ""
 
@@ -126,9 +127,11 @@ def _form(
     request_id = document.get("id")
     if not isinstance(request_id, str | None) or len(request_id or "") > MAX_ID_CHARACTERS:
         raise InvalidTensor(f"id must be a string of at most {MAX_ID_CHARACTERS} characters")
-    accepted = {*PARAMETERS, *(expected.options or ())}
+    accepted, model = {*PARAMETERS}, None
     if expected.options is not None:
+        accepted |= {"model", *expected.options}
         accepted.discard("priority")  # all jobs of a task have the same one
+        model = name_in(parameters, "model", of="a model")
     unknown = (name for name in parameters if name not in accepted)
     return ReplyForm(
         outputs=tuple(own),
@@ -142,6 +145,7 @@ def _form(
         classes={name: count for name, count in classes.items() if count},
         labels=expected.labels,
         batched=expected.batched,
+        model=model,
         options=_options(parameters, expected.options or ()),
         ignored=", ".join(sorted(name[:MAX_IGNORED] for name in islice(unknown, MAX_IGNORED))),
     )

@@ -295,13 +295,13 @@ async def _run_task(
 ) -> Inferred:
     form: ReplyForm = asked.state
     payload = task.read(asked.inputs, form.options)
-    chosen, version = split_model(documents.name_in(form.options, "model", of="a model"))
+    chosen, version = split_model(form.model)
     answer = await services.dataplane.run(
         name, payload, model=chosen, version=version, group=asked.group, timeout=asked.timeout
     )
     if padding := task.padding(answer.value):
         services.metrics.padded(model=answer.model, group=answer.group, tokens=padding)
-    outputs = task.write(answer.value, form.options)
+    outputs = task.write(answer.value)
     return Inferred(outputs, form, answer, name, VERSION)
 
 
