@@ -2,7 +2,7 @@
 
 import base64
 import functools
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from types import MappingProxyType
@@ -42,15 +42,17 @@ class FakePlane:
         self.scores: tuple[Score, ...] = SCORES
         self.box = ForegroundBox(top=1, left=2, width=3, height=4)
 
-    async def run(self, task: str, payload: Any, **options: Any) -> RequestOutput:
+    async def run(
+        self, task: str, read: Callable[[], Awaitable[Any]], **options: Any
+    ) -> RequestOutput:
         if self.before_reading is not None:
             raise self.before_reading
-        given = await payload() if callable(payload) else payload
-        self.payloads.append(given)
+        payload = await read()
+        self.payloads.append(payload)
         self.options.append(options)
         if self.error is not None:
             raise self.error
-        value = self._mask(given) if task == "segment" else self._scores(given)
+        value = self._mask(payload) if task == "segment" else self._scores(payload)
         model = "u2netp" if task == "segment" else "emotion"
         return RequestOutput(value=value, model=model, version=2, group="onednn", stages=STAGES)
 

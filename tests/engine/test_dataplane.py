@@ -28,7 +28,7 @@ from paddlepool.contracts.errors import (
 )
 from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.dataplane import DataPlane, RequestOutput, TensorRequest
+from paddlepool.engine.dataplane import DataPlane, RequestOutput, TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
 from tests.engine.fakes import (
     DOUBLE,
@@ -101,7 +101,7 @@ class Bench:
         return self.pipeline
 
     async def run(self, *numbers: float) -> RequestOutput:
-        return await self.dataplane.run("several", numbers, timeout=PATIENCE)
+        return await self.dataplane.run("several", ready(numbers), timeout=PATIENCE)
 
     def served(self) -> ServedModel:
         [model] = self.registry.served()
@@ -259,7 +259,7 @@ async def test_who_may_start_no_group_uses_those_that_run(bench: Bench) -> None:
 
     async def choose(group: str, *, may_start: bool) -> None:
         CALLER.set(Caller(name="somebody", may_start=may_start))
-        await bench.dataplane.run("several", [1.0], group=group, timeout=PATIENCE)
+        await bench.dataplane.run("several", ready([1.0]), group=group, timeout=PATIENCE)
 
     async def choose_raw(group: str) -> None:
         CALLER.set(Caller(name="somebody", may_start=False))
@@ -414,7 +414,7 @@ async def test_a_request_that_ends_in_finish_is_released_once(
     bench.pipeline.finishing = asyncio.Event()
     bench.pipeline.failure = BackendError("unlucky") if ending == "failed" else None
     timeout = 0.05 if ending == "deadline" else PATIENCE
-    task = asyncio.create_task(bench.dataplane.run("several", [1.0], timeout=timeout))
+    task = asyncio.create_task(bench.dataplane.run("several", ready([1.0]), timeout=timeout))
     await bench.pipeline.finishing.wait()
     if ending == "left":
         task.cancel()
@@ -445,7 +445,7 @@ async def test_nothing_of_a_request_waits_for_the_garbage_collector(
             return bench.dataplane.infer("double", read, version=version, place_timeout=PATIENCE)
         payload = array("d", [1.0, math.nan if ending == "refused" else 2.0] * (10 if many else 1))
         watched.append(weakref.ref(payload))
-        return bench.dataplane.run("several", payload, timeout=PATIENCE)
+        return bench.dataplane.run("several", ready(payload), timeout=PATIENCE)
 
     async def run_three() -> None:
         """Holds no result when it returns."""
@@ -484,7 +484,7 @@ async def test_a_refused_request_begins_and_ends_without_outputs(bench: Bench) -
     with pytest.raises(InvalidParameter, match="main, spare"):
         await bench.dataplane.infer("double", reading(row(1), group="nothing"))
     with pytest.raises(ModelNotFound):
-        await bench.dataplane.run("several", None, model="nothing", timeout=1)
+        await bench.dataplane.run("several", ready(None), model="nothing", timeout=1)
     assert [name for name, *_ in bench.listener.mock_calls] == ["began", "ended"] * 2
 
 

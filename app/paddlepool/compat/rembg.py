@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from paddlepool.compat.api import NOT_FETCHED, CompatibleApi, refused, schema_of
+from paddlepool.compat.api import NOT_FETCHED, CompatibleApi, refused, run_segment, schema_of
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from paddlepool.service.api.errors import ErrorForm, Fault
-from paddlepool.service.api.routes import RoutingDep, output_headers, whole_number
+from paddlepool.service.api.routes import RoutingDep, whole_number
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from paddlepool.tasks.segment.request import Colour, SegmentRequest
@@ -61,10 +61,10 @@ async def remove(
         raise FileMissing("the form has no picture in its field file: curl -F file=@photo.jpg")
     fields = {name: value for name, value in form.fields if value}
     payload = translate(pictures["file"], fields, bgc=bgc, extras=extras)
-    options = routing.options(settings, model=fields.get("model"))
-    answer = await services.dataplane.run("segment", payload, **options)
-    headers = output_headers(answer)
-    return Response(answer.value.image, media_type="image/png", headers=headers)
+    if model := fields.get("model"):
+        routing = routing.model_copy(update={"model": model})
+    result, headers, _ = await run_segment(services, routing, lambda: (payload, None), 0)
+    return Response(result.image, media_type="image/png", headers=headers)
 
 
 def add_removal_by_address(router: APIRouter) -> None:

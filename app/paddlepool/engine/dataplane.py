@@ -1,12 +1,12 @@
 """The path of one request through Paddlepool. Read this first.
 
-    run     lease ─► reserve ─► prepare ─► run every job ─► finish ─► release ─► end of lease
-    infer   lease ─► reserve ─► read ────► run one job ────────────────────────► end of lease
+    run    lease ─► reserve ─► read ─► prepare ─► run every job ─► finish ─► release ─► end of lease
+    infer  lease ─► reserve ─► read ────────────► run one job ────────────────────────► end of lease
 
 `run` answers a task (/segment, /sentiment): its pipeline decodes and preprocesses in `prepare`,
-postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2), which `read` extracts from
-the body. Both hold one model version from the first step to the last. A job of more rows than a run
-takes is divided, and a request of many jobs queues a portion of them at a time
+postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2). `read` gets the payload or
+the tensors from the body. Both hold one model version from the first step to the last. A job of
+more rows than a run takes is divided, and a request of many jobs queues a portion of them at a time
 (paddlepool.engine.registry.parts).
 
 Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request for lack of
@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from paddlepool.contracts import errors
 from paddlepool.contracts.caller import CALLER
@@ -39,8 +39,19 @@ LARGE_TENSORS = 4 << 20
 check takes under a millisecond."""
 
 
+Payload = TypeVar("Payload")
+
 StagesDone = Callable[[Mapping[str, float], Sequence[InferResult]], None]
 """Receives the seconds of each stage of an answered request; must not block or raise."""
+
+
+def ready(payload: Payload) -> Callable[[], Awaitable[Payload]]:
+    """Return a reader for DataPlane.run() of a payload that is in memory already."""
+
+    async def read() -> Payload:
+        return payload
+
+    return read
 
 
 class TrafficListener(Protocol):
@@ -98,7 +109,7 @@ class DataPlane:
     async def run(
         self,
         task: str,
-        payload: Any,
+        read: Callable[[], Awaitable[Payload]],
         *,
         model: str | None = None,
         version: int | None = None,
@@ -107,11 +118,12 @@ class DataPlane:
     ) -> RequestOutput:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
-        If the payload is costly to read from the body, pass a coroutine function. It is called when
-        a place in the queue has been reserved, and may raise errors about the body.
+        `read` returns the pipeline's payload. It is called when a place in the queue has been
+        reserved, because reading some bodies is costly; it may raise errors about the body.
 
-        Raises the pipeline's errors about the payload (InputError), ModelNotFound, ModelNotReady,
-        GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed and ModelOutputInvalid.
+        Raises the errors of `read`, the pipeline's errors about the payload (InputError),
+        ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed
+        and ModelOutputInvalid.
         """
         deadline = self.clock() + timeout
         chosen = model or self.default_model(task)
@@ -122,8 +134,7 @@ class DataPlane:
             try:
                 async with asyncio.timeout(timeout):
                     with served.reserve(group=group, deadline=deadline) as reservation:
-                        given = await payload() if callable(payload) else payload
-                        prepared = await pipeline.prepare(given, deadline=deadline)
+                        prepared = await pipeline.prepare(await read(), deadline=deadline)
                         try:
                             parts, counts = _divided(served, served.checked(prepared.jobs))
                             results = await served.run_all(

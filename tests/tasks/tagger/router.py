@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
+from paddlepool.engine.dataplane import ready
 from paddlepool.service.api.routes import RoutingDep, TaskRoute, output_headers
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.settings.server import Settings
@@ -40,7 +41,7 @@ def build_router(settings: Settings) -> APIRouter:
 async def tag_text(body: TagRequest, services: ServicesDep, routing: RoutingDep) -> Response:
     """Best first, at most PADDLEPOOL_TAGGER_MAX_TAGS."""
     options = routing.options(services.settings)
-    answer = await services.dataplane.run("tagger", body.text, **options)
+    answer = await services.dataplane.run("tagger", ready(body.text), **options)
     tags = answer.value[: services.settings.of(TaggerSettings).tagger_max_tags]
     rows = [{"tag": tag.name, "score": tag.score} for tag in tags]
     return JSONResponse(rows, headers=output_headers(answer) | {"X-Tags": str(len(tags))})

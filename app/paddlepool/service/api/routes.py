@@ -55,9 +55,9 @@ class Routing(BaseModel):
         None, ge=1, description="Deadline in milliseconds; `/info` names the default and the limit."
     )
 
-    def options(self, settings: Settings, *, model: str | None = None) -> dict[str, Any]:
-        """Arguments for DataPlane.run; `model` overrides the parameter. Raises InvalidParameter."""
-        name, version = split_model(model or self.model)
+    def options(self, settings: Settings) -> dict[str, Any]:
+        """Arguments for DataPlane.run. Raises InvalidParameter."""
+        name, version = split_model(self.model)
         return {
             "model": name,
             "version": version,

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from paddlepool.contracts.errors import InvalidParameter
-from paddlepool.engine.dataplane import RequestOutput
+from paddlepool.engine.dataplane import RequestOutput, ready
 from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, output_headers, whole_number
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import FORM, RAW_CONTENT, read_upload
@@ -121,7 +121,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         predictor=parameters.get("predictor"),
         timeout_ms=timeout,
     )
-    answer = await services.dataplane.run("segment", payload, **routing.options(settings))
+    answer = await services.dataplane.run("segment", ready(payload), **routing.options(settings))
     result: SegmentResult = answer.value
     headers = output_headers(answer) | result_headers(result)
     if not as_json:

@@ -8,7 +8,7 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from paddlepool.contracts.errors import InvalidParameter
-from paddlepool.engine.dataplane import RequestOutput
+from paddlepool.engine.dataplane import RequestOutput, ready
 from paddlepool.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, output_headers
 from paddlepool.service.api.services import Services, ServicesDep
 from paddlepool.settings.server import Settings
@@ -148,7 +148,7 @@ async def classify(services: Services, request: TextRequest, routing: Routing) -
     """Check and classify the texts, and count their padding; all request formats call this."""
     settings = services.settings
     check_texts(request.texts, limits=settings.of(SentimentSettings))
-    answer = await services.dataplane.run("sentiment", request, **routing.options(settings))
+    answer = await services.dataplane.run("sentiment", ready(request), **routing.options(settings))
     services.metrics.padded(
         model=answer.model,
         group=answer.group,

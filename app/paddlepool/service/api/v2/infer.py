@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from paddlepool.contracts.errors import FileTooLarge, InvalidTensor
 from paddlepool.contracts.tensors import TaskTensors, Tensors
-from paddlepool.engine.dataplane import RequestOutput, TensorRequest
+from paddlepool.engine.dataplane import RequestOutput, TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.service.api.errors import PROTOCOL, documented
 from paddlepool.service.api.routes import output_headers, split_model, whole_number
@@ -297,7 +297,12 @@ async def _run_task(
     payload = task.read(asked.inputs, form.options)
     chosen, version = split_model(form.model)
     answer = await services.dataplane.run(
-        name, payload, model=chosen, version=version, group=asked.group, timeout=asked.timeout
+        name,
+        ready(payload),
+        model=chosen,
+        version=version,
+        group=asked.group,
+        timeout=asked.timeout,
     )
     if padding := task.padding(answer.value):
         services.metrics.padded(model=answer.model, group=answer.group, tokens=padding)
