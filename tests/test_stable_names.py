@@ -67,20 +67,20 @@ POST /semantic-segmentation
 """
 PAGES = ("/", "/compare", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
 SEGMENT = (
-    "bg_blur bg_color bg_fit crop crop_margin format model output position predictor refine scale "
-    "shadow shadow_opacity size threshold timeout_ms"
+    "bg_blur bg_color bg_fit crop crop_margin format instance_group model output position "
+    "predictor refine scale shadow shadow_opacity size threshold timeout_ms"
 )
-SENTIMENT = "model predictor timeout_ms"
+SENTIMENT = "instance_group model predictor timeout_ms"
 SENTIMENT_BODY = "inputs parameters text"
-SENTIMENT_PARAMETERS = "model predictor timeout_ms tokens top_k truncated"
-SEGMENT_REPLY = (
-    "confidence foreground_box format height image model predictor timings width"  # as JSON
+SENTIMENT_PARAMETERS = "instance_group model predictor timeout_ms tokens top_k truncated"
+SEGMENT_REPLY = (  # as JSON
+    "confidence foreground_box format height image instance_group model predictor timings width"
 )
-V2_PARAMETERS = "binary_data_output predictor priority timeout"
+V2_PARAMETERS = "binary_data_output instance_group predictor priority timeout"
 REPLY_HEADERS = """
-X-Request-ID X-Model X-Predictor Server-Timing Retry-After Inference-Header-Content-Length X-Width
-X-Height X-Foreground-Top X-Foreground-Left X-Foreground-Width X-Foreground-Height X-Truncated
-Content-Disposition
+X-Request-ID X-Model X-Instance-Group X-Predictor Server-Timing Retry-After
+Inference-Header-Content-Length X-Width X-Height X-Foreground-Top X-Foreground-Left
+X-Foreground-Width X-Foreground-Height X-Truncated Content-Disposition
 """
 REQUEST_HEADERS = (
     "Authorization Content-Type X-Api-Key X-Request-ID Inference-Header-Content-Length"

@@ -41,14 +41,15 @@ from paddlepool.tasks.task import Task
 
 DESCRIPTION = (
     "A model server around Paddle Inference: an endpoint for each task, and the Open Inference "
-    "Protocol (v2) for tensors. Parameters and headers named `predictor` hold the name of an "
-    "instance group: one configuration of a model and the processes that run it."
+    "Protocol (v2) for tensors. The parameter `instance_group` and its alias `predictor` name one "
+    "configuration of a model and the processes that run it."
 )
 EXPOSED = (
     "X-Request-ID",
     TRACE_ID,
     REPLICA,
     "X-Model",
+    "X-Instance-Group",
     "X-Predictor",
     "Server-Timing",
     "Retry-After",

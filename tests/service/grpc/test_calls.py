@@ -165,7 +165,14 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "parameter of nothing": (bad(lambda r: r.parameters["timeout"].Clear()), "has no value"),
     "version": (bad(lambda r: setattr(r, "model_version", "one")), "whole number"),
-    "group": (bad(lambda r: parameter(r, "predictor", string_param="z")), "no such instance group"),
+    "group": (
+        bad(lambda r: parameter(r, "instance_group", string_param="z")),
+        "no such instance group",
+    ),
+    "group by its alias": (
+        bad(lambda r: parameter(r, "predictor", string_param="z")),
+        "no such instance group",
+    ),
 }
 
 

@@ -100,10 +100,13 @@ def test_padding_is_counted() -> None:
         ("?model=emotion@3&predictor=native&timeout_ms=500", {}),
         ("", {"model": "emotion@3", "predictor": "native", "timeout_ms": 500}),
         ("?model=emotion@3", {"predictor": "native", "timeout_ms": 500}),
+        ("?model=emotion@3&instance_group=native", {"timeout_ms": 500}),
+        ("", {"model": "emotion@3", "instance_group": "native", "timeout_ms": 500}),
+        ("?model=emotion@3&timeout_ms=500&predictor=native", {"instance_group": "native"}),
     ],
-    ids=["query", "body", "both"],
+    ids=["query", "body", "both", "group in query", "group in body", "group and alias"],
 )
-def test_model_predictor_and_deadline_in_query_or_body(
+def test_model_group_and_deadline_in_query_or_body(
     server: FakeServer, query: str, parameters: dict[str, Any]
 ) -> None:
     assert ask(server, {"text": "好", "parameters": parameters}, query).status_code == 200
@@ -138,6 +141,9 @@ def test_the_default_deadline_is_ten_seconds(server: FakeServer) -> None:
         pytest.param({"text": SECRET}, "?model=emotion@x", id="version word"),
         pytest.param(
             {"text": SECRET, "parameters": {"model": "emotion"}}, "?model=emotion", id="twice"
+        ),
+        pytest.param(
+            {"text": SECRET, "parameters": {"predictor": "a"}}, "?instance_group=b", id="two groups"
         ),
         pytest.param('{"text": "\\ud800"}', "", id="lone surrogate"),
         pytest.param('{"inputs":["' + SECRET + '","a\\udfff"]}', "", id="lone surrogate in a list"),

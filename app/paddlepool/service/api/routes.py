@@ -39,7 +39,10 @@ Faults = list[Any]
 
 
 class Routing(BaseModel):
-    """The parameters `model`, `predictor` and `timeout_ms`; None for each that is missing."""
+    """The parameters that choose the model, its instance group and the deadline.
+
+    None for each that is missing. `predictor` is an alias of `instance_group`.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,8 +51,14 @@ class Routing(BaseModel):
         max_length=64,
         description="Model to use, `name` or `name@version`; the repository's default if left out.",
     )
-    predictor: str | None = Field(
+    instance_group: str | None = Field(
         None, max_length=32, description="Instance group to use; the model's default if left out."
+    )
+    predictor: str | None = Field(
+        None,
+        max_length=32,
+        description="Alias of `instance_group`.",
+        json_schema_extra={"deprecated": True},
     )
     timeout_ms: int | None = Field(
         None, ge=1, description="Deadline in milliseconds; `/info` names the default and the limit."
@@ -61,7 +70,7 @@ class Routing(BaseModel):
         return {
             "model": name,
             "version": version,
-            "group": self.predictor,
+            "group": chosen_group(self.instance_group, self.predictor),
             "timeout": timeout_seconds(self.timeout_ms, settings),
         }
 
@@ -71,6 +80,18 @@ ROUTING = tuple(Routing.model_fields)
 
 RoutingDep = Annotated[Routing, Query()]
 """For the signatures of task endpoints. TaskRoute reads the parameters without FastAPI."""
+
+
+def chosen_group(instance_group: str | None, predictor: str | None) -> str | None:
+    """The value of `instance_group` or its alias. Raises InvalidParameter if both differ."""
+    if predictor is None:
+        return instance_group
+    if instance_group not in (None, predictor):
+        raise InvalidParameter(
+            "instance_group and predictor, its alias, have different values; pass only one of them",
+            parameter="instance_group",
+        )
+    return predictor
 
 
 def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
@@ -104,11 +125,12 @@ def whole_number(text: str, *, digits: int = 9) -> int | None:
 
 
 def output_headers(answer: RequestOutput) -> dict[str, str]:
-    """X-Model, X-Predictor and Server-Timing (W3C, in milliseconds) of an answered request."""
+    """Headers about the model, the instance group and the time (W3C, ms) of an answered request."""
     timing = [f"{name};dur={seconds * 1000:.2f}" for name, seconds in answer.stages.items()]
     return {
         "X-Model": f"{answer.model}@{answer.version}",
-        "X-Predictor": answer.group,
+        "X-Instance-Group": answer.group,
+        "X-Predictor": answer.group,  # its older name
         "Server-Timing": ", ".join(timing),
     }
 

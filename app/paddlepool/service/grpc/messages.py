@@ -97,7 +97,7 @@ async def infer_message(
         parse,
         document_bytes=len(head),
         body_bytes=len(message),
-        names_group="predictor" in request.parameters,
+        names_group=any(name in request.parameters for name in documents.GROUP_PARAMETERS),
     )
     write = partial(_reply, messages, found, final=final)
     size = documents.written_size(found.outputs, found.form)

@@ -36,6 +36,7 @@ EXAMPLE = {
     "image": "iVBORw0KGgo…",
     "timings": {"decode": 3.1, "preprocess": 2.7, "infer": 93.0, "postprocess": 9.5, "encode": 8.8},
     "model": "u2netp@2",
+    "instance_group": "onednn",
     "predictor": "onednn",
 }
 _FORMATS = {kind: name for name, kind in MEDIA_TYPES.items()}
@@ -60,7 +61,10 @@ class SegmentReply(BaseModel):
     image: str = Field(description="The result, base64.")
     timings: dict[str, float] = Field(description="Milliseconds by stage.")
     model: str = Field(description="`name@version`")
-    predictor: str = Field(description="The instance group that answered.")
+    instance_group: str = Field(description="The instance group that answered.")
+    predictor: str = Field(
+        description="Alias of `instance_group`.", json_schema_extra={"deprecated": True}
+    )
 
 
 def build_router(settings: Settings) -> APIRouter:
@@ -118,6 +122,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
     routing = Routing.model_construct(
         model=parameters.get("model"),
+        instance_group=parameters.get("instance_group"),
         predictor=parameters.get("predictor"),
         timeout_ms=timeout,
     )
@@ -142,6 +147,7 @@ def _document(answer: RequestOutput) -> bytes:
         "format": result.format,
         "timings": {stage: round(seconds * 1000, 3) for stage, seconds in answer.stages.items()},
         "model": f"{answer.model}@{answer.version}",
+        "instance_group": answer.group,
         "predictor": answer.group,
     }
     head = json.dumps(reply, separators=(",", ":")).removesuffix("}").encode()
@@ -167,10 +173,16 @@ def _parameter(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 _ROUTING_SCHEMAS: dict[str, dict[str, Any]] = {
     "model": {"type": "string", "maxLength": 64, "description": "`name` or `name@version`."},
-    "predictor": {
+    "instance_group": {
         "type": "string",
         "maxLength": 32,
         "description": "Instance group of the model.",
+    },
+    "predictor": {
+        "type": "string",
+        "maxLength": 32,
+        "deprecated": True,
+        "description": "Alias of `instance_group`.",
     },
     "timeout_ms": {
         "type": "integer",

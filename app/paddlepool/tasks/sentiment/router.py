@@ -32,8 +32,8 @@ def _without_routing(schema: dict[str, Any]) -> None:
 
 
 class SentimentParameters(_Strict):
-    """Options of the reply. `model`, `predictor` and `timeout_ms` may stand here or in the query,
-    but not in both."""
+    """Options of the reply. `model`, `instance_group`, its alias `predictor`, and `timeout_ms` may
+    stand here or in the query, but not in both."""
 
     model_config = ConfigDict(json_schema_extra=_without_routing)
 
@@ -43,6 +43,7 @@ class SentimentParameters(_Strict):
     tokens: bool | None = Field(default=False, description="Tell how many tokens the model read.")
     truncated: bool | None = Field(default=False, description="Tell whether the model read it all.")
     model: str | None = Field(default=None, max_length=64)
+    instance_group: str | None = Field(default=None, max_length=32)
     predictor: str | None = Field(default=None, max_length=32)
     timeout_ms: int | None = Field(default=None, ge=1)
 

@@ -148,8 +148,9 @@ async def test_without_a_place_a_large_body_is_not_read(
         assert int(response.headers["retry-after"]) >= 1
         assert operations.runs == 0
         refused(await client.post(INFER, **raw_request(100_000, raw_reply=True)), 503)
-        elsewhere = raw_request(100_000, raw_reply=True, predictor="spare")
-        assert (await client.post(INFER, **elsewhere)).headers["x-predictor"] == "spare"
+        elsewhere = raw_request(100_000, raw_reply=True, instance_group="spare")
+        headers = (await client.post(INFER, **elsewhere)).headers
+        assert headers["x-instance-group"] == headers["x-predictor"] == "spare"
     refused(await client.post(INFER, content=junk))
 
 

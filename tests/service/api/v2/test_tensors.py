@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paddlepool.contracts.errors import InvalidTensor
+from paddlepool.contracts.errors import InvalidParameter, InvalidTensor
 from paddlepool.contracts.tensors import STRINGS, TensorSpec, strings_of
 from paddlepool.engine.dataplane import TensorRequest
 from paddlepool.service.api.services import LARGE_BYTES
@@ -393,9 +393,12 @@ def test_a_reply_written_in_parts_is_one_list(more: int) -> None:
 
 def test_parameters_are_read() -> None:
     """`timeout` in microseconds; 0 is the default."""
-    given = {"predictor": "fast", "priority": 1, "timeout": 250_000}
-    found = parse(document() | {"parameters": given})
-    assert (found.group, found.priority, found.timeout) == ("fast", 1, 0.25)
+    for group in ({"predictor": "fast"}, {"instance_group": "fast"}):
+        parameters = group | {"priority": 1, "timeout": 250_000}
+        found = parse(document() | {"parameters": parameters})
+        assert (found.group, found.priority, found.timeout) == ("fast", 1, 0.25)
+    with pytest.raises(InvalidParameter, match="different values"):
+        parse(document() | {"parameters": {"predictor": "fast", "instance_group": "slow"}})
     found = parse(document() | {"parameters": {"timeout": 0}})
     assert (found.group, found.priority, found.timeout) == (None, 0, 10.0)
 
@@ -403,10 +406,14 @@ def test_parameters_are_read() -> None:
 def test_a_large_body_of_the_default_group_holds_a_place() -> None:
     """For as long as its deadline may be; what stands behind the JSON names no group."""
     header = json.dumps(document()).encode()
-    large = header + b'"predictor"' + bytes(LARGE_BYTES)
+    large, other = (
+        header + name + bytes(LARGE_BYTES) for name in (b'"predictor"', b'"instance_group"')
+    )
     for body, json_bytes, seconds in (
         (large, len(header), 30),
         (large, len(large), None),
+        (other, len(header), 30),
+        (other, len(other), None),
         (header, len(header), None),
     ):
         assert place_timeout(len(body), may_name_group(body, json_bytes), Settings()) == seconds

@@ -14,12 +14,15 @@ import orjson
 from paddlepool.contracts.errors import InvalidTensor
 from paddlepool.contracts.tensors import STRINGS, Array, Tensors, TensorSpec
 from paddlepool.engine.dataplane import TensorRequest
+from paddlepool.service.api.routes import chosen_group
 from paddlepool.service.api.services import base64_parts
 from paddlepool.service.api.v2 import tensors
 from paddlepool.service.api.v2.tensors import BASE64, BINARY_HEADER, NAMES, NO_SHARED_MEMORY
 from paddlepool.settings.server import Settings
 
-PARAMETERS = ("predictor", "priority", "timeout", "binary_data_output", "content_type")
+GROUP_PARAMETERS = ("instance_group", "predictor")
+"""The parameter that names an instance group, and its alias."""
+PARAMETERS = (*GROUP_PARAMETERS, "priority", "timeout", "binary_data_output", "content_type")
 OUTPUT_PARAMETERS = ("binary_data", "classification", "content_type")
 IGNORED = "ignored_parameters"
 """The reply parameter that lists the request's unknown parameters."""
@@ -85,7 +88,8 @@ def read_document(
     names the tensor or the parameter and what was expected.
     """
     parameters = tensors.parameters_of(document)
-    group = name_in(parameters, "predictor", of="an instance group")
+    names = (name_in(parameters, name, of="an instance group") for name in GROUP_PARAMETERS)
+    group = chosen_group(*names)
     # The protocol's timeout is in microseconds; 0 means the default, or `within` up to the limit.
     microseconds = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
     default_ms = settings.timeout_default_ms if within is None else settings.timeout_max_ms

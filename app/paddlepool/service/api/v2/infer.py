@@ -36,7 +36,10 @@ class InferRequestParameters(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    predictor: str | None = Field(None, description="The instance group to run on.")
+    instance_group: str | None = Field(None, description="The instance group to run on.")
+    predictor: str | None = Field(
+        None, description="Alias of `instance_group`.", json_schema_extra={"deprecated": True}
+    )
     priority: int | None = Field(None, ge=0, le=1_000, description="0 is normal and first.")
     timeout: int | None = Field(None, ge=0, description="Microseconds; 0 is the default.")
     binary_data_output: bool | None = Field(None, description="Send all outputs raw.")
@@ -276,8 +279,9 @@ async def infer_tensors(
 
 
 def may_name_group(body: bytes, json_bytes: int) -> bool:
-    """Whether the JSON at the start of an unparsed body may have a `predictor` parameter."""
-    return body.find(b'"predictor"', 0, json_bytes) >= 0
+    """Whether the JSON at the start of an unparsed body may name an instance group."""
+    names = (b'"%b"' % name.encode() for name in documents.GROUP_PARAMETERS)
+    return any(body.find(name, 0, json_bytes) >= 0 for name in names)
 
 
 def place_timeout(body_bytes: int, names_group: bool, settings: Settings) -> float | None:
