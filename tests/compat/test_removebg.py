@@ -96,7 +96,7 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(server: FakeServer) -> None:
                 "position": (20, 100),
             },
         ),
-        ({"add_shadow": "true"}, {"shadow": "drop", "shadow_opacity": 50}),
+        ({"add_shadow": "True"}, {"shadow": "drop", "shadow_opacity": 50}),
         ({"shadow_type": "drop", "shadow_opacity": "20"}, {"shadow_opacity": 20}),
         ({"shadow_type": "drop", "shadow_opacity": "0"}, {"shadow": "none"}),
         ({"type": "car", "semitransparency": "false"}, {"output": "cutout"}),

@@ -146,12 +146,3 @@ def refused(name: str, why: str) -> InvalidParameter:
     """Build the error that rejects the field `name`."""
     errors = ({"field": f"body.{name}", "message": why},)
     return InvalidParameter(f"{name}: {why}", parameter=name, errors=errors)
-
-
-def schema_of(
-    fields: Mapping[str, tuple[Mapping[str, Any], str]], *required: str
-) -> dict[str, Any]:
-    """Build an object's schema from the schema and the description of each field."""
-    properties = {name: {**schema, "description": told} for name, (schema, told) in fields.items()}
-    schema = {"type": "object", "properties": properties}
-    return schema | {"required": list(required)} if required else schema

@@ -9,7 +9,7 @@ label, so a reply about texts is a list of lists. It sends pictures without a Co
 import re
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Request, Response
@@ -24,7 +24,8 @@ from paddlepool.service.api.errors import PROTOCOL, ErrorForm
 from paddlepool.service.api.routes import RoutingDep, output_headers, read_body
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type
-from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult
+from paddlepool.tasks.options import Options, schemas
+from paddlepool.tasks.segment.request import Null, SegmentRequest, SegmentResult
 from paddlepool.tasks.sentiment.pipeline import TextRequest
 from paddlepool.tasks.sentiment.router import Text, Texts, classify
 
@@ -34,6 +35,7 @@ LABEL = "foreground"
 PICTURE = re.compile(rb'"inputs"\s*:\s*"(?:data:image|\\?/9j\\?/|iVBORw0KGgo|UklGR|R0lGOD|Qk[0-3])')
 """Matches JSON that contains a JPEG, PNG, WebP, GIF or BMP in base64."""
 EXAMPLE_OF_TEXTS: JsonDict = {"inputs": "今天太开心了", "parameters": {"top_k": 2}}
+Fraction = Annotated[float, Field(ge=0, le=1)]
 WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
 """Text parameters that are accepted but do not change the labels."""
 
@@ -135,28 +137,34 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
     return Response(content, media_type=JSON, headers=headers)
 
 
+class PictureParameters(Options):
+    """Parameters of a picture."""
+
+    mask_threshold: Fraction | Null = Field(None, description="Makes the mask black and white.")
+    threshold: Fraction | Null = Field(None, description="Omits a segment with a lower score.")
+    overlap_mask_area_threshold: Fraction | Null = Field(None, description="Has no effect.")
+    subtask: Literal["semantic"] | Null = None
+
+
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
     """Return the request and the minimum score of a segment. Raises InputError."""
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
-    asked = document.get("parameters")
-    asked = {} if asked is None else asked
-    if not isinstance(asked, dict):
+    parameters = {} if document.get("parameters") is None else document["parameters"]
+    if not isinstance(parameters, dict):
         raise refused("parameters", "must be an object")
-    _refuse_unknown(asked, PICTURE_PARAMETERS)
-    if asked.get("subtask") not in (None, "semantic"):
-        raise refused("parameters.subtask", "only semantic is supported")
-    _fraction(asked, "overlap_mask_area_threshold")  # no effect: one segment overlaps nothing
-    threshold = _fraction(asked, "mask_threshold")
+    _refuse_unknown(parameters, PictureParameters.model_fields)
+    known = {name: value for name, value in parameters.items() if value is not None}
+    read = PictureParameters.model_validate(known)
     picture = api.picture_in_base64(document.get("inputs"), "inputs")
-    return _mask(picture, threshold), _fraction(asked, "threshold") or 0.0
+    return _mask(picture, read.mask_threshold), read.threshold or 0.0
 
 
 def _refuse_unknown(
-    asked: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
+    members: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
 ) -> None:
     """Raise InvalidParameter for unknown members, such as another task's candidate_labels."""
-    for name, value in asked.items():
+    for name, value in members.items():
         if name not in known and value is not None:
             raise refused(f"{of}{name[:64]}", "not supported for this task; leave it out")
 
@@ -165,27 +173,11 @@ def _mask(picture: bytes, threshold: float | None = None) -> SegmentRequest:
     return SegmentRequest(body=picture, output="mask", threshold=threshold)
 
 
-def _fraction(asked: Mapping[str, Any], name: str) -> float | None:
-    value = asked.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise refused(f"parameters.{name}", "must be a number from 0 to 1")
-    return float(value)
-
-
 def _segments(result: SegmentResult) -> bytes:
     head = f'[{{"label":"{LABEL}","score":{result.confidence:.6f},"mask":"'
     return b"".join([head.encode(), *base64_parts(result.image), b'"}]'])
 
 
-_FRACTION = {"type": "number", "minimum": 0, "maximum": 1}
-PICTURE_PARAMETERS: dict[str, Any] = {
-    "mask_threshold": _FRACTION | {"description": "Makes the mask black and white."},
-    "threshold": _FRACTION | {"description": "Omits a segment with a lower score."},
-    "overlap_mask_area_threshold": _FRACTION | {"description": "Has no effect."},
-    "subtask": {"enum": ["semantic"]},
-}
 PICTURE_INPUTS = {"type": "string", "description": "The picture, base64."}
 _TEXT = {"type": "string", "minLength": 1}
 INPUTS = {
@@ -231,7 +223,7 @@ PICTURES = _api(
         "description": "The foreground's mask. `/segment` answers the same to clients whose"
         " User-Agent contains `hf_hub/` or `@huggingface/`.",
     },
-    body=_body(PICTURE_INPUTS, {"properties": PICTURE_PARAMETERS}),
+    body=_body(PICTURE_INPUTS, {"properties": schemas(PictureParameters)}),
     paths={"/segment": "/hf/segment"},
 )
 BOTH = _api(

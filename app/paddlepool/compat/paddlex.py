@@ -79,10 +79,14 @@ def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
     return {"logId": request_id, "errorCode": fault.status, "errorMsg": fault.detail}
 
 
-FIELDS: dict[str, tuple[dict[str, Any], str]] = {
-    "image": ({"type": "string"}, "The picture in base64; a URL is rejected."),
-    "targetSize": ({}, "Rejected, unless null."),
-    "visualize": ({"type": ["boolean", "null"]}, "If false, `image` is null."),
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "image": {"type": "string", "description": "The picture in base64; a URL is rejected."},
+        "targetSize": {"description": "Rejected, unless null."},
+        "visualize": {"type": ["boolean", "null"], "description": "If false, `image` is null."},
+    },
+    "required": ["image"],
 }
 
 API = CompatibleApi(
@@ -97,7 +101,7 @@ API = CompatibleApi(
         " `size` as [height, width], and `image`, the same as a PNG in base64.",
         "content": {JSON: {"schema": {"type": "object"}}},
     },
-    body={JSON: {"schema": api.schema_of(FIELDS, "image"), "example": {"image": api.EXAMPLE}}},
+    body={JSON: {"schema": SCHEMA, "example": {"image": api.EXAMPLE}}},
     more=api.add_health,
     errors=ErrorForm(model=PaddleXError, write=_write),
 )

@@ -4,24 +4,54 @@ Fields and defaults follow `rembg/commands/s_command.py` and `rembg/bg.py` of re
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from paddlepool.compat.api import NOT_FETCHED, CompatibleApi, refused, run_segment, schema_of
+from paddlepool.compat.api import NOT_FETCHED, CompatibleApi, refused, run_segment
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep, whole_number
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
-from paddlepool.tasks.segment.request import Colour, SegmentRequest
+from paddlepool.tasks.options import Options, schemas
+from paddlepool.tasks.segment.request import Colour, Null, SegmentRequest
 
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")
-MATTING = {"af": (240, 255), "ab": (10, 255), "ae": (10, 999_999)}
-"""Default and maximum of each parameter of rembg's alpha matting. This server refines edges in
-another way, without such parameters."""
+Octet = Annotated[int, Field(ge=0, le=255)]
+UNUSED = "With a=true only the default is accepted."
+
+
+class Fields(Options):
+    """rembg's fields besides the picture; others are ignored.
+
+    `af`, `ab` and `ae` belong to rembg's alpha matting. This server refines edges in another way,
+    without such parameters.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+    booleans: ClassVar = dict.fromkeys(TRUE, True) | dict.fromkeys(FALSE, False)
+
+    model: str | Null = Field(
+        None,
+        description="A model of this server, `name` or `name@version`.",
+        json_schema_extra={"example": ""},
+    )
+    a: bool = Field(
+        False, description="Refine edges with a guided filter; rembg uses alpha matting."
+    )
+    af: Octet = Field(240, description=UNUSED)
+    ab: Octet = Field(10, description=UNUSED)
+    ae: Annotated[int, Field(ge=0, le=999_999)] = Field(10, description=UNUSED)
+    om: bool = Field(False, description="Only the mask.")
+    ppm: bool = Field(
+        False,
+        description="A mask of black and white only: threshold 0.5, without rembg's smoothing.",
+    )
+    dc: bool = Field(False, description="Remove the old background's colour from edges.")
+    vm: bool = Field(False, description="Rejected if true: ViTMatte is not supported.")
 
 
 class RembgFault(BaseModel):
@@ -59,10 +89,10 @@ async def remove(
     pictures = dict(form.files)
     if not pictures.get("file"):
         raise FileMissing("the form has no picture in its field file: curl -F file=@photo.jpg")
-    fields = {name: value for name, value in form.fields if value}
+    fields = Fields.model_validate({name: value for name, value in form.fields if value})
     payload = translate(pictures["file"], fields, bgc=bgc, extras=extras)
-    if model := fields.get("model"):
-        routing = routing.model_copy(update={"model": model})
+    if fields.model:
+        routing = routing.model_copy(update={"model": fields.model})
     result, headers, _ = await run_segment(services, routing, lambda: (payload, None), 0)
     return Response(result.image, media_type="image/png", headers=headers)
 
@@ -83,46 +113,29 @@ async def remove_by_address(
 
 
 def translate(
-    body: bytes, fields: Mapping[str, str], *, bgc: str | None, extras: str | None
+    body: bytes, fields: Fields, *, bgc: str | None, extras: str | None
 ) -> SegmentRequest:
-    """Translate rembg's fields. Unknown ones are ignored. Raises InvalidParameter."""
+    """Translate rembg's fields. Raises InvalidParameter."""
     if extras is not None and extras.strip() not in ("", "{}"):
         raise refused("extras", "session options are not supported; choose a model by name")
-    if _flag(fields, "vm"):
+    if fields.vm:
         raise refused("vm", "ViTMatte is not supported; a=true refines edges")
-    matting = _flag(fields, "a")
-    for name, (default, most) in MATTING.items():
-        value = _whole(fields, name, default, most)
-        if matting and value != default:
+    for name in ("af", "ab", "ae"):
+        default = Fields.model_fields[name].default
+        if fields.a and getattr(fields, name) != default:
             why = f"a=true has no such threshold on this server; leave it at {default}"
             raise refused(name, why)
     colour = _colour(bgc)
-    background: dict[str, Any] = {"output": "cutout"}
-    if _flag(fields, "om"):
-        background["output"] = "mask"
-    elif colour is not None:
+    background: dict[str, Any] = {"output": "mask" if fields.om else "cutout"}
+    if colour is not None and not fields.om:
         background = {"output": "composite", "bg_color": colour}
     return SegmentRequest(
         body=body,
-        refine="guided" if matting else "none",
-        colours="estimated" if _flag(fields, "dc") else "original",
-        threshold=0.5 if _flag(fields, "ppm") else None,
+        refine="guided" if fields.a else "none",
+        colours="estimated" if fields.dc else "original",
+        threshold=0.5 if fields.ppm else None,
         **background,
     )
-
-
-def _flag(fields: Mapping[str, str], name: str) -> bool:
-    value = fields.get(name, "false").lower()
-    if value not in (*TRUE, *FALSE):
-        raise refused(name, "must be true or false")
-    return value in TRUE
-
-
-def _whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int:
-    value = whole_number(fields.get(name, str(default)), digits=6)
-    if value is None or value > most:
-        raise refused(name, f"must be a whole number from 0 to {most}")
-    return value
 
 
 def _colour(text: str | None) -> Colour | None:
@@ -144,34 +157,21 @@ def _colour(text: str | None) -> Colour | None:
 def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     if fault.status != 422:
         return {"detail": fault.detail}
-    faults = fault.errors or ({"field": "body", "message": fault.detail},)
+    place = f"body.{fault.parameter}" if fault.parameter else "body"
+    errors = fault.errors or ({"field": place, "message": fault.detail},)
     return {
         "detail": [
-            {"type": fault.code, "loc": each["field"].split("."), "msg": each["message"]}
-            for each in faults
+            {"type": fault.code, "loc": error["field"].split("."), "msg": error["message"]}
+            for error in errors
         ]
     }
 
 
-FLAG = {"type": "boolean", "default": False}
-FIELDS: dict[str, tuple[dict[str, Any], str]] = {
-    "file": ({"type": "string", "format": "binary"}, "The picture."),
-    "model": (
-        {"type": "string", "example": ""},
-        "A model of this server, `name` or `name@version`.",
-    ),
-    "a": (FLAG, "Refine edges with a guided filter; rembg uses alpha matting."),
-    **{
-        name: (
-            {"type": "integer", "minimum": 0, "maximum": most, "default": default},
-            "With a=true only the default is accepted.",
-        )
-        for name, (default, most) in MATTING.items()
-    },
-    "om": (FLAG, "Only the mask."),
-    "ppm": (FLAG, "A mask of black and white only: threshold 0.5, without rembg's smoothing."),
-    "dc": (FLAG, "Remove the old background's colour from edges."),
-    "vm": (FLAG, "Rejected if true: ViTMatte is not supported."),
+FILE = {"type": "string", "format": "binary"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"file": FILE | {"description": "The picture."}, **schemas(Fields)},
+    "required": ["file"],
 }
 
 API = CompatibleApi(
@@ -183,9 +183,9 @@ API = CompatibleApi(
     summary="As rembg: remove the background of an uploaded picture",
     reply={
         "description": "The cut-out, or the mask.",
-        "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
+        "content": {"image/png": {"schema": FILE}},
     },
-    body={FORM: {"schema": schema_of(FIELDS, "file")}},
+    body={FORM: {"schema": SCHEMA}},
     more=add_removal_by_address,
     errors=ErrorForm(model=RembgError, write=_write, statuses={415: 422, "model_not_found": 422}),
 )

@@ -6,12 +6,12 @@ and `remove.bg` 1.3 of npm. `translate` maps the fields to the task's request.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote_plus
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.responses import JSONResponse
 
 from paddlepool.compat import api
@@ -22,9 +22,11 @@ from paddlepool.service.api.routes import RoutingDep
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import FORM, json_object, media_type, read_form
 from paddlepool.settings.server import Settings
+from paddlepool.tasks.options import Options, schemas
 from paddlepool.tasks.segment.request import (
     MEDIA_TYPES,
     Colour,
+    Null,
     SegmentRequest,
     SegmentResult,
     read_colour,
@@ -180,31 +182,63 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     return {"errors": [{"title": fault.title, "code": code, "detail": fault.detail}]}
 
 
-SIZES = (
-    dict.fromkeys(("preview", "small", "regular"), "preview")
-    | {"medium": "medium", "hd": "hd"}
-    | dict.fromkeys(("full", "4k", "50MP", "auto"), "full")
-)
-TYPES = ("auto", "person", "product", "animal", "car", "transportation", "graphic", "other")
-LEVELS = ("none", "1", "2", "latest")
-FORMATS = ("auto", "png", "jpg", "webp")
-CHANNELS = ("rgba", "alpha")
-SHADOWS = ("none", "drop")
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+Size = Literal["preview", "small", "regular", "medium", "hd", "full", "4k", "50MP", "auto"]
+Kind = Literal["auto", "person", "product", "animal", "car", "transportation", "graphic", "other"]
+SIZES = {"medium": "medium", "hd": "hd"} | dict.fromkeys(("preview", "small", "regular"), "preview")
+"""Our names of sizes; all others are the picture's own."""
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
+Text = Annotated[str | None, WithJsonSchema({"type": "string", "example": ""})]
+"""The example makes the API page leave empty fields out."""
+
+
+class Fields(Options):
+    """The fields besides the pictures. Others are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+    booleans: ClassVar = {"true": True, "1": True, "false": False, "0": False}
+
+    image_url: Text = Field(None, description="Rejected: pictures are not fetched by URL.")
+    size: Size = Field(
+        "preview",
+        description="preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: the original "
+        "size.",
+    )
+    type: Kind = Field("auto", description="Has no effect.")
+    type_level: Literal["none", "1", "2", "latest"] | Null = Field(
+        None, description="`none` omits X-Type."
+    )
+    format: Literal["auto", "png", "jpg", "webp"] = Field("auto", description="zip is rejected.")
+    roi: str = Field(WHOLE[0], description="Rejected, unless it is the whole picture.")
+    crop: bool = Field(False, description="Crop to the foreground.")
+    crop_margin: Text = Field(None, description="With crop: up to 500px or 50% per side.")
+    scale: Text = Field(None, description="`original`, or 10% to 100%.")
+    position: Text = Field(None, description="`original`, `center`, or two percentages.")
+    channels: Literal["rgba", "alpha"] = Field("rgba", description="`alpha`: the mask alone.")
+    shadow_type: Literal["none", "drop"] | Null = Field(
+        None, description="Other shadows are rejected."
+    )
+    shadow_opacity: Annotated[int, Field(ge=0, le=100)] | Null = Field(
+        None, description="With a shadow."
+    )
+    add_shadow: bool = Field(False, description="The same as shadow_type=drop.")
+    semitransparency: bool | Null = Field(None, description="Has no effect.")
+    bg_color: Text = Field(None, description="Hexadecimal digits without #, or a colour's name.")
+    bg_image_url: Text = Field(None, description="Rejected: pictures are not fetched by URL.")
+
+
 MAX_FIELDS = 20
 """Number of fields in remove.bg's form. A client may send all of them, including empty ones."""
 
 
-def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[bytes, bytes | None]:
+def _pictures(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[bytes, bytes | None]:
     """Return the picture and, if there is one, the background. Raises InputError."""
     for name in ("image_url", "bg_image_url"):
-        if given.get(name):
+        if form.get(name):
             raise refused(name, api.NOT_FETCHED)
     for name in ("image_file", "bg_image_file"):
-        if given.get(name):
+        if form.get(name):
             raise refused(name, f"must be a file of the form: curl -F {name}=@photo.jpg")
-    file, text = files.get("image_file"), given.get("image_file_b64")
+    file, text = files.get("image_file"), form.get("image_file_b64")
     if file and text:
         raise refused("image_file_b64", "image_file is given as well; only one picture is accepted")
     if not file and not text:
@@ -215,66 +249,60 @@ def _pictures(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byt
     return file or api.picture_in_base64(text, "image_file_b64"), background
 
 
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return f"{value:g}"
-    if not isinstance(value, str):
-        raise InvalidParameter("a field is neither a text nor a number")
-    return value.strip()
+def _normalised(value: object) -> Any:
+    """Strip a text, and make one of a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return value
+    return value.strip() if isinstance(value, str) else f"{value:g}"
 
 
-def translate(given: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
+def translate(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
     """Translate the fields; undocumented and empty ones are ignored.
 
     Return also whether the reply has an X-Type. Raises InputError, whose message names the field.
     """
-    body, background = _pictures(given, files)
-    fields = {
-        name: _word(value)
-        for name, value in given.items()
-        if name != "image_file_b64" and value not in (None, "")
-    }
-    _one_of(fields, "type", TYPES)  # a hint without effect
-    _one_of(fields, "type_level", LEVELS)
-    _flag(fields, "semitransparency")  # no effect: car windows stay as the network sees them
-    if fields.get("roi", WHOLE[0]) not in WHOLE:
+    body, background = _pictures(form, files)
+    fields = Fields.model_validate(
+        {name: _normalised(value) for name, value in form.items() if value not in (None, "")}
+    )
+    if fields.roi not in WHOLE:
         raise refused("roi", f"a region of interest is not supported; only {WHOLE[0]}, the whole")
-    size = SIZES[_one_of(fields, "size", tuple(SIZES))]
-    options: dict[str, Any] = {"size": size, "crop": _flag(fields, "crop")}
-    options |= {name: fields[name] for name in ("scale", "position") if name in fields}
-    if "crop_margin" in fields and options["crop"]:  # else remove.bg ignores it
-        margin = fields["crop_margin"]
-        options["crop_margin"] = "0px" if margin == "0" else margin  # remove.bg's default is 0
+    options: dict[str, Any] = {"size": SIZES.get(fields.size, "full"), "crop": fields.crop}
+    options |= {name: getattr(fields, name) for name in ("scale", "position")}
+    if fields.crop:  # else remove.bg ignores crop_margin, whose default is 0
+        options["crop_margin"] = "0px" if fields.crop_margin == "0" else fields.crop_margin
     options |= _output(fields, background)
     if options["output"] != "composite":
         background = None
+    options = {name: value for name, value in options.items() if value is not None}
     request = SegmentRequest(body=body, background=background, **options)
-    return request, fields.get("type_level") != "none"
+    return request, fields.type_level != "none"
 
 
-def _output(fields: Mapping[str, str], background: bytes | None) -> dict[str, Any]:
+def _output(fields: Fields, background: bytes | None) -> dict[str, Any]:
     """Options for the kind of result, its background, its shadow and its format."""
-    file_format = _format(fields)
-    if _one_of(fields, "channels", CHANNELS) == "alpha":  # the mask alone
-        if file_format == "jpg":
+    if fields.channels == "alpha":  # the mask alone
+        if fields.format == "jpg":
             raise refused("format", "jpg is not supported with channels=alpha; use png")
-        file_format = "png" if file_format == "auto" else file_format
+        file_format = "png" if fields.format == "auto" else fields.format
         return {"output": "mask", "refine": "guided", "format": file_format}
     options: dict[str, Any] = {"output": "cutout" if background is None else "composite"}
     opaque = background is not None
-    if (colour := fields.get("bg_color")) is not None:
+    if fields.bg_color is not None:
         if background is not None:
             why = "bg_image_file is given as well; only one background is accepted"
             raise refused("bg_color", why)
-        options = {"output": "composite", "bg_color": _colour(colour)}
+        options = {"output": "composite", "bg_color": _colour(fields.bg_color)}
         opaque = options["bg_color"][3] == 255
-    if file_format == "auto":
-        file_format = "jpg" if opaque else "png"
-    if file_format == "jpg":  # JPEG has no transparency: the default background is white
+    options["format"] = fields.format
+    if fields.format == "auto":
+        options["format"] = "jpg" if opaque else "png"
+    if options["format"] == "jpg":  # it has no transparency: the default background is white
         options["output"] = "composite"
-    return options | _shadow(fields) | {"format": file_format}
+    shadow = fields.shadow_type or ("drop" if fields.add_shadow else "none")
+    if shadow == "drop" and fields.shadow_opacity != 0:
+        options |= {"shadow": "drop", "shadow_opacity": fields.shadow_opacity}
+    return options
 
 
 def _colour(text: str) -> Colour:
@@ -284,70 +312,20 @@ def _colour(text: str) -> Colour:
     return colour
 
 
-def _shadow(fields: Mapping[str, str]) -> dict[str, Any]:
-    kind = fields.get("shadow_type", "drop" if _flag(fields, "add_shadow") else "none")
-    if kind not in SHADOWS:
-        why = f"must be one of {', '.join(SHADOWS)}; others are not supported"
-        raise refused("shadow_type", why)
-    opacity = fields.get("shadow_opacity")
-    if kind == "none" or opacity == "0":
-        return {}
-    return {"shadow": "drop"} | ({} if opacity is None else {"shadow_opacity": opacity})
-
-
-def _format(fields: Mapping[str, str]) -> str:
-    if fields.get("format") == "zip":
-        raise refused("format", "zip is not supported; use png, jpg or webp")
-    return _one_of(fields, "format", FORMATS)
-
-
-def _one_of(fields: Mapping[str, str], name: str, accepted: tuple[str, ...]) -> str:
-    value = fields.get(name, accepted[0])
-    if value not in accepted:
-        raise refused(name, f"must be one of {', '.join(accepted)}")
-    return value
-
-
-def _flag(fields: Mapping[str, str], name: str) -> bool:
-    value = BOOLEANS.get(fields.get(name, "false").lower())
-    if value is None:
-        raise refused(name, "must be true or false")
-    return value
-
-
-TEXT = {"type": "string", "example": ""}  # the API page leaves empty fields out
 FILE = {"type": "string", "format": "binary"}
-FLAG = {"type": "boolean", "default": False}
-SCHEMA = api.schema_of(
-    {
-        "image_file": (FILE, "The picture, unless image_file_b64 is given."),
-        "image_file_b64": (TEXT, "The picture in base64; required in JSON."),
-        "image_url": (TEXT, "Rejected: pictures are not fetched by URL."),
-        "size": (
-            {"enum": list(SIZES), "default": "preview"},
-            "preview, small, regular: 0.25 MP; medium: 1.5; hd: 4; others: the original size.",
-        ),
-        "type": ({"enum": list(TYPES), "default": "auto"}, "Has no effect."),
-        "type_level": ({"enum": list(LEVELS)}, "`none` omits X-Type."),
-        "format": ({"enum": list(FORMATS), "default": "auto"}, "zip is rejected."),
-        "roi": (
-            {"type": "string", "default": WHOLE[0]},
-            "Rejected, unless it is the whole picture.",
-        ),
-        "crop": (FLAG, "Crop to the foreground."),
-        "crop_margin": (TEXT, "With crop: up to 500px or 50% per side."),
-        "scale": (TEXT, "`original`, or 10% to 100%."),
-        "position": (TEXT, "`original`, `center`, or two percentages."),
-        "channels": ({"enum": list(CHANNELS), "default": "rgba"}, "`alpha`: the mask alone."),
-        "shadow_type": ({"enum": list(SHADOWS)}, "Other shadows are rejected."),
-        "shadow_opacity": ({"type": "integer", "minimum": 0, "maximum": 100}, "With a shadow."),
-        "add_shadow": (FLAG, "The same as shadow_type=drop."),
-        "semitransparency": ({"type": "boolean"}, "Has no effect."),
-        "bg_color": (TEXT, "Hexadecimal digits without #, or a colour's name."),
-        "bg_image_url": (TEXT, "Rejected: pictures are not fetched by URL."),
-        "bg_image_file": (FILE, "The background."),
-    }
-)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "image_file": FILE | {"description": "The picture, unless image_file_b64 is given."},
+        "image_file_b64": {
+            "type": "string",
+            "example": "",
+            "description": "The picture in base64; required in JSON.",
+        },
+        **schemas(Fields),
+        "bg_image_file": FILE | {"description": "The background."},
+    },
+}
 
 API = CompatibleApi(
     name="removebg",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -18,7 +18,6 @@ from paddlepool.contracts.errors import InvalidParameter
 
 MAX_CHARACTERS = 1_024
 """Maximum characters of a text, the same as for a field of a form."""
-BOOLEANS = {"true": True, "false": False}
 
 
 def invalid(
@@ -36,10 +35,11 @@ def invalid(
 class Options(BaseModel):
     """Typed options of one request. Constructing one raises InvalidParameter for a wrong value.
 
-    Texts of a query or a form are accepted, too: `true`, `false` and numbers are converted.
+    Texts of a query or a form are accepted, too: `booleans` and numbers are converted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    booleans: ClassVar[Mapping[str, bool]] = {"true": True, "false": False}
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -50,7 +50,9 @@ class Options(BaseModel):
             if len(value) > MAX_CHARACTERS:
                 expected = f"a text of at most {MAX_CHARACTERS} characters"
                 raise invalid(name, expected, received=len(value), limit=f"{MAX_CHARACTERS}")
-            value = _converted(value, schema.get("type"))
+            kind = schema.get("type")
+            is_flag = kind == "boolean"
+            value = cls.booleans.get(value.lower(), value) if is_flag else _number(value, kind)
         try:
             return check(value)
         except ValueError:
@@ -70,10 +72,8 @@ def schemas(options: type[Options]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _converted(text: str, kind: str | None) -> Any:
-    """The value that a text stands for, or the text itself if it stands for none."""
-    if kind == "boolean":
-        return BOOLEANS.get(text, text)
+def _number(text: str, kind: str | None) -> float | str:
+    """The number that a text stands for, or the text itself if it stands for none."""
     if kind == "integer":
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
     with suppress(ValueError):
@@ -83,7 +83,7 @@ def _converted(text: str, kind: str | None) -> Any:
 
 def _refusal(name: str, value: Any, schema: Mapping[str, Any]) -> InvalidParameter:
     if "minimum" not in schema:
-        return invalid(name, f"one of {', '.join(schema.get('enum', BOOLEANS))}")
+        return invalid(name, f"one of {', '.join(schema.get('enum', Options.booleans))}")
     limit = f"{schema['minimum']:g} to {schema['maximum']:g}"
     what = "a number" if schema["type"] == "number" else "a whole number"
     received = value if type(value) in (int, float) and math.isfinite(value) else None
