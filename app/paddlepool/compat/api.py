@@ -104,8 +104,8 @@ async def run_segment(
         parsed.append(other)
         return payload
 
-    answer = await services.dataplane.run("segment", read, **routing.options(services.settings))
-    return answer.value, output_headers(answer), parsed[0]
+    output = await services.dataplane.run("segment", read, **routing.options(services.settings))
+    return output.value, output_headers(output), parsed[0]
 
 
 EXAMPLE = (

@@ -25,7 +25,7 @@ from paddlepool.service.api.routes import RoutingDep, output_headers, read_body
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import RAW_CONTENT, RAW_TYPES, json_object, media_type
 from paddlepool.tasks.options import Options, schemas
-from paddlepool.tasks.segment.request import Null, SegmentRequest, SegmentResult
+from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult
 from paddlepool.tasks.sentiment.pipeline import TextRequest
 from paddlepool.tasks.sentiment.router import Text, Texts, classify
 
@@ -81,7 +81,9 @@ class HubError(BaseModel):
     error: str
 
 
-async def answer(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
+async def classify_or_segment(
+    request: Request, services: ServicesDep, routing: RoutingDep
+) -> Response:
     """Accepts texts or a picture."""
     content = await request.body()
     if media_type(request) != JSON or PICTURE.search(content):
@@ -106,12 +108,12 @@ async def classify_texts(
     if parameters.function_to_apply not in (None, "softmax"):
         raise refused("parameters.function_to_apply", "only softmax is supported")
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    answer = await classify(services, TextRequest(texts, parameters.top_k), routing)
+    output = await classify(services, TextRequest(texts, parameters.top_k), routing)
     replies = [
         [{"label": name, "score": round(score, 7)} for name, _, score in result.scores]
-        for result in answer.value
+        for result in output.value
     ]
-    return Response(orjson.dumps(replies), media_type=JSON, headers=output_headers(answer))
+    return Response(orjson.dumps(replies), media_type=JSON, headers=output_headers(output))
 
 
 async def segment_picture(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
@@ -140,10 +142,10 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 class PictureParameters(Options):
     """Parameters of a picture."""
 
-    mask_threshold: Fraction | Null = Field(None, description="Makes the mask black and white.")
-    threshold: Fraction | Null = Field(None, description="Omits a segment with a lower score.")
-    overlap_mask_area_threshold: Fraction | Null = Field(None, description="Has no effect.")
-    subtask: Literal["semantic"] | Null = None
+    mask_threshold: Fraction | None = Field(None, description="Makes the mask black and white.")
+    threshold: Fraction | None = Field(None, description="Omits a segment with a lower score.")
+    overlap_mask_area_threshold: Fraction | None = Field(None, description="Has no effect.")
+    subtask: Literal["semantic"] | None = None
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
@@ -229,7 +231,7 @@ PICTURES = _api(
 BOTH = _api(
     task="sentiment",
     path="/hf",
-    endpoint=answer,
+    endpoint=classify_or_segment,
     max_bytes=lambda settings: (
         api.picture_bytes(settings)
         if hasattr(settings, "segment_max_bytes")

@@ -16,7 +16,7 @@ from paddlepool.service.api.routes import RoutingDep, whole_number
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from paddlepool.tasks.options import Options, schemas
-from paddlepool.tasks.segment.request import Colour, Null, SegmentRequest
+from paddlepool.tasks.segment.request import Colour, SegmentRequest
 
 TRUE = ("true", "1", "on", "yes", "t", "y")
 FALSE = ("false", "0", "off", "no", "f", "n")
@@ -34,7 +34,7 @@ class Fields(Options):
     model_config = ConfigDict(extra="ignore")
     booleans: ClassVar = dict.fromkeys(TRUE, True) | dict.fromkeys(FALSE, False)
 
-    model: str | Null = Field(
+    model: str | None = Field(
         None,
         description="A model of this server, `name` or `name@version`.",
         json_schema_extra={"example": ""},

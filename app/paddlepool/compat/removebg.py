@@ -26,7 +26,6 @@ from paddlepool.tasks.options import Options, schemas
 from paddlepool.tasks.segment.request import (
     MEDIA_TYPES,
     Colour,
-    Null,
     SegmentRequest,
     SegmentResult,
     read_colour,
@@ -204,7 +203,7 @@ class Fields(Options):
         "size.",
     )
     type: Kind = Field("auto", description="Has no effect.")
-    type_level: Literal["none", "1", "2", "latest"] | Null = Field(
+    type_level: Literal["none", "1", "2", "latest"] | None = Field(
         None, description="`none` omits X-Type."
     )
     format: Literal["auto", "png", "jpg", "webp"] = Field("auto", description="zip is rejected.")
@@ -214,14 +213,14 @@ class Fields(Options):
     scale: Text = Field(None, description="`original`, or 10% to 100%.")
     position: Text = Field(None, description="`original`, `center`, or two percentages.")
     channels: Literal["rgba", "alpha"] = Field("rgba", description="`alpha`: the mask alone.")
-    shadow_type: Literal["none", "drop"] | Null = Field(
+    shadow_type: Literal["none", "drop"] | None = Field(
         None, description="Other shadows are rejected."
     )
-    shadow_opacity: Annotated[int, Field(ge=0, le=100)] | Null = Field(
+    shadow_opacity: Annotated[int, Field(ge=0, le=100)] | None = Field(
         None, description="With a shadow."
     )
     add_shadow: bool = Field(False, description="The same as shadow_type=drop.")
-    semitransparency: bool | Null = Field(None, description="Has no effect.")
+    semitransparency: bool | None = Field(None, description="Has no effect.")
     bg_color: Text = Field(None, description="Hexadecimal digits without #, or a colour's name.")
     bg_image_url: Text = Field(None, description="Rejected: pictures are not fetched by URL.")
 

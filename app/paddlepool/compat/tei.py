@@ -67,13 +67,13 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
         raise refused("truncation_direction", "left is not supported; texts are cut at the end")
     texts, single = read_inputs(body.inputs)
     request = TextRequest(texts, truncate=bool(body.truncate))
-    answer = await classify(services, request, routing)
+    output = await classify(services, request, routing)
     replies = [
         [{"score": round(score, 7), "label": label} for label, _, score in result.scores]
-        for result in answer.value
+        for result in output.value
     ]
     content = orjson.dumps(replies[0] if single else replies)
-    return Response(content, media_type=JSON, headers=output_headers(answer))
+    return Response(content, media_type=JSON, headers=output_headers(output))
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
@@ -86,17 +86,17 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
         raise InvalidParameter(_SHAPE)
     if not inputs:
         raise TextEmpty("inputs cannot be empty")
-    if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
+    if len(inputs) == 2 and all(isinstance(item, str) for item in inputs):
         why = 'pairs such as ["a","b"] are not supported; a batch is [["a"],["b"]]'
         raise refused("inputs", why)
     texts = []
-    for each in inputs:
-        texts_only = isinstance(each, list) and all(isinstance(text, str) for text in each)
-        if not texts_only or len(each) not in (1, 2):
+    for item in inputs:
+        texts_only = isinstance(item, list) and all(isinstance(text, str) for text in item)
+        if not texts_only or len(item) not in (1, 2):
             raise InvalidParameter(_SHAPE)
-        if len(each) == 2:
+        if len(item) == 2:
             raise refused("inputs", "pairs are not supported; put each text in its own list")
-        texts.append(each[0])
+        texts.append(item[0])
     return texts, False
 
 
@@ -104,7 +104,7 @@ def described(services: Services) -> dict[str, Any]:
     """The members of TEI's `/info` for a classifier; clients read its limits and labels."""
     own = services.settings.of(SentimentSettings)
     name = services.dataplane.default_models.get("sentiment")
-    served = next((each for each in services.registry.served() if each.name == name), None)
+    served = next((model for model in services.registry.served() if model.name == name), None)
     parameters = served.config.parameters if served else {}
     labels = parameters.get("labels", ())
     tokens = parameters.get("max_tokens", 0)

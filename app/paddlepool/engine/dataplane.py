@@ -171,17 +171,17 @@ class DataPlane:
             if place_timeout is not None:
                 until = began + place_timeout
                 reservation = held.enter_context(served.reserve(deadline=until))
-            asked = await read(served)
-            group = served.config.default_group if asked.group is None else asked.group
+            request = await read(served)
+            group = served.config.default_group if request.group is None else request.group
             if group != served.config.default_group:
                 held.close()  # the reserved place is in another queue
                 reservation = None
                 _check_may_start(served, group)
-            deadline = began + asked.timeout
+            deadline = began + request.timeout
             try:
                 async with asyncio.timeout(deadline - self.clock()):
-                    check = partial(served.checked, [asked.inputs])
-                    if sum(array.nbytes for array in asked.inputs.values()) > LARGE_TENSORS:
+                    check = partial(served.checked, [request.inputs])
+                    if sum(array.nbytes for array in request.inputs.values()) > LARGE_TENSORS:
                         loop = asyncio.get_running_loop()
                         checked = await loop.run_in_executor(checked_in, check)
                     else:
@@ -191,20 +191,20 @@ class DataPlane:
                         parts,
                         deadline=deadline,
                         group=group,
-                        priority=asked.priority,
+                        priority=request.priority,
                         reservation=reservation,
                     )
                     [outputs] = await joined(results, counts)
             except (TimeoutError, errors.DeadlineExceeded):
-                raise _too_late(served, group, asked.timeout) from None
+                raise _too_late(served, group, request.timeout) from None
             except errors.RunRefused as refused:
                 # The tensors are at fault: they ran alone, and the model passed its self-test.
-                shapes = (f"{name} {list(array.shape)}" for name, array in asked.inputs.items())
+                shapes = (f"{name} {list(array.shape)}" for name, array in request.inputs.items())
                 raise errors.InvalidTensor(
                     f"the model cannot be run on {', '.join(shapes)}, because these shapes do not "
                     f"fit or a value is out of range. The framework says: {refused.library_text}"
                 ) from None
-            return asked, self._complete(served, parts, results, outputs, {})
+            return request, self._complete(served, parts, results, outputs, {})
 
     def _complete(
         self,
@@ -260,7 +260,7 @@ class DataPlane:
 def _divided(served: ServedModel, jobs: Sequence[CheckedJob]) -> tuple[list[CheckedJob], list[int]]:
     """Divide jobs of more rows than a run takes; also returns the number of parts of each job."""
     parts = [job.parts(served.max_rows) for job in jobs]
-    return [part for each in parts for part in each], [len(each) for each in parts]
+    return [part for of_job in parts for part in of_job], [len(of_job) for of_job in parts]
 
 
 def _too_late(served: ServedModel, group: str, timeout: float) -> errors.DeadlineExceeded:

@@ -60,16 +60,18 @@ class Options(BaseModel):
 
 
 @cache
-def schemas(options: type[Options]) -> dict[str, dict[str, Any]]:
-    """The JSON schema of each option by name, with its description, without nulls."""
-    return {
-        name: {
-            key: value
-            for key, value in schema.items()
-            if key != "title" and (key, value) != ("default", None)
-        }
-        for name, schema in options.model_json_schema()["properties"].items()
+def schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    """The JSON schema of each field by name, with its description. Nulls are left out."""
+    properties = model.model_json_schema()["properties"]
+    merged = {
+        name: {**schema, **schema.get("anyOf", [{}])[0]} for name, schema in properties.items()
     }
+    for schema in merged.values():
+        schema.pop("anyOf", None)
+        del schema["title"]
+        if schema.get("default", "") is None:
+            del schema["default"]
+    return merged
 
 
 def _number(text: str, kind: str | None) -> float | str:

@@ -124,13 +124,13 @@ def whole_number(text: str, *, digits: int = 9) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
-def output_headers(answer: RequestOutput) -> dict[str, str]:
+def output_headers(output: RequestOutput) -> dict[str, str]:
     """Headers about the model, the instance group and the time (W3C, ms) of an answered request."""
-    timing = [f"{name};dur={seconds * 1000:.2f}" for name, seconds in answer.stages.items()]
+    timing = [f"{name};dur={seconds * 1000:.2f}" for name, seconds in output.stages.items()]
     return {
-        "X-Model": f"{answer.model}@{answer.version}",
-        "X-Instance-Group": answer.group,
-        "X-Predictor": answer.group,  # its older name
+        "X-Model": f"{output.model}@{output.version}",
+        "X-Instance-Group": output.group,
+        "X-Predictor": output.group,  # its older name
         "Server-Timing": ", ".join(timing),
     }
 
@@ -159,22 +159,22 @@ class TaskRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             services = services_of(request)
-            given: dict[str, Any] = {"services": services} if "services" in names else {}
+            arguments: dict[str, Any] = {"services": services} if "services" in names else {}
             faults: Faults = []
             if model is not None:
                 content = await _read_all(request.receive)
             if "routing" in names:
-                given["routing"] = routing = _read_routing(request, faults)
+                arguments["routing"] = routing = _read_routing(request, faults)
                 timeout_seconds(routing.timeout_ms, services.settings)
             if model is not None:
-                given["body"] = read_body(model, content, media_type(request), faults)
+                arguments["body"] = read_body(model, content, media_type(request), faults)
             if faults:
                 raise RequestValidationError(faults)
             if "request" in names:
-                given["request"] = request
+                arguments["request"] = request
             for name in texts:
-                given[name] = request.query_params.get(name)
-            return await endpoint(**given)
+                arguments[name] = request.query_params.get(name)
+            return await endpoint(**arguments)
 
         return handle
 
@@ -199,8 +199,8 @@ def _read_routing(request: Request, faults: Faults) -> Routing:
     if not request.scope["query_string"]:
         return NO_ROUTING
     query = request.query_params
-    asked = {name: query[name] for name in ROUTING if name in query}
-    return _checked(Routing, asked, "query", faults) or NO_ROUTING
+    parameters = {name: query[name] for name in ROUTING if name in query}
+    return _checked(Routing, parameters, "query", faults) or NO_ROUTING
 
 
 def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
@@ -304,7 +304,7 @@ class RouteTable:
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
         """Raise Refused (405) unless `route` accepts the method."""
         if method not in route.methods:
-            allowed = {method for other in self._all(path) for method in other.methods}
+            allowed = {name for candidate in self._all(path) for name in candidate.methods}
             allowed |= {"HEAD"} if "GET" in allowed else set()
             detail = f"The method {method} is not allowed here."
             raise Refused(http_fault(405, detail, {"Allow": ", ".join(sorted(allowed))}))

@@ -135,9 +135,9 @@ async def read_upload(
             request, max_files=2 if second else 1, max_fields=max_fields, field_bytes=FIELD_BYTES
         )
         # Pages send an empty field if the user chose no second picture.
-        given = [(name, value) for name, value in form.fields if value or name not in second]
-        picture, background = _pick_pictures(Form(form.files, given), second)
-        fields = _read_parameters(given, known, "form")
+        sent = [(name, value) for name, value in form.fields if value or name not in second]
+        picture, background = _pick_pictures(Form(form.files, sent), second)
+        fields = _read_parameters(sent, known, "form")
         for name in fields:
             if name in query:
                 raise InvalidParameter(f"{name} is given both in the query and in the form")
@@ -188,7 +188,7 @@ def _not_empty(body: bytes) -> bytes:
 def _read_parameters(
     items: Iterable[tuple[str, str]], known: Sequence[str], where: str
 ) -> dict[str, str]:
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, value in items:
         if name not in known:
             # The name comes from the client, so the error does not repeat it.
@@ -196,7 +196,7 @@ def _read_parameters(
                 f"the {where} has an unknown parameter; known are {', '.join(known)}",
                 limit=", ".join(known),
             )
-        if name in found:
+        if name in parameters:
             raise InvalidParameter(f"{name} is given twice in the {where}")
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters

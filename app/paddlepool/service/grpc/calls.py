@@ -358,7 +358,7 @@ PUSHBACK = "grpc-retry-pushback-ms"
 
 def metadata_of(fault: Fault) -> dict[str, str]:
     """Return an error's metadata: its stable code, and when to retry."""
-    found = {"error-code": fault.code}
+    metadata = {"error-code": fault.code}
     if (seconds := fault.headers.get("Retry-After")) is not None:
-        found |= {"retry-after": seconds, PUSHBACK: str(1000 * int(seconds))}
-    return found
+        metadata |= {"retry-after": seconds, PUSHBACK: str(1000 * int(seconds))}
+    return metadata

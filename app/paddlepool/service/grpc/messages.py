@@ -90,7 +90,7 @@ async def infer_message(
             within=within,
         )
 
-    found = await infer_tensors(
+    result = await infer_tensors(
         services,
         request.model_name,
         read_version(request.model_version),
@@ -99,22 +99,22 @@ async def infer_message(
         body_bytes=len(message),
         names_group=any(name in request.parameters for name in documents.GROUP_PARAMETERS),
     )
-    write = partial(_reply, messages, found, final=final)
-    size = documents.written_size(found.outputs, found.form)
-    return await run_off_loop(services, write, size=size), found
+    write = partial(_reply, messages, result, final=final)
+    size = documents.written_size(result.outputs, result.form)
+    return await run_off_loop(services, write, size=size), result
 
 
-def _reply(messages: Messages, found: Inferred, *, final: bool) -> bytes:
+def _reply(messages: Messages, result: Inferred, *, final: bool) -> bytes:
     reply = messages["ModelInferResponse"](
-        model_name=found.model, model_version=str(found.version), id=found.form.id or ""
+        model_name=result.model, model_version=str(result.version), id=result.form.id or ""
     )
     if final:
         reply.parameters[FINAL].bool_param = True
-    if found.form.ignored:
-        reply.parameters[IGNORED].string_param = found.form.ignored
+    if result.form.ignored:
+        reply.parameters[IGNORED].string_param = result.form.ignored
     raw = []
-    for name in found.form.outputs:
-        array = documents.reply_tensor(name, found.outputs, found.form)
+    for name in result.form.outputs:
+        array = documents.reply_tensor(name, result.outputs, result.form)
         reply.outputs.add(name=name, datatype=NAMES[array.dtype.name], shape=array.shape)
         raw.append(documents.raw_bytes(array))
     return joined(reply.SerializeToString(), raw)
@@ -169,10 +169,10 @@ def _data(tensor: Any) -> list[Any]:
     return list(getattr(tensor.contents, field))
 
 
-def read_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Read a message's parameters. Raises InvalidTensor for a parameter without a value."""
     parameters = {}
-    for name, parameter in given.items():
+    for name, parameter in fields.items():
         kind = parameter.WhichOneof("parameter_choice")
         if kind is None:
             raise InvalidTensor("a parameter has no value")

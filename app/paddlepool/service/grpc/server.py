@@ -233,8 +233,8 @@ def methods(services: Services, messages: Messages) -> list[Method]:
 
 
 async def _infer(services: Services, messages: Messages, message: bytes, call: Call) -> bytes:
-    reply, found = await infer_message(services, messages, message, within=call.within)
-    call.metadata |= {name.lower(): text for name, text in output_headers(found.answer).items()}
+    reply, result = await infer_message(services, messages, message, within=call.within)
+    call.metadata |= {name.lower(): text for name, text in output_headers(result.origin).items()}
     return reply
 
 
@@ -303,14 +303,14 @@ def watched(services: Services, calls: Calls, method: Method) -> grpc.RpcMethodH
     """Build the handler that sends each new status."""
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        asked = _service(await calls.answer(method, messages, context))
+        service = _service(await calls.answer(method, messages, context))
         last: int | None = None
         async with calls.kept_open(context):
             while True:
                 # Read before the status, so that the last status sent is NOT_SERVING.
                 draining = services.lifecycle.draining
                 try:
-                    status = _status(services, asked)
+                    status = _status(services, service)
                 except errors.ModelNotFound:
                     status = Status.SERVICE_UNKNOWN
                 if status != last:
@@ -330,13 +330,13 @@ def _service(message: bytes) -> str:
         raise errors.InvalidTensor("the message is not a HealthCheckRequest") from None
 
 
-def _status(services: Services, asked: str) -> int:
+def _status(services: Services, service: str) -> int:
     """Return the serving status of the server or a model. Raises ModelNotFound."""
     try:
-        if asked in SERVERS:
+        if service in SERVERS:
             models.check_server(services)
         else:
-            models.check_model(services, asked)
+            models.check_model(services, service)
     except errors.ModelNotReady:
         return int(Status.NOT_SERVING)
     return int(Status.SERVING)

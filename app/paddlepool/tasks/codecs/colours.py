@@ -104,6 +104,6 @@ def _transform(profile: bytes, source: str) -> ImageCms.ImageCmsTransform | None
         return transform
     probe = Image.fromarray(_PROBE if source != "L" else _LEVELS[None]).convert(source)
     shown, seen = (
-        np.asarray(each.convert("RGB"), np.int16) for each in (probe, transform.apply(probe))
+        np.asarray(image.convert("RGB"), np.int16) for image in (probe, transform.apply(probe))
     )
     return transform if np.abs(shown - seen).max() > 1 else None

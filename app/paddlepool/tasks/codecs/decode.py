@@ -123,15 +123,15 @@ def _discard_stderr() -> Iterator[None]:
 
     Standard error becomes a pipe without a reader, because a codec process may not open /dev/null.
     """
-    kept = os.dup(2)
+    saved = os.dup(2)
     unread, nowhere = os.pipe()
     os.close(unread)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(nowhere)
 
 
@@ -173,7 +173,7 @@ def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
         cover = np.empty(image.size[::-1], np.uint8)
         for rows in bands(image.height, image.width):
             box = (0, rows.start, image.width, rows.stop)
-            high, rest = (np.asarray(each.crop(box), np.uint16) for each in (image, low))
+            high, rest = (np.asarray(half.crop(box), np.uint16) for half in (image, low))
             cover[rows] = np.where(((high << 8 | rest) == key).all(axis=2), 0, 255)
         return cover
     return None
@@ -232,15 +232,15 @@ def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> 
     budget = SCAN_BUDGET * max(width * height, BUDGET_PIXELS)
     scans = passes = 0
     at = 2
-    while (found := _SEGMENT.search(body, at)) and found.start() + 4 < len(body):
-        marker, length = struct.unpack_from(">xBH", body, found.start())
-        at = found.end() + max(length, 2)
+    while (match := _SEGMENT.search(body, at)) and match.start() + 4 < len(body):
+        marker, length = struct.unpack_from(">xBH", body, match.start())
+        at = match.end() + max(length, 2)
         if marker == _END_OF_IMAGE:
             break
         if marker != _START_OF_SCAN:
             continue
         scans += 1
-        passes += body[found.end() + 2]
+        passes += body[match.end() + 2]
         if scans > limits.scans:
             raise errors.TooManyScans(
                 f"the JPEG has more than {limits.scans} scans, which is the limit",

@@ -269,9 +269,9 @@ class CodecPool:
             raise
         return call.future
 
-    def _check(self, asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-        if (check := self.checks.get(asked["function"])) is not None:
-            check(asked["meta"], meta, arrays)
+    def _check(self, message: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+        if (check := self.checks.get(message["function"])) is not None:
+            check(message["meta"], meta, arrays)
 
     @property
     def live(self) -> int:

@@ -154,8 +154,8 @@ class SegmentQuality:
             pictures = bench.each([pair.picture for pair in self._pairs], what=name)
             maps[name] = self._pairs, [baseline(picture) for picture in pictures]
         rows = []
-        for name, (pairs, found) in maps.items():
-            quality = measure(found, [pair.mask for pair in pairs])
+        for name, (pairs, masks) in maps.items():
+            quality = measure(masks, [pair.mask for pair in pairs])
             rows.append((name, (quality.pictures, quality.mae, quality.max_f, quality.iou)))
         return Table(
             key="validation",
@@ -166,8 +166,8 @@ class SegmentQuality:
 
     def _official(self, bench: Bench) -> Table:
         errors = []
-        found = self._masks(self._golden, bench, "official masks")
-        for pair, mask in zip(self._golden, found, strict=True):
+        masks = self._masks(self._golden, bench, "official masks")
+        for pair, mask in zip(self._golden, masks, strict=True):
             height, width = pair.mask.shape
             alpha = matte.plain_alpha(matte.normalise(mask), width, height)
             errors.append(float(np.abs(alpha.astype(np.float64) - pair.mask).mean() / 255))
@@ -202,8 +202,8 @@ def _picture(path: Path) -> Pixels:
 
 def _tensors(info: ServedModelInfo, picture: Pixels) -> Tensors:
     """The network's input for a picture, as in serving."""
-    wanted = read_parameters(info)
-    tensor = matte.network_input(picture, wanted.size, wanted.mean, wanted.std)
+    parameters = read_parameters(info).model_dump(exclude={"output"})
+    tensor = matte.network_input(picture, **parameters)
     return {info.inputs[0].name: tensor}
 
 

@@ -81,12 +81,13 @@ def mask_agreement(info: ServedModelInfo) -> Agreement:
     """The intersection over union of two outputs' masks; 1 also if both masks are empty."""
     output = read_parameters(info).output
 
-    def agreement(found: Tensors, expected: Tensors) -> float:
-        ours, theirs = (
-            normalise(np.asarray(each[output], np.float32)) >= 0.5 for each in (found, expected)
+    def agreement(outputs: Tensors, expected: Tensors) -> float:
+        mask, reference = (
+            normalise(np.asarray(tensors[output], np.float32)) >= 0.5
+            for tensors in (outputs, expected)
         )
-        union = int((ours | theirs).sum())
-        return float((ours & theirs).sum() / union) if union else 1.0
+        union = int((mask | reference).sum())
+        return float((mask & reference).sum() / union) if union else 1.0
 
     return agreement
 
@@ -111,32 +112,32 @@ RENDERED: dict[str, Any] = {
 }
 
 
-def check_opened(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+def check_opened(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
     _check_types(meta, DECODED | {"seconds": {"decode": float, "preprocess": float}})
-    _check_pixels(asked, meta["pixels"])
-    side = asked["network"]["size"]
+    _check_pixels(call, meta["pixels"])
+    side = call["network"]["size"]
     _check_arrays(arrays, input=("float32", (1, 3, side, side)))
 
 
-def check_background(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+def check_background(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
     _check_types(meta, DECODED | {"seconds": float})
-    _check_pixels(asked, meta["pixels"])
+    _check_pixels(call, meta["pixels"])
     _check_arrays(arrays)
 
 
-def check_rendered(asked: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+def check_rendered(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
     _check_types(meta, RENDERED)
     pixels = meta["width"] * meta["height"]
-    _check_pixels(asked, pixels)
+    _check_pixels(call, pixels)
     length = arrays["image"].size if "image" in arrays else 0
     if not 0 < length <= FILE_BYTES + FILE_BYTES_A_PIXEL * pixels:
         raise ValueError(f"a file of {length} bytes for {pixels} pixels")
-    labels = {"labels": ("uint8", (pixels,))} if asked["labels"] else {}
+    labels = {"labels": ("uint8", (pixels,))} if call["labels"] else {}
     _check_arrays(arrays, image=("uint8", (length,)), **labels)
 
 
-def _check_pixels(asked: Mapping[str, Any], pixels: int) -> None:
-    most = asked["limits"]["pixels"]
+def _check_pixels(call: Mapping[str, Any], pixels: int) -> None:
+    most = call["limits"]["pixels"]
     if not 0 < pixels <= most:
         raise ValueError(f"a picture of {pixels} pixels, limit {most}")
 
@@ -146,15 +147,14 @@ def _check_types(value: Any, expected: Any) -> None:
     if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
         value, expected = [value[key] for key in expected], list(expected.values())
     if isinstance(expected, list) and type(value) is list and len(value) == len(expected):
-        for each, kind in zip(value, expected, strict=True):
-            _check_types(each, kind)
+        for item, kind in zip(value, expected, strict=True):
+            _check_types(item, kind)
     elif type(value) is not expected or not 0 <= value < math.inf:
         raise ValueError(f"expected {expected}, finite and at least 0")
 
 
 def _check_arrays(arrays: Tensors, **expected: tuple[str, tuple[int, ...]]) -> None:
-    found = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
-    if found != expected:
+    if {name: (array.dtype.name, array.shape) for name, array in arrays.items()} != expected:
         raise ValueError(f"arrays other than {expected}")
 
 
@@ -187,7 +187,7 @@ class SegmentPipeline:
         held = ExitStack()
         pictures: list[Picture] = []
 
-        async def decode(stage: str, asked: Mapping[str, Any], body: bytes, about: str) -> Reply:
+        async def decode(stage: str, meta: Mapping[str, Any], body: bytes, about: str) -> Reply:
             """Decode `body` into one more picture; an error begins with `about`."""
             size = RGBA * self._codecs.limits.pixels
             picture = held.enter_context(self._codecs.pictures.open(size))
@@ -195,7 +195,7 @@ class SegmentPipeline:
             try:
                 reply = await self._codecs.pool.submit(
                     f"{STAGES}:{stage}",
-                    asked,
+                    meta,
                     {"body": np.frombuffer(body, np.uint8)},
                     descriptors=(picture.descriptor,),
                     deadline=deadline,
@@ -213,15 +213,15 @@ class SegmentPipeline:
             "limits": self._limits,
             "background": None,
         }
-        asked = meta | {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
+        more = {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
         with held:
-            reply = await decode("open_picture", asked, payload.body, about)
+            reply = await decode("open_picture", meta | more, payload.body, about)
             stages = dict(reply.meta["seconds"])
             meta["shape"] = reply.meta["shape"]
             if second is not None:
-                found = (await decode("open_background", meta, second, "bg_image")).meta
-                stages["decode"] += found["seconds"]
-                meta["background"] = found["shape"]
+                opened = (await decode("open_background", meta, second, "bg_image")).meta
+                stages["decode"] += opened["seconds"]
+                meta["background"] = opened["shape"]
             release = held.pop_all().close
         return Prepared(
             jobs=({self._input_name: reply.arrays["input"]},),
@@ -239,22 +239,22 @@ class SegmentPipeline:
             f"{STAGES}:render",
             meta,
             {"mask": outputs[0][self._output_name]},
-            descriptors=[each.descriptor for each in pictures],
+            descriptors=[picture.descriptor for picture in pictures],
             deadline=deadline,
             urgent=True,
         )
-        found = reply.meta
+        rendered = reply.meta
         result = SegmentResult(
             image=reply.arrays["image"].tobytes(),
             format=request.format,
             output=request.output,
-            width=found["width"],
-            height=found["height"],
-            box=ForegroundBox(**found["box"]),
-            confidence=found["confidence"],
+            width=rendered["width"],
+            height=rendered["height"],
+            box=ForegroundBox(**rendered["box"]),
+            confidence=rendered["confidence"],
             labels=reply.arrays["labels"].tobytes() if request.labels else None,
         )
-        return Finished(value=result, stages=found["seconds"])
+        return Finished(value=result, stages=rendered["seconds"])
 
     def close(self) -> None:
         """Do nothing: the codecs are shared and belong to `paddlepool.main`."""

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from PIL.ImageColor import colormap, getrgb  # only the names of CSS colours; loads no decoder
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from paddlepool.contracts.errors import FileMissing, InvalidParameter
 from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
@@ -130,7 +129,6 @@ def _read(function: Any) -> BeforeValidator:
     return BeforeValidator(function, json_schema_input_type=str)
 
 
-Null = SkipJsonSchema[None]
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "cutout": ("png", "webp"),
     "mask": ("png", "webp"),
@@ -170,7 +168,7 @@ class SegmentOptions(Options):
         "for hair and fur beside them and takes up to a second more. Left out: guided for "
         "cutout, none for mask, guided for composite.",
     )
-    threshold: Annotated[float, Field(ge=0, le=1)] | Null = Field(
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="Makes the mask binary: opaque from this value on."
     )
     colours: Literal["estimated", "original"] = Field(

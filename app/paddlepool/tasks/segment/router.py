@@ -17,6 +17,7 @@ from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, output_he
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import FORM, RAW_CONTENT, read_upload
 from paddlepool.settings.server import Settings
+from paddlepool.tasks.options import schemas
 from paddlepool.tasks.segment.request import (
     FORMATS,
     MEDIA_TYPES,
@@ -68,8 +69,8 @@ class SegmentReply(BaseModel):
 
 
 def build_router(settings: Settings) -> APIRouter:
-    schemas = {**OPTIONS, **_ROUTING_SCHEMAS}
-    parameters = [_parameter(name, schema) for name, schema in schemas.items()]
+    fields = {**OPTIONS, **schemas(Routing)}
+    parameters = [_parameter(name, schema) for name, schema in fields.items()]
     router = APIRouter(tags=["segment"], route_class=TaskRoute)
     router.add_api_route(
         "/segment",
@@ -126,29 +127,29 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         predictor=parameters.get("predictor"),
         timeout_ms=timeout,
     )
-    answer = await services.dataplane.run("segment", ready(payload), **routing.options(settings))
-    result: SegmentResult = answer.value
-    headers = output_headers(answer) | result_headers(result)
+    output = await services.dataplane.run("segment", ready(payload), **routing.options(settings))
+    result: SegmentResult = output.value
+    headers = output_headers(output) | result_headers(result)
     if not as_json:
         headers["Content-Disposition"] = f'inline; filename="{result.output}.{result.format}"'
         return Response(result.image, media_type=MEDIA_TYPES[result.format], headers=headers)
-    content = await run_off_loop(services, partial(_document, answer), size=len(result.image))
+    content = await run_off_loop(services, partial(_document, output), size=len(result.image))
     return Response(content, media_type=_JSON, headers=headers)
 
 
-def _document(answer: RequestOutput) -> bytes:
+def _document(output: RequestOutput) -> bytes:
     """Build the JSON reply; `image` bypasses the JSON encoder, because base64 needs no escapes."""
-    result: SegmentResult = answer.value
+    result: SegmentResult = output.value
     reply = {
         "width": result.width,
         "height": result.height,
         "foreground_box": asdict(result.box),
         "confidence": round(result.confidence, 6),
         "format": result.format,
-        "timings": {stage: round(seconds * 1000, 3) for stage, seconds in answer.stages.items()},
-        "model": f"{answer.model}@{answer.version}",
-        "instance_group": answer.group,
-        "predictor": answer.group,
+        "timings": {stage: round(seconds * 1000, 3) for stage, seconds in output.stages.items()},
+        "model": f"{output.model}@{output.version}",
+        "instance_group": output.group,
+        "predictor": output.group,
     }
     head = json.dumps(reply, separators=(",", ":")).removesuffix("}").encode()
     return b"".join([head, b',"image":"', *base64_parts(result.image), b'"}'])
@@ -169,27 +170,6 @@ def _parameter(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         "description": schema.pop("description"),
     }
     return about | {"schema": schema}
-
-
-_ROUTING_SCHEMAS: dict[str, dict[str, Any]] = {
-    "model": {"type": "string", "maxLength": 64, "description": "`name` or `name@version`."},
-    "instance_group": {
-        "type": "string",
-        "maxLength": 32,
-        "description": "Instance group of the model.",
-    },
-    "predictor": {
-        "type": "string",
-        "maxLength": 32,
-        "deprecated": True,
-        "description": "Alias of `instance_group`.",
-    },
-    "timeout_ms": {
-        "type": "integer",
-        "minimum": 1,
-        "description": "Deadline; `/info` names the limit.",
-    },
-}
 
 
 def _request_body() -> dict[str, Any]:
@@ -238,9 +218,9 @@ def read_accept(header: str) -> tuple[bool, str | None]:
 
 
 def _quality(parameters: str) -> float:
-    found = re.search(r"(?:^|;)\s*q\s*=([^;]*)", parameters)
+    match = re.search(r"(?:^|;)\s*q\s*=([^;]*)", parameters)
     try:
-        quality = float(found[1]) if found else 1.0
+        quality = float(match[1]) if match else 1.0
     except ValueError:
         return 0.0
     return quality if math.isfinite(quality) else 0.0

@@ -97,9 +97,9 @@ class _Texts:
 
     def _jobs(self, texts: Sequence[str]) -> list[tuple[int, Tensors]]:
         """The number of tokens of each text, and its job."""
-        wanted = self._parameters
-        tokenised = tokenise(texts, self._tokenizer, lengths=wanted.lengths())
-        return [(text.tokens, tensors_of([text], pad_id=wanted.pad_id)) for text in tokenised]
+        parameters = self._parameters
+        tokenised = tokenise(texts, self._tokenizer, lengths=parameters.lengths())
+        return [(text.tokens, tensors_of([text], pad_id=parameters.pad_id)) for text in tokenised]
 
 
 class SentimentQuality(_Texts):
@@ -137,11 +137,11 @@ class SentimentQuality(_Texts):
         labels = self._parameters.labels
         judged: list[tuple[str, Quality]] = []
         for name, texts, truth, fresh in self._splits:
-            found = self._scores(texts, bench, name)
-            judged.append((name, measure(found, truth, labels=labels)))
+            scores = self._scores(texts, bench, name)
+            judged.append((name, measure(scores, truth, labels=labels)))
             if fresh.any():
                 without = f"{name} without posts of {name.replace('eval', 'train')}"
-                judged.append((without, measure(found[fresh], truth[fresh], labels=labels)))
+                judged.append((without, measure(scores[fresh], truth[fresh], labels=labels)))
         tables = [
             Table(
                 key="eval",
@@ -158,12 +158,12 @@ class SentimentQuality(_Texts):
         ]
         rows, notes = [], []
         for name, texts, truth, _ in self._smoke:
-            found = self._scores(texts, bench, name)
-            guesses = found.argmax(axis=1)
+            scores = self._scores(texts, bench, name)
+            guesses = scores.argmax(axis=1)
             wrong = np.flatnonzero(guesses != truth).tolist()
             rows.append((name, (len(guesses), len(guesses) - len(wrong))))
             notes += [
-                f"{labels[truth[n]]} taken for {labels[guesses[n]]} ({found[n].max():.2f}): "
+                f"{labels[truth[n]]} taken for {labels[guesses[n]]} ({scores[n].max():.2f}): "
                 f"{texts[n]}"
                 for n in wrong
             ]
@@ -180,13 +180,13 @@ class SentimentQuality(_Texts):
             notes.append(
                 "NOT MEASURED: the smoke sentences are not here (--smoke names their file)"
             )
-        scores = self._scores([BENCHMARK], bench, "benchmark sentence")[0]
+        [benchmark] = self._scores([BENCHMARK], bench, "benchmark sentence")
         tables.append(
             Table(
                 key="benchmark_sentence",
                 title=f"The published benchmark's sentence, which is sad: 「{BENCHMARK}」",
                 columns=labels,
-                rows=(("scores", tuple(scores.tolist())),),
+                rows=(("scores", tuple(benchmark.tolist())),),
             )
         )
         return Findings(tables=tuple(tables), notes=tuple(notes))

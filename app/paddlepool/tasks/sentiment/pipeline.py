@@ -25,7 +25,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.json_schema import SkipJsonSchema
 from tokenizers import Tokenizer
 
 from paddlepool.contracts import errors
@@ -71,7 +70,7 @@ TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
 class SentimentOptions(Options):
     """The options of a request over `/v2`."""
 
-    top_k: TopK | SkipJsonSchema[None] = None
+    top_k: TopK | None = None
 
 
 class TextRequest(NamedTuple):
@@ -150,8 +149,8 @@ class Parameters(BaseModel):
 def read_parameters(info: ServedModelInfo) -> Parameters:
     """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
     parameters = parse_parameters(info, Parameters)
-    taken = tuple(sorted(spec.name for spec in info.inputs))
-    if taken != MODEL_INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
+    names = tuple(sorted(spec.name for spec in info.inputs))
+    if names != MODEL_INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
         raise errors.ConfigError(
             f"{info.name} takes {', '.join(f'{s.name} ({s.dtype})' for s in info.inputs)}; "
             f"the sentiment task feeds {' and '.join(MODEL_INPUTS)} as int64"
@@ -264,7 +263,7 @@ class Score(NamedTuple):
 def softmax(logits: Sequence[float]) -> list[float]:
     """Probabilities of one text in float64. For so few numbers, NumPy's calls take longer."""
     most = max(logits)
-    powers = [math.exp(each - most) for each in logits]
+    powers = [math.exp(logit - most) for logit in logits]
     total = sum(powers)
     return [power / total for power in powers]
 
@@ -277,10 +276,10 @@ def rank(
     return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
 
 
-def label_agreement(found: Tensors, expected: Tensors) -> float:
+def label_agreement(outputs: Tensors, expected: Tensors) -> float:
     """The share of texts that get the same label; logits are (texts, labels)."""
-    [ours], [theirs] = found.values(), expected.values()
-    return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
+    [logits], [reference] = outputs.values(), expected.values()
+    return float(np.mean(logits.argmax(axis=-1) == reference.argmax(axis=-1)))
 
 
 MAX_PENDING = 64

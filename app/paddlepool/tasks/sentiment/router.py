@@ -134,14 +134,14 @@ async def classify_sentiment(
     parameters = body.parameters or NO_PARAMETERS
     texts, single = _texts(body)
     request = TextRequest(texts, parameters.top_k)
-    answer = await classify(services, request, _in_one_place(routing, parameters))
-    results: tuple[TextScores, ...] = answer.value
+    output = await classify(services, request, _in_one_place(routing, parameters))
+    results: tuple[TextScores, ...] = output.value
     replies = [_render(result, parameters) for result in results]
     truncated = "true" if any(result.truncated for result in results) else "false"
     return Response(
         orjson.dumps(replies[0] if single else replies),
         media_type="application/json",
-        headers=output_headers(answer) | {"X-Truncated": truncated},
+        headers=output_headers(output) | {"X-Truncated": truncated},
     )
 
 
@@ -149,13 +149,13 @@ async def classify(services: Services, request: TextRequest, routing: Routing) -
     """Check and classify the texts, and count their padding; all request formats call this."""
     settings = services.settings
     check_texts(request.texts, limits=settings.of(SentimentSettings))
-    answer = await services.dataplane.run("sentiment", ready(request), **routing.options(settings))
+    output = await services.dataplane.run("sentiment", ready(request), **routing.options(settings))
     services.metrics.padded(
-        model=answer.model,
-        group=answer.group,
-        tokens=sum(result.padding for result in answer.value),
+        model=output.model,
+        group=output.group,
+        tokens=sum(result.padding for result in output.value),
     )
-    return answer
+    return output
 
 
 def _texts(body: SentimentRequest) -> tuple[list[str], bool]:

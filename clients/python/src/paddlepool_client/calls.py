@@ -104,9 +104,11 @@ class SegmentOptions(TypedDict, total=False):
         Literal["none", "drop"], "`drop`: a soft shadow behind the subject. Not for mask."
     ]
     shadow_opacity: Annotated[int, "With shadow=drop: how dark it is, in percent. Left out: 50."]
-    model: Annotated[str, "`name` or `name@version`."]
-    predictor: Annotated[str, "Instance group of the model."]
-    timeout_ms: Annotated[int, "Deadline; `/info` names the limit."]
+    model: Annotated[
+        str, "Model to use, `name` or `name@version`; the repository's default if left out."
+    ]
+    predictor: Annotated[str, "Instance group to use; the model's default if left out."]
+    timeout_ms: Annotated[int, "Deadline in milliseconds; `/info` names the default and the limit."]
 
 
 class SentimentOptions(TypedDict, total=False):

@@ -159,17 +159,17 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
     """Return the parameters of each output that the client lists."""
     if not isinstance(listed, list | None):
         raise InvalidTensor("outputs must be a list")
-    found: dict[str, dict[str, Any]] = {}
+    requested: dict[str, dict[str, Any]] = {}
     for number, item in enumerate(listed or []):
         where = f"outputs[{number}]"
         entry = tensors.as_object(item, where)
         name = entry.get("name")
-        if not isinstance(name, str) or name not in known or name in found:
+        if not isinstance(name, str) or name not in known or name in requested:
             raise InvalidTensor(
                 f"{where}: the model has no such output, or it is listed twice; "
                 f"the outputs are {', '.join(known)}"
             )
-        own = found[name] = tensors.parameters_of(entry, where)
+        own = requested[name] = tensors.parameters_of(entry, where)
         if any(key.startswith("shared_memory_") for key in own):
             raise InvalidTensor(f"{where}: {NO_SHARED_MEMORY}")
         if unknown := set(own) - set(OUTPUT_PARAMETERS):
@@ -177,7 +177,7 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
                 f"{where}: {len(unknown)} unknown parameters; known are "
                 f"{', '.join(OUTPUT_PARAMETERS)}"
             )
-    return found
+    return requested
 
 
 def name_in(parameters: Mapping[str, Any], name: str, *, of: str) -> str | None:

@@ -180,7 +180,7 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
             f"sent raw, with {BINARY_HEADER}."
         )
 
-    found = await infer_tensors(
+    result = await infer_tensors(
         services,
         model,
         version,
@@ -189,11 +189,13 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
         body_bytes=len(body),
         names_group=may_name_group(body, json_bytes),
     )
-    outputs, form = found.outputs, found.form
-    write = partial(documents.write_reply, outputs, form, model=found.model, version=found.version)
+    outputs, form = result.outputs, result.form
+    write = partial(
+        documents.write_reply, outputs, form, model=result.model, version=result.version
+    )
     size = documents.written_size(outputs, form)
     content, json_length = await run_off_loop(services, write, size=size)
-    headers = output_headers(found.answer)
+    headers = output_headers(result.origin)
     if json_length is None:
         return Response(content, media_type="application/json", headers=headers)
     headers[BINARY_HEADER] = str(json_length)
@@ -214,7 +216,7 @@ class Inferred:
 
     outputs: Tensors
     form: ReplyForm
-    answer: RequestOutput
+    origin: RequestOutput
     model: str
     version: int
 
@@ -255,8 +257,8 @@ async def infer_tensors(
             opaque=task.opaque,
         )
         read = partial(parse, expected=expected)
-        asked = await run_off_loop(services, read, size=body_bytes)
-        return await _run_task(services, model, task, asked)
+        request = await run_off_loop(services, read, size=body_bytes)
+        return await _run_task(services, model, task, request)
 
     async def read_for(served: ServedModel) -> TensorRequest:
         labels = served.config.parameters.get("labels", ())
@@ -268,14 +270,14 @@ async def infer_tensors(
         )
         return await run_off_loop(services, partial(parse, expected=expected), size=document_bytes)
 
-    asked, answer = await services.dataplane.infer(
+    request, output = await services.dataplane.infer(
         model,
         read_for,
         version=version,
         place_timeout=place_timeout(body_bytes, names_group, services.settings),
         checked_in=services.operations,
     )
-    return Inferred(answer.value, asked.state, answer, answer.model, answer.version)
+    return Inferred(output.value, request.state, output, output.model, output.version)
 
 
 def may_name_group(body: bytes, json_bytes: int) -> bool:
@@ -295,23 +297,22 @@ def place_timeout(body_bytes: int, names_group: bool, settings: Settings) -> flo
 
 
 async def _run_task(
-    services: Services, name: str, task: TaskTensors, asked: TensorRequest
+    services: Services, name: str, task: TaskTensors, request: TensorRequest
 ) -> Inferred:
-    form: ReplyForm = asked.state
-    payload = task.read(asked.inputs, form.options)
+    form: ReplyForm = request.state
+    payload = task.read(request.inputs, form.options)
     chosen, version = split_model(form.model)
-    answer = await services.dataplane.run(
+    output = await services.dataplane.run(
         name,
         ready(payload),
         model=chosen,
         version=version,
-        group=asked.group,
-        timeout=asked.timeout,
+        group=request.group,
+        timeout=request.timeout,
     )
-    if padding := task.padding(answer.value):
-        services.metrics.padded(model=answer.model, group=answer.group, tokens=padding)
-    outputs = task.write(answer.value)
-    return Inferred(outputs, form, answer, name, VERSION)
+    if padding := task.padding(output.value):
+        services.metrics.padded(model=output.model, group=output.group, tokens=padding)
+    return Inferred(task.write(output.value), form, output, name, VERSION)
 
 
 async def refuse_shared_memory(rest: str) -> None:

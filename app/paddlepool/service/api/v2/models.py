@@ -224,9 +224,9 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
         return ModelMetadata(
             name=served.name,
             versions=[
-                str(each.version)
-                for each in reversed(services.registry.served())
-                if each.name == served.name and each.ready()
+                str(candidate.version)
+                for candidate in reversed(services.registry.served())
+                if candidate.name == served.name and candidate.ready()
             ],
             platform=PLATFORMS[served.manifest.reference.format],
             inputs=_described(served.inputs),
@@ -315,9 +315,9 @@ def stats_of(services: Services, model: str, version: int | None) -> dict[str, A
         with services.registry.lease(services.dataplane.default_model(model)) as served:
             own = {"name": model, "version": str(VERSION)}
             return {"model_stats": [model_stats(served) | own]}
-    versions = [each for each in services.registry.served() if each.name == model]
+    versions = [served for served in services.registry.served() if served.name == model]
     if version is None and versions:
-        return {"model_stats": [model_stats(each) for each in versions]}
+        return {"model_stats": [model_stats(served) for served in versions]}
     with services.registry.lease(model, version) as served:
         return {"model_stats": [model_stats(served)]}
 
@@ -378,7 +378,7 @@ async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
 async def listed_versions(services: Services, *, only_ready: bool) -> list[IndexEntry]:
     """Every version of every model, then the tasks."""
     loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(services.operations, services.registry.index)
+    statuses = await loop.run_in_executor(services.operations, services.registry.index)
     entries = [
         IndexEntry(
             name=status.name,
@@ -386,7 +386,7 @@ async def listed_versions(services: Services, *, only_ready: bool) -> list[Index
             state=status.state,
             reason=status.reason,
         )
-        for status in found
+        for status in statuses
     ]
     for name in services.task_tensors:
         if task_named(services, name) is None:
@@ -446,10 +446,10 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
 async def _member(request: Request, name: str, default: T, what: str) -> T:
     """Return `name`, the only member that the body may have. Its Content-Type may be any."""
     body = await request.body()
-    asked = json_object(body) if body else {}
-    if set(asked) - {name}:
+    document = json_object(body) if body else {}
+    if set(document) - {name}:
         raise errors.InvalidParameter(f"the body must be a JSON object that has only: {name}")
-    value = asked.get(name)
+    value = document.get(name)
     if not isinstance(value, type(default) | None):
         raise errors.InvalidParameter(f"{name} must be {what}")
     return default if value is None else value

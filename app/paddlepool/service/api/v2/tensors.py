@@ -60,7 +60,7 @@ def read_inputs(
     if not isinstance(listed, list):
         raise InvalidTensor("inputs must be a list of tensors")
     known = {spec.name: spec for spec in specs}
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     used = 0
     for number, item in enumerate(listed):
         entry = as_object(item, f"inputs[{number}]")
@@ -69,14 +69,15 @@ def read_inputs(
             raise InvalidTensor(
                 f"inputs[{number}]: the model has no such input, it has {', '.join(known)}"
             )
-        if name in found:
+        if name in arrays:
             raise InvalidTensor(f"input {name!r} occurs twice")
         parameters = parameters_of(entry, f"inputs[{number}]")
         shape = _shape(name, entry.get("shape"))
         final = _task_shape(known[name], shape) if of_task else shape
-        given, datatype = entry.get("datatype"), NAMES[known[name].dtype]
-        if given != datatype:
-            received = given if isinstance(given, str) and given in DATATYPES else "something else"
+        received, datatype = entry.get("datatype"), NAMES[known[name].dtype]
+        if received != datatype:
+            if not isinstance(received, str) or received not in DATATYPES:
+                received = "something else"
             raise InvalidTensor(
                 f"input {name!r} must have datatype {datatype}, received {received}"
             )
@@ -98,10 +99,10 @@ def read_inputs(
             used += size
         if dtype == np.object_ and parameters.get("content_type", content_type) == BASE64:
             array = _from_base64(name, array)
-        found[name] = array.reshape(final)
+        arrays[name] = array.reshape(final)
     if used != len(raw):
         raise InvalidTensor(f"{len(raw)} bytes follow the JSON, the inputs use {used}")
-    return found
+    return arrays
 
 
 def as_object(value: Any, what: str) -> dict[str, Any]:
@@ -113,12 +114,12 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
 
 def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """The `parameters` of a request, an input or an output, without nulls. Raises InvalidTensor."""
-    given = entry.get("parameters")
+    value = entry.get("parameters")
     what = f"{where}.parameters" if where else "parameters"
-    found = as_object({} if given is None else given, what)
-    if not isinstance(found.get("content_type"), str | None):
+    parameters = as_object({} if value is None else value, what)
+    if not isinstance(parameters.get("content_type"), str | None):
         raise InvalidTensor(f"{what}: content_type must be a string")
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _task_shape(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
