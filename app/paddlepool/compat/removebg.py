@@ -5,6 +5,7 @@ and `remove.bg` 1.3 of npm. `translate` maps the fields to the task's request.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote_plus
@@ -306,9 +307,10 @@ def _output(fields: Fields, background: bytes | None) -> dict[str, Any]:
 
 def _colour(text: str) -> Colour:
     """Read a colour; `#` is optional."""
-    if (colour := read_colour(text) or read_colour(f"#{text}")) is None:
-        raise refused("bg_color", "must be hexadecimal, as 81d4fa or 81d4fa77, or a colour's name")
-    return colour
+    for written in (text, f"#{text}"):
+        with suppress(ValueError):
+            return read_colour(written)
+    raise refused("bg_color", "must be hexadecimal, as 81d4fa or 81d4fa77, or a colour's name")
 
 
 FILE = {"type": "string", "format": "binary"}

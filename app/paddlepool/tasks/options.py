@@ -1,6 +1,7 @@
 """The base of a task's options: typed values that are checked once, wherever they come from."""
 
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -18,18 +19,8 @@ from paddlepool.contracts.errors import InvalidParameter
 
 MAX_CHARACTERS = 1_024
 """Maximum characters of a text, the same as for a field of a form."""
-
-
-def invalid(
-    name: str, expected: str, *, received: float | str | None = None, limit: str | None = None
-) -> InvalidParameter:
-    """Build the error of an option that is not `expected`. `received` must be safe to repeat."""
-    return InvalidParameter(
-        f"{name} must be {expected}" + ("" if received is None else f", received {received}"),
-        parameter=name,
-        limit=limit or expected.removeprefix("one of "),
-        received=received,
-    )
+NUMBERS = re.compile(r"[\d.,%px ]{1,32}", re.ASCII)
+"""Texts that an error may repeat: numbers, possibly with units."""
 
 
 class Options(BaseModel):
@@ -40,6 +31,8 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     booleans: ClassVar[Mapping[str, bool]] = {"true": True, "false": False}
+    expected: ClassVar[Mapping[str, str]] = {}
+    """What an option must be, where its JSON schema does not say it."""
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -47,16 +40,15 @@ class Options(BaseModel):
         name = str(info.field_name)
         schema = schemas(cls)[name]
         if isinstance(value, str):
-            if len(value) > MAX_CHARACTERS:
-                expected = f"a text of at most {MAX_CHARACTERS} characters"
-                raise invalid(name, expected, received=len(value), limit=f"{MAX_CHARACTERS}")
             kind = schema.get("type")
             is_flag = kind == "boolean"
             value = cls.booleans.get(value.lower(), value) if is_flag else _number(value, kind)
         try:
+            if isinstance(value, str) and len(value) > MAX_CHARACTERS:
+                raise ValueError("too long")
             return check(value)
         except ValueError:
-            raise _refusal(name, value, schema) from None
+            raise _refusal(name, value, cls.expected.get(name) or _expected(schema)) from None
 
 
 @cache
@@ -83,10 +75,21 @@ def _number(text: str, kind: str | None) -> float | str:
     return text
 
 
-def _refusal(name: str, value: Any, schema: Mapping[str, Any]) -> InvalidParameter:
-    if "minimum" not in schema:
-        return invalid(name, f"one of {', '.join(schema.get('enum', Options.booleans))}")
-    limit = f"{schema['minimum']:g} to {schema['maximum']:g}"
-    what = "a number" if schema["type"] == "number" else "a whole number"
-    received = value if type(value) in (int, float) and math.isfinite(value) else None
-    return invalid(name, f"{what} from {limit}", received=received, limit=limit)
+def _expected(schema: Mapping[str, Any]) -> str:
+    if "minimum" in schema:
+        what = "a number" if schema["type"] == "number" else "a whole number"
+        return f"{what} from {schema['minimum']:g} to {schema['maximum']:g}"
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    return "true or false" if schema.get("type") == "boolean" else "a short text"
+
+
+def _refusal(name: str, value: Any, expected: str) -> InvalidParameter:
+    is_number = type(value) in (int, float) and math.isfinite(value)
+    is_safe = is_number or (isinstance(value, str) and NUMBERS.fullmatch(value) is not None)
+    return InvalidParameter(
+        f"{name} must be {expected}" + (f", received {value}" if is_safe else ""),
+        parameter=name,
+        limit=expected.removeprefix("one of "),
+        received=value if is_safe else None,
+    )

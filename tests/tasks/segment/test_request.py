@@ -69,7 +69,7 @@ def test_options_become_typed_values(options: dict[str, Any], expected: dict[str
         ({"output": "matte"}, None, "cutout, mask, composite"),
         ({"format": "jpg"}, None, "png, webp for output=cutout"),
         ({"format": "jpg", "output": "mask"}, None, "png, webp for output=mask"),
-        ({"crop": "yes"}, None, "true, false"),
+        ({"crop": "yes"}, None, "true or false"),
         ({"refine": "closed"}, None, "none, guided, matting"),
         ({"threshold": "1.01"}, None, "1.01"),
         ({"threshold": "-0.01"}, None, "-0.01"),
@@ -79,7 +79,11 @@ def test_options_become_typed_values(options: dict[str, Any], expected: dict[str
         ({"output": 3}, None, "cutout, mask, composite"),
         (COMPOSITE | {"bg_color": 3}, None, "CSS"),
         ({"scale": True}, None, "10% to 100%"),
-        (CROP | {"crop_margin": "1px " * 300}, None, "at most 1024 characters"),
+        (CROP | {"crop_margin": "1px" + " " * 1024}, None, "one, two"),
+        ({"refine": "x" * 1025}, None, "none, guided, matting"),
+        ({"position": (50.0, 101.0)}, None, "0% to 100%"),
+        (CROP | {"crop_margin": ((1.5, "px"),) * 4}, None, "whole pixels"),
+        ({"scale": 9}, None, "received 9"),
         ({"bg_color": "white"}, None, "output=composite"),
         (COMPOSITE | {"bg_color": "#12345"}, None, "#rrggbb"),
         (COMPOSITE | {"bg_color": "hsl(0,0%,0%)"}, None, "CSS"),
@@ -94,14 +98,15 @@ def test_options_become_typed_values(options: dict[str, Any], expected: dict[str
         (COMPOSITE | {"bg_blur": "10.1%"}, None, "received 10.1%"),
         ({"crop_margin": "10px"}, None, "crop_margin needs crop=true"),
         (CROP | {"crop_margin": "501px"}, None, "received 501px"),
-        (CROP | {"crop_margin": "1.5px"}, None, "whole pixels"),
+        (CROP | {"crop_margin": "1.5px"}, None, "received 1.5px"),
+        (CROP | {"crop_margin": "51%"}, None, "received 51%"),
         (CROP | {"crop_margin": "10"}, None, "0px to 500px"),
-        (CROP | {"crop_margin": "1px 2px 3px"}, None, "3 values"),
-        (CROP | {"crop_margin": "1px " * 5}, None, "more than 4 values"),
+        (CROP | {"crop_margin": "1px 2px 3px"}, None, "received 1px 2px 3px"),
+        (CROP | {"crop_margin": "1px " * 5}, None, "one, two"),
         ({"scale": "9%"}, None, "received 9%"),
         ({"scale": "nan%"}, None, "original or 10% to 100%"),
         ({"scale": "٥٠%"}, None, "original or 10% to 100%"),
-        ({"position": "left"}, None, "original, center or 0% to 100%"),
+        ({"position": "left"}, None, "original, center, or"),
         ({"position": "101%"}, None, "received 101%"),
         ({"position": "1% 2% 3%"}, None, "two"),
         ({"shadow": "3D"}, None, "none, drop"),
@@ -140,17 +145,17 @@ def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:
         ("rebeccapurple", (102, 51, 153, 255)),
         (" White ", (255, 255, 255, 255)),
         ("transparent", (0, 0, 0, 0)),
-        ("#ff", None),
-        ("ff8000", None),
-        ("#ggg", None),
-        ("#１２３", None),
     ],
 )
-def test_colours_are_read_as_css_writes_them(
-    text: str, colour: tuple[int, int, int, int] | None
-) -> None:
-    """Three, four, six and eight digits, and names; nothing else."""
+def test_colours_are_read_as_css_writes_them(text: str, colour: tuple[int, int, int, int]) -> None:
+    """Three, four, six and eight digits, and names."""
     assert read_colour(text) == colour
+
+
+@pytest.mark.parametrize("text", ["#ff", "ff8000", "#ggg", "#１２３"])
+def test_other_texts_are_no_colours(text: str) -> None:
+    with pytest.raises(ValueError, match="not a colour"):
+        read_colour(text)
 
 
 @pytest.mark.parametrize(

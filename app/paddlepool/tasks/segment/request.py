@@ -6,19 +6,18 @@ OpenAPI document would send the default without the other option.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from PIL.ImageColor import colormap, getrgb  # only the names of CSS colours; loads no decoder
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from paddlepool.contracts.errors import FileMissing, InvalidParameter
 from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from paddlepool.settings.server import MIB, Bytes, Settings
-from paddlepool.tasks.options import Options, invalid, schemas
+from paddlepool.tasks.options import Options, schemas
 
 SIZE_PIXELS = {"preview": 250_000, "medium": 1_500_000, "hd": 4_000_000}
 """Maximum pixels of the result, by `size`; `full` is not limited here."""
@@ -31,102 +30,65 @@ Length = tuple[float, Literal["px", "%"]]
 """A number of pixels, or of percent of the subject's own side."""
 Margins = tuple[Length, Length, Length, Length]
 """Top, right, bottom, left."""
+Share = Annotated[float, Field(ge=0, le=100)]
 
 _HEX = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})")
-_NUMBER = re.compile(r"\d{1,4}(?:\.\d{1,3})?", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)(%)", re.ASCII)
+_LENGTH = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)(px|%)", re.ASCII)
 
 
-def read_colour(text: str) -> Colour | None:
-    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`."""
+def read_colour(text: str) -> Colour:
+    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`. Raises ValueError."""
     name = text.strip().lower()
     if name == "transparent":
         return (0, 0, 0, 0)
     if name not in colormap and not _HEX.fullmatch(name):
-        return None
+        raise ValueError("not a colour")
     red, green, blue, alpha = (*getrgb(name), 255)[:4]
     return (red, green, blue, alpha)
 
 
-def _bg_color(value: Any) -> Any:
-    colour = value if isinstance(value, tuple) else read_colour(str(value))
-    if colour is None:
-        limit = "#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name"
-        raise invalid("bg_color", f"a colour: {limit}", limit=limit)
-    return colour
+def _lengths(text: str, pattern: re.Pattern[str], *counts: int) -> list[tuple[float, str]]:
+    """Read one of `counts` numbers with their units. Raises ValueError."""
+    parts = text.replace(",", " ").split()
+    matches = [match for part in parts if (match := pattern.fullmatch(part))]
+    if len(parts) not in counts or len(matches) < len(parts):
+        raise ValueError("not such numbers with units")
+    return [(float(match[1]), match[2]) for match in matches]
 
 
-def _amount(text: str, unit: str) -> float | None:
-    """Return the number before the unit, or None if the text is anything else."""
-    number, separator, rest = text.strip().partition(unit)
-    return float(number) if separator and not rest and _NUMBER.fullmatch(number) else None
+def _percent(text: str) -> float:
+    return _lengths(text, _PERCENT, 1)[0][0]
 
 
-def _percent(value: Any, *, name: str, low: float, high: float, words: str = "") -> float | None:
-    """Read `80%`, or the number 80; `original` is None where `words` names it."""
-    if value is None or (value == "original" and words):
+def _scale(text: str) -> float | None:
+    return None if text == "original" else _percent(text)
+
+
+def _position(text: str) -> tuple[float, float] | None:
+    if text == "original":
         return None
-    number = _amount(value, "%") if isinstance(value, str) else value
-    limit = f"{low:g}% to {high:g}%"
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise invalid(name, words + limit, limit=limit)
-    if not low <= number <= high:
-        raise invalid(name, words + limit, limit=limit, received=f"{number:g}%")
-    return float(number)
+    lengths = _lengths("50%" if text == "center" else text, _PERCENT, 1, 2)
+    return lengths[0][0], lengths[-1][0]
 
 
-def _position(value: Any) -> Any:
-    if isinstance(value, tuple | None) or value == "original":
-        return None if value == "original" else value
-    parts = ["50%"] if value == "center" else _parts(value)
-    if len(parts) not in (1, 2):
-        raise invalid(
-            "position",
-            "original, center, one value for both directions, or two (from the left, from the "
-            "top), 0% to 100% each",
-            limit="1 or 2 values",
-        )
-    words = "original, center or "
-    values = [_percent(part, name="position", low=0, high=100, words=words) for part in parts]
-    return values[0], values[-1]
+def _margins(text: str) -> tuple[tuple[float, str], ...]:
+    """Read margins as in CSS: one, two (vertical, horizontal) or four values."""
+    return tuple((_lengths(text, _LENGTH, 1, 2, 4) * 4)[:4])
 
 
-def _crop_margin(value: Any) -> Any:
-    """Read margins as in CSS: one, two or four values."""
-    if isinstance(value, tuple):
-        return value
-    lengths = [_margin(part) for part in _parts(value)[:5]]
-    if len(lengths) not in (1, 2, 4):
-        count = len(lengths) if len(lengths) < 5 else "more than 4"
-        raise invalid(
-            "crop_margin",
-            "one value, two (top and bottom, left and right) or four (top, right, bottom, left)",
-            limit="1, 2 or 4 values",
-            received=f"{count} values",
-        )
-    return tuple((lengths * 4)[:4])
+def _checked(margins: Margins) -> Margins:
+    for number, unit in margins:
+        if not 0 <= number <= MARGINS[unit] or (unit == "px" and not number.is_integer()):
+            raise ValueError("too large, negative or not whole")
+    return margins
 
 
-def _margin(text: str) -> tuple[float, str]:
-    unit = "px" if text.endswith("px") else "%"
-    limit = f"0px to {MARGINS['px']}px, 0% to {MARGINS['%']}%"
-    number = _amount(text, unit)
-    fits = number is not None and number <= MARGINS[unit]
-    if number is None or not fits or (unit == "px" and not number.is_integer()):
-        raise invalid(
-            "crop_margin",
-            f"whole pixels or percent of the subject: {limit}",
-            limit=limit,
-            received=None if number is None else f"{number:g}{unit}",
-        )
-    return number, unit
-
-
-def _parts(value: Any) -> list[str]:
-    return str(value).replace(",", " ").split()
-
-
-def _read(function: Any) -> BeforeValidator:
-    return BeforeValidator(function, json_schema_input_type=str)
+def _text(read: Callable[[str], Any]) -> BeforeValidator:
+    """Reads a value that came as text; typed values are checked only."""
+    return BeforeValidator(
+        lambda value: read(value) if isinstance(value, str) else value, json_schema_input_type=str
+    )
 
 
 FORMATS: Mapping[str, tuple[str, ...]] = {
@@ -145,6 +107,17 @@ class SegmentOptions(Options):
     the picture.
     """
 
+    expected: ClassVar = {
+        "bg_color": "#rgb, #rgba, #rrggbb, #rrggbbaa or a CSS colour name",
+        "bg_blur": "0.5% to 10%",
+        "crop_margin": "one, two (top and bottom, left and right) or four values (top, right, "
+        f"bottom, left) in whole pixels or percent of the subject, 0px to {MARGINS['px']}px, 0% to "
+        f"{MARGINS['%']}%",
+        "scale": "original or 10% to 100%",
+        "position": "original, center, or one or two values (from the left, from the top) of 0% "
+        "to 100%",
+    }
+
     output: Literal["cutout", "mask", "composite"] = Field(
         "cutout", description="What to make from the picture."
     )
@@ -156,7 +129,7 @@ class SegmentOptions(Options):
         "full",
         description="Size of the result: `preview` is at most 0.25 MP, `medium` 1.5, `hd` 4.",
     )
-    bg_color: Annotated[Colour, _read(_bg_color)] = Field(
+    bg_color: Annotated[Colour, _text(read_colour)] = Field(
         default_factory=lambda: (255, 255, 255, 255),
         description="For composite: #rgb, #rgba, #rrggbb, #rrggbbaa or a CSS name; white if left "
         "out.",
@@ -180,27 +153,23 @@ class SegmentOptions(Options):
         description="How `bg_image` fills the canvas: `cover` crops it, `contain` shows all of it "
         "on `bg_color`. Left out: cover.",
     )
-    bg_blur: Annotated[float | None, _read(partial(_percent, name="bg_blur", low=0.5, high=10))] = (
-        Field(
-            None,
-            description="For composite: the picture's own background, blurred; the blur's standard "
-            "deviation in percent of the longer side, 0.5% to 10%, as `2%`.",
-        )
+    bg_blur: Annotated[float, Field(ge=0.5, le=10), _text(_percent)] | None = Field(
+        None,
+        description="For composite: the picture's own background, blurred; the blur's standard "
+        "deviation in percent of the longer side, 0.5% to 10%, as `2%`.",
     )
-    crop_margin: Annotated[Margins, _read(_crop_margin)] = Field(
+    crop_margin: Annotated[Margins, _text(_margins), AfterValidator(_checked)] = Field(
         default_factory=lambda: ((0.0, "px"),) * 4,
         description="With crop: room around the subject. One, two or four values (top, right, "
         f"bottom, left), each up to {MARGINS['px']}px or {MARGINS['%']}% of the subject's side, as "
         "`10%`. Left out: 0px.",
     )
-    scale: Annotated[
-        float | None, _read(partial(_percent, name="scale", low=10, high=100, words="original or "))
-    ] = Field(
+    scale: Annotated[Annotated[float, Field(ge=10, le=100)] | None, _text(_scale)] = Field(
         None,
         description="How much of the canvas the subject fills: `original`, or 10% to 100%.",
         json_schema_extra={"default": "original"},
     )
-    position: Annotated[tuple[float, float] | None, _read(_position)] = Field(
+    position: Annotated[tuple[Share, Share] | None, _text(_position)] = Field(
         default_factory=lambda options: None if options["scale"] is None else (50.0, 50.0),
         description="Where the subject stands: `original`, `center`, or how much of the free room "
         "is left of it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, "
@@ -223,7 +192,11 @@ class SegmentOptions(Options):
         self._check_needs("shadow_opacity", "shadow=drop", self.shadow == "drop")
         if self.format not in FORMATS[self.output]:
             formats = ", ".join(FORMATS[self.output])
-            raise invalid("format", f"one of {formats} for output={self.output}", limit=formats)
+            raise InvalidParameter(
+                f"format must be one of {formats} for output={self.output}",
+                parameter="format",
+                limit=formats,
+            )
         if self.format == "jpg" and self.bg_color[3] < 255:
             raise InvalidParameter(
                 "bg_color is translucent, which format=jpg cannot hold; use format=png or "

@@ -44,9 +44,8 @@ _FORMATS = {kind: name for name, kind in MEDIA_TYPES.items()}
 _BINARY = {"type": "string", "format": "binary"}
 _JSON = "application/json"
 MAX_RANGES = 32
-ESCAPED = ("bg_color", "bg_blur", "crop_margin", "scale", "position")
 ESCAPES = " (in a query, % is written %25 and # is written %23)"
-"""Added to an error about one of ESCAPED that came from the query."""
+"""Added to an error about a value of the query that may contain one of them."""
 
 
 class SegmentReply(BaseModel):
@@ -115,7 +114,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     try:
         payload = SegmentRequest(body=body, background=background, **options)
     except InvalidParameter as error:
-        if error.parameter in ESCAPED and error.parameter in request.query_params:
+        if error.parameter in SegmentRequest.expected and error.parameter in request.query_params:
             error.message += ESCAPES
         raise
     timeout = whole_number(parameters["timeout_ms"]) if "timeout_ms" in parameters else None
