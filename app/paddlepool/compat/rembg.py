@@ -157,7 +157,7 @@ def _colour(text: str | None) -> Colour | None:
 def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     if fault.status != 422:
         return {"detail": fault.detail}
-    place = f"body.{fault.parameter}" if fault.parameter else "body"
+    place = f"body.{fault.parameter}" if fault.parameter in Fields.model_fields else "body"
     errors = fault.errors or ({"field": place, "message": fault.detail},)
     return {
         "detail": [

@@ -101,6 +101,7 @@ def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
     if not 1 <= timeout_ms <= settings.timeout_max_ms:
         raise InvalidParameter(
             f"timeout_ms is {timeout_ms}, allowed are 1 to {settings.timeout_max_ms}",
+            parameter="timeout_ms",
             limit=settings.timeout_max_ms,
             received=timeout_ms,
         )
@@ -115,7 +116,8 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
     if not at:
         return name, None
     if (number := whole_number(version)) is None:
-        raise InvalidParameter("model is not `name` or `name@version` with an integer version")
+        message = "model is not `name` or `name@version` with an integer version"
+        raise InvalidParameter(message, parameter="model")
     return name, number
 
 

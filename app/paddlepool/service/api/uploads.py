@@ -140,7 +140,8 @@ async def read_upload(
         fields = _read_parameters(sent, known, "form")
         for name in fields:
             if name in query:
-                raise InvalidParameter(f"{name} is given both in the query and in the form")
+                message = f"{name} is given both in the query and in the form"
+                raise InvalidParameter(message, parameter=name)
         return picture, background, query | fields
     if kind.startswith(RAW_TYPES):
         return _not_empty(await request.body()), None, query
@@ -197,6 +198,6 @@ def _read_parameters(
                 limit=", ".join(known),
             )
         if name in parameters:
-            raise InvalidParameter(f"{name} is given twice in the {where}")
+            raise InvalidParameter(f"{name} is given twice in the {where}", parameter=name)
         parameters[name] = value
     return parameters

@@ -119,7 +119,8 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         raise
     timeout = whole_number(parameters["timeout_ms"]) if "timeout_ms" in parameters else None
     if timeout is None and "timeout_ms" in parameters:
-        raise InvalidParameter("timeout_ms must be a whole number of milliseconds")
+        message = "timeout_ms must be a whole number of milliseconds"
+        raise InvalidParameter(message, parameter="timeout_ms")
     routing = Routing.model_construct(
         model=parameters.get("model"),
         instance_group=parameters.get("instance_group"),

@@ -21,31 +21,23 @@ from paddlepool.tasks.sentiment.pipeline import (
 )
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
 def _without_routing(schema: dict[str, Any]) -> None:
     del schema["additionalProperties"]
     for name in ROUTING:
         del schema["properties"][name]
 
 
-class SentimentParameters(_Strict):
+class SentimentParameters(Routing):
     """Options of the reply. `model`, `instance_group`, its alias `predictor`, and `timeout_ms` may
     stand here or in the query, but not in both."""
 
-    model_config = ConfigDict(json_schema_extra=_without_routing)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_without_routing)
 
     top_k: TopK | None = Field(
         default=None, description="At most this many labels a text, best first."
     )
     tokens: bool | None = Field(default=False, description="Tell how many tokens the model read.")
     truncated: bool | None = Field(default=False, description="Tell whether the model read it all.")
-    model: str | None = Field(default=None, max_length=64)
-    instance_group: str | None = Field(default=None, max_length=32)
-    predictor: str | None = Field(default=None, max_length=32)
-    timeout_ms: int | None = Field(default=None, ge=1)
 
 
 Text = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
@@ -54,8 +46,10 @@ Texts = Annotated[list[Text], Field(fail_fast=True)]
 """Validation stops at the first error: 100,000 numbers must not produce 100,000 messages."""
 
 
-class SentimentRequest(_Strict):
+class SentimentRequest(BaseModel):
     """Either `text`, or `inputs` as Hugging Face's text-classification takes them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     text: Text | None = None
     inputs: Text | Texts | None = None
@@ -177,7 +171,8 @@ def _in_one_place(routing: Routing, parameters: SentimentParameters) -> Routing:
     named = {name: value for name in ROUTING if (value := getattr(parameters, name)) is not None}
     for name in named:
         if getattr(routing, name) is not None:
-            raise InvalidParameter(f"{name} is given both in the query and in parameters")
+            message = f"{name} is given both in the query and in parameters"
+            raise InvalidParameter(message, parameter=name)
     return routing.model_copy(update=named) if named else routing
 
 
