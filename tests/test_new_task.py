@@ -115,7 +115,7 @@ def test_it_is_in_the_documentation_and_the_metrics(client: TestClient) -> None:
     [count] = [line.removeprefix(done) for line in shown.splitlines() if line.startswith(done)]
     assert float(count) > 0
     for labels in (
-        'stage_duration_seconds_count{model="scripts",predictor="native",stage="infer"}',
+        'stage_duration_seconds_count{instance_group="native",model="scripts",predictor="native"',
         'model_ready{model="scripts_zh",version="1"}',
     ):
         assert f"paddlepool_{labels}" in shown

@@ -86,30 +86,29 @@ REQUEST_HEADERS = (
     "Authorization Content-Type X-Api-Key X-Request-ID Inference-Header-Content-Length"
 )
 METRICS = """
-paddlepool_batch_rows model predictor
+paddlepool_batch_rows instance_group model predictor
 paddlepool_build_info cpu_flags onednn paddle version
 paddlepool_codec_processes
 paddlepool_codec_restarts_total reason
-paddlepool_default_group_info chosen_by model predictor version
+paddlepool_default_group_info chosen_by instance_group model predictor version
 paddlepool_event_loop_lag_seconds
-paddlepool_inflight_requests model predictor
+paddlepool_inflight_requests instance_group model predictor
 paddlepool_memory_limit_bytes
 paddlepool_model_ready model version
-paddlepool_padding_tokens_total model predictor
-paddlepool_predictor_default model predictor
-paddlepool_predictor_effective model predictor
-paddlepool_predictor_infer_seconds batch_size model predictor version
-paddlepool_predictor_output_agreement model predictor
-paddlepool_predictor_output_drift model predictor
-paddlepool_predictor_resident_bytes model predictor version
-paddlepool_predictor_restarts_total model predictor reason
-paddlepool_queue_depth model predictor
-paddlepool_queue_limit model predictor
+paddlepool_padding_tokens_total instance_group model predictor
+paddlepool_predictor_default instance_group model predictor
+paddlepool_predictor_effective instance_group model predictor
+paddlepool_predictor_infer_seconds batch_size instance_group model predictor version
+paddlepool_predictor_output_agreement instance_group model predictor
+paddlepool_predictor_output_drift instance_group model predictor
+paddlepool_predictor_resident_bytes instance_group model predictor version
+paddlepool_predictor_restarts_total instance_group model predictor reason
+paddlepool_queue_depth instance_group model predictor
+paddlepool_queue_limit instance_group model predictor
 paddlepool_request_duration_seconds method route status
 paddlepool_requests_rejected_total model reason
 paddlepool_shadow_requests_total model outcome
-paddlepool_stage_duration_seconds model predictor stage
-"""
+paddlepool_stage_duration_seconds instance_group model predictor stage"""
 SETTINGS = """
 admin_key api_keys api_keys_file backlog body_max_bytes codec_memory_bytes codec_processes
 codec_queue_size codec_timeout_seconds cors_origins default_models drain_delay_seconds

@@ -91,15 +91,15 @@ def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
         assert found["native"]["effective"] is True, found["native"]
         assert found["twin"]["effective"] is not True or "times the time" in found["twin"]["proof"]
         assert "the same bits as onednn" in found["twin"]["proof"]
-        gauge = 'paddlepool_predictor_effective{model="tiny",predictor="onednn"}'
+        gauge = 'paddlepool_predictor_effective{instance_group="onednn",model="tiny"'
         assert sample(client, gauge) == 1
 
 
 def test_answered_requests_are_replayed_on_the_other_groups(live: Server) -> None:
     """Times in the same histogram, drift in its own; what no machine here can run is left out."""
-    drift = 'paddlepool_predictor_output_drift_count{model="tiny",predictor="native"}'
-    runs = 'paddlepool_predictor_infer_seconds_count{batch_size="1",model="tiny"'
-    timed = f'{runs},predictor="native"'
+    labels = 'instance_group="native",model="tiny",predictor="native"'
+    drift = f"paddlepool_predictor_output_drift_count{{{labels}}}"
+    timed = f'paddlepool_predictor_infer_seconds_count{{batch_size="1",{labels}'
     with live.client() as client:
         before = sample(client, timed)
 

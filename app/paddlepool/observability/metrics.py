@@ -97,7 +97,7 @@ PER_GROUP = {
     "paddlepool_predictor_effective": "1 if the configuration was measured to change outputs or "
     "times, 0 if not.",
 }
-"""Families whose labels are the model and, as `predictor`, the instance group."""
+"""Families whose labels are the model and the instance group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +185,24 @@ class Gauges:
         yield from (ready, resident, default)
 
 
+@dataclass(frozen=True, slots=True)
+class WithInstanceGroup(Collector):
+    """Adds `instance_group`, with the same value, to series with the label `predictor`."""
+
+    inner: Collector
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self.inner.collect():
+            for sample in metric.samples:  # new objects at each scrape
+                if (group := sample.labels.get("predictor")) is not None:
+                    sample.labels["instance_group"] = group
+            yield metric
+
+
 class Metrics:
     """Observer of the engine, the data plane and the HTTP layer.
 
-    The label `predictor` holds the name of an instance group.
+    The labels `predictor` and `instance_group` hold the name of an instance group.
 
     **Invariant**: label values come from closed sets. `expect_route` and `expect_model` declare
     routes and models; reasons are members of enumerations. Any other value is counted as
@@ -366,4 +380,4 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         names = frozenset(names)
         chosen = self.registry.restricted_registry(names) if names else self.registry
-        return encode(chosen), content_type
+        return encode(WithInstanceGroup(chosen)), content_type

@@ -52,7 +52,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 def rows_and_runs(client: TestClient, predictor: str) -> list[float]:
     """How many rows all runs of the predictor had, and how many runs there were."""
     metrics = client.get("/metrics").text
-    labels = f'{{model="emotion",predictor="{predictor}"}}'
+    labels = f'{{instance_group="{predictor}",model="emotion",predictor="{predictor}"}}'
     return [
         float(re.findall(rf"paddlepool_batch_rows_{name}{re.escape(labels)} (\S+)", metrics)[0])
         for name in ("sum", "count")

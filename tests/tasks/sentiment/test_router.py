@@ -90,7 +90,8 @@ def test_padding_is_counted() -> None:
     server = FakeServer()
     server.services.metrics.expect_model("emotion", ["onednn"])
     ask(server, {"inputs": ["好", "坏"]})
-    counted = 'paddlepool_padding_tokens_total{model="emotion",predictor="onednn"} 8.0'
+    labels = 'instance_group="onednn",model="emotion",predictor="onednn"'
+    counted = f"paddlepool_padding_tokens_total{{{labels}}} 8.0"
     assert counted in server.services.metrics.render()[0].decode()
 
 
