@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.ran import ROOT
 
 SOURCES = sorted((ROOT / "app" / "paddlepool").rglob("*.py"))
@@ -17,6 +19,22 @@ DANGERS = re.compile(
 def dangers(source: str) -> list[str]:
     """What in a module could run code out of a file, comments and strings included."""
     return [found[0] for found in DANGERS.finditer(source)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("import pickle", "from cPickle import loads", "import _pickle", "from dill import load"),
+        *("import cloudpickle", "from joblib import load", "import shelve", "import marshal"),
+        *("paddle.load(", "paddle.framework.load(", "paddle.static.load(", "paddle.jit.load("),
+        *("torch.load(", "torch.jit.load(", "from paddle.framework import (io, load)"),
+        *("load_program_state", "set_program_state", "load_state_dict_from_url"),
+        *("Unpickler", "read_pickle", "allow_pickle=True", "allow_pickle = trusted"),
+    ],
+)
+def test_every_danger_is_found(source: str) -> None:
+    assert dangers(source)
+    assert not dangers("np.load(file, allow_pickle=False); orjson.loads(text)")
 
 
 def test_nothing_in_the_package_can_unpickle() -> None:
