@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -43,7 +44,7 @@ def _children_import_tests() -> Iterator[None]:
     """Child processes may not read the checkout beyond the package. They get the package `tests`
     from a directory of its own, and may read its files because libraries are sought there, too."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", str(ROOT / "tests" / "for_children"))
+        patched.setenv("PYTHONPATH", str(ROOT / "tests" / "for_children"), prepend=os.pathsep)
         patched.setenv("LD_LIBRARY_PATH", str(ROOT / "tests"))
         yield
 

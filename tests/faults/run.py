@@ -84,16 +84,23 @@ def plant(fault: Fault, copy: Path) -> tuple[str, str]:
     return (FOUND, f"({why})") if code == 0 else (NO_FIT, f"(fails without it, too: {why})")
 
 
+def import_path(copy: Path) -> str:
+    """PYTHONPATH with the copy's packages, which processes of tests import as well.
+
+    They would otherwise import the installed packages, which are those of the checkout.
+    """
+    return os.pathsep.join(str(copy / folder) for folder in ("app", "clients/python/src"))
+
+
 def run_tests(tests: list[str], copy: Path, cache: str = "--cache-clear") -> tuple[int, str]:
     """Return pytest's exit code and its line about the first failure, or its last line."""
     # The client has a configuration of its own, which knows no nightly tests.
     options = ["-c", "pyproject.toml", "-x", "-q", "-n0", "-m", "not nightly", cache]
     command = [sys.executable, "-m", "pytest", *options, *tests]
-    path = os.pathsep.join(map(str, (copy, copy / "clients" / "python" / "src")))
     running = subprocess.Popen(
         command,
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": import_path(copy)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
