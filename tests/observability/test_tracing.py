@@ -130,6 +130,30 @@ def test_a_request_that_is_not_sampled_has_no_stages() -> None:
     assert "trace_id" not in vars(after)
 
 
+def test_stages_follow_each_other(memory: Memory) -> None:
+    """Those before the queue end when the job is queued, the others when they are reported."""
+    request = memory.request()
+    stages = {"decode": 2.0, "preprocess": 1.0, "queue": 3.0, "infer": 4.0, "encode": 0.5}
+    queued = memory.clock.now
+    memory.clock.advance(8.0)
+    trace_stages(stages, [result(enqueued=queued, queue=3.0, infer=4.0)])
+    request.end("POST /echo", {}, error="", failed=False)
+    spans = memory.spans()
+    zero = spans["queue"].start_time
+    assert zero is not None
+    places = {
+        name: ((spans[name].start_time or 0) - zero, (spans[name].end_time or 0) - zero)
+        for name in stages
+    }
+    assert {name: (began / 1e9, ended / 1e9) for name, (began, ended) in places.items()} == {
+        "decode": (-3.0, -1.0),
+        "preprocess": (-1.0, 0.0),
+        "queue": (0.0, 3.0),
+        "infer": (3.0, 7.0),
+        "encode": (7.5, 8.0),
+    }
+
+
 class Collector(SpanExporter):
     """Takes spans while `reason` is empty; says why not as the library does, a line each try."""
 

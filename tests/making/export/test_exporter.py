@@ -17,12 +17,14 @@ from paddlepool.making.export.exporter import (
     BUCKETS,
     Store,
     export_version,
+    import_u2net,
     read_recipe,
     run_program,
     segment_config,
     sentiment_config,
 )
 from paddlepool.making.export.publish import LAST_VERSION, Origin, next_version, staged_version
+from paddlepool.making.export.release import RELEASES
 from paddlepool.making.export.weights import write_tokenizer
 from paddlepool.models.repository.config import load_config
 from paddlepool.models.repository.layout import VERSION, version_numbers
@@ -177,6 +179,13 @@ def test_weights_that_cannot_be_served(
     recipe.state[array][:] = value
     with pytest.raises(ExportError, match=message):
         export_version(recipe, repository=tmp_path, name="m", origin=ORIGIN, store=store)
+
+
+def test_weights_of_unknown_origin_are_not_imported(tmp_path: Path) -> None:
+    file = tmp_path / "u2netp.onnx"
+    file.write_bytes(b"another network")
+    with pytest.raises(ExportError, match=r"has sha256 .*; use --origin to import other weights"):
+        import_u2net("u2netp", file, repository=tmp_path, release=RELEASES["u2netp"])
 
 
 @pytest.mark.parametrize("name", ["", "two words", "../up", ".hidden", "a" * 65])

@@ -80,6 +80,15 @@ def test_rows_that_differ_in_length_are_no_batch() -> None:
     assert trial.specs == (TensorSpec("found", "float32", (-1, -1)),)
 
 
+def test_several_detections_of_a_row_are_no_batch() -> None:
+    """Their outputs are those of the rows alone, and nothing tells which row has which."""
+    trial = tried(
+        lambda inputs: {"found": np.repeat(np.asarray(inputs["rows"]), 2, 0)},
+        TensorSpec("found", "float32", (-1, 2)),
+    )
+    assert trial.independent is False
+
+
 def test_why_nothing_ran_is_said() -> None:
     """A program that cannot be opened is told from one that takes no shape."""
 
@@ -195,6 +204,15 @@ def test_integers_that_are_no_ids_exceed_32_bits() -> None:
     y = TensorSpec("y", "int64", (-1, -1))
     trial = tried(lambda inputs: {"y": np.asarray(inputs["ids"]) * 2}, y, inputs=(TOKENS,))
     assert int(trial.selftest.inputs["ids"].max()) > 1 << 32
+
+
+def test_integers_with_infinite_results_stay_small() -> None:
+    def limited(inputs: Feeds) -> Tensors:
+        ids = np.asarray(inputs["ids"])
+        return {"y": np.where(ids > 100, np.inf, ids).astype(np.float32)}
+
+    trial = tried(limited, Y, inputs=(TOKENS,))
+    assert int(trial.selftest.inputs["ids"].max()) == 1
 
 
 def test_a_program_that_takes_no_negative_numbers_gets_none() -> None:
@@ -383,19 +401,31 @@ def test_bfloat16_is_a_candidate_only_on_real_inputs() -> None:
         assert group.budget is not None
         assert group.budget.mean_difference is not None
         assert 0 < group.budget.mean_difference < 0.1
+        two = [each for each in groups if each.name in ("native", "onednn_bf16")]
+        config = parse_config(config_text(trial, two, real=real).encode())
+        assert (config.first_group is not None) is real  # "auto", or native alone
 
 
-def test_another_shape_in_bfloat16_is_said_as_such() -> None:
+@pytest.mark.parametrize(
+    ("lower", "refusal"),
+    [
+        (lambda rows: rows[1:], "output y has the shape [0, 2] in place of [1, 2]"),
+        (lambda rows: rows * np.float32(np.nan), "output y differs by inf on average"),
+    ],
+    ids=["another shape", "not a number"],
+)
+def test_what_bfloat16_cannot_compute_is_refused(
+    lower: Callable[[Array], Array], refusal: str
+) -> None:
     """A detector finds something else; no mean difference tells that."""
-    fewer = opening(
+    y = TensorSpec("y", "float32", (-1, 2))
+    rounding = opening(
         lambda inputs: {"y": np.asarray(inputs["rows"])},
-        {"bfloat16": lambda inputs: {"y": np.asarray(inputs["rows"])[1:]}},
+        {"bfloat16": lambda inputs: {"y": lower(np.asarray(inputs["rows"]))}},
     )
-    trial = run_trial(spec(PAIR), config=ModelConfig(), open_predictor=fewer)
-    refusals = {
-        group.name: group.refusal for group in check_usual(spec(PAIR), trial.selftest, fewer)
-    }
-    assert refusals["onednn_bf16"] == "output y has the shape [0, 2] in place of [1, 2]"
+    trial = run_trial(spec(y), config=ModelConfig(), open_predictor=rounding)
+    refusals = {each.name: each.refusal for each in check_usual(spec(y), trial.selftest, rounding)}
+    assert refusals["onednn_bf16"].startswith(refusal)
 
 
 def test_the_mask_of_a_text_is_no_picture() -> None:

@@ -93,6 +93,13 @@ def test_any_bytes_are_divided_or_refused(message: bytes) -> None:
     assert len(head) + sum(map(len, found)) <= len(message)
 
 
+@pytest.mark.parametrize("message", [b"\x3a\x05abc", b"\x3a\x80", b"\x0d\x00", b"\x3b"])
+def test_a_message_that_ends_inside_a_part_is_refused(message: bytes) -> None:
+    """Or that has a part of an unknown kind."""
+    with pytest.raises(InvalidTensor, match="malformed"):
+        divide(message, max_head=HEAD)
+
+
 def test_what_would_take_more_memory_than_it_has_is_refused() -> None:
     """Empty parts, which a parser makes an object of each, and numbers that are not raw."""
     with pytest.raises(InvalidTensor, match=str(MAX_PARTS)):

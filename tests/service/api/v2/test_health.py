@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from paddlepool.contracts.status import Candidate, Effect, GroupStatus, ModelStatus
+from paddlepool.engine.pool.group import Duration, Statistics
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.service.api.info import read_gauges
 from tests.service.api.fakes import (
@@ -141,3 +142,14 @@ def test_gauges_are_read_from_what_is_served() -> None:
     assert (group.queue_depth, group.inflight, group.resident_bytes) == (3, 1, 1000)
     assert first.chosen_by == "measured"
     assert (first.default_group, group.name, group.queue_limit) == ("one", "one", 32)
+
+
+def test_configuration_and_statistics_have_tritons_units() -> None:
+    """0 rows without a batch axis; nanoseconds."""
+    counters = Statistics(success=Duration(count=2, seconds=0.5))
+    client = client_of(FakeRegistry(models=[FakeModel(batched=False, counters=counters)]))
+    config = client.get("/v2/models/m1/config").json()
+    assert config["max_batch_size"] == 0
+    assert "dynamic_batching" not in config
+    [stats] = client.get("/v2/models/m1/stats").json()["model_stats"]
+    assert stats["inference_stats"]["success"] == {"count": 2, "ns": 500_000_000}

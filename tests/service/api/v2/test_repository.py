@@ -113,3 +113,4 @@ async def test_a_load_holds_up_nobody(
     gate.open()
     await loading
     assert await index(client, {"ready": None}) == [("2", "READY"), ("1", "UNAVAILABLE")]
+    assert await index(client, {"ready": True}) == [("2", "READY")]
