@@ -1,4 +1,4 @@
-"""Imports point down: every import statement of the package is held against a table of wings."""
+"""Imports point down: every import statement of the package is held against a table of layers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.ran import ROOT, ran
 PACKAGE = ROOT / "app" / "paddlepool"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# The wings of the package, the lowest first. A wing imports from itself and from the wings that its
-# row names, which stand above it in this table. `making`, `evidence` and `service` do not know each
-# other; the engine knows neither settings nor metrics.
-WINGS: dict[str, list[str]] = {
-    wing: below.split()
-    for wing, below in {
+# The layers of the package, the lowest first. A layer imports from itself and from the layers that
+# its row names, which stand above it in this table. `making`, `evidence` and `service` do not know
+# each other; the engine knows neither settings nor metrics.
+LAYERS: dict[str, list[str]] = {
+    layer: below.split()
+    for layer, below in {
         "contracts": "",
         "settings": "contracts",
         "observability": "contracts",
@@ -111,20 +111,20 @@ def imports_of(name: str) -> Iterator[Import]:
     inside = {id(node) for function in functions for node in ast.walk(function)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} has a relative import"
             source = str(node.module)
             # `from paddlepool import errors` imports the module paddlepool.contracts.errors.
             members = [f"{source}.{alias.name}" for alias in node.names]
-            found = [member if member in MODULES else source for member in members]
+            names = [member if member in MODULES else source for member in members]
         else:
             continue
-        for imported in dict.fromkeys(found):
+        for imported in dict.fromkeys(names):
             yield Import(name, imported, node.lineno, id(node) in inside)
 
 
-ALL = [found for name in MODULES for found in imports_of(name)]
+ALL = [entry for name in MODULES for entry in imports_of(name)]
 
 
 def within(name: str, prefix: str) -> bool:
@@ -135,61 +135,60 @@ def rows(table: tuple[tuple[str, tuple[str, ...]], ...], name: str) -> list[tupl
     return [value for pattern, value in table if fnmatchcase(name, pattern)]
 
 
-def wing_of(name: str) -> str:
-    """`paddlepool.engine.queue.batcher` belongs to `engine`; the package itself to no wing."""
+def layer_of(name: str) -> str:
+    """`paddlepool.engine.queue.batcher` belongs to `engine`; the package itself to no layer."""
     return name.partition(".")[2].partition(".")[0]
 
 
-def test_a_wing_imports_only_from_wings_below_it() -> None:
-    """As WINGS says: no arrow that it lacks, none that no module uses any more."""
-    rows_above = list(WINGS)
-    for place, (wing, below) in enumerate(WINGS.items()):
-        assert set(below) <= set(rows_above[:place]), f"{wing} imports upwards"
-    assert {wing_of(name) for name in MODULES} - {""} == set(WINGS)
+def test_a_layer_imports_only_from_layers_below_it() -> None:
+    """As LAYERS says: no arrow that it lacks, none that no module uses any more."""
+    names = list(LAYERS)
+    for place, (layer, below) in enumerate(LAYERS.items()):
+        assert set(below) <= set(names[:place]), f"{layer} imports upwards"
+    assert {layer_of(name) for name in MODULES} - {""} == set(LAYERS)
     wrong, used = [], set()
-    for found in ALL:
-        if found.imported not in MODULES or found.imported == "paddlepool":
+    for entry in ALL:
+        if entry.imported not in MODULES or entry.imported == "paddlepool":
             continue
-        arrow = (wing_of(found.importer), wing_of(found.imported))
+        arrow = (layer_of(entry.importer), layer_of(entry.imported))
         if arrow[0] != arrow[1]:
             used.add(arrow)
-            if arrow[1] not in WINGS[arrow[0]]:
-                wrong.append(str(found))
+            if arrow[1] not in LAYERS[arrow[0]]:
+                wrong.append(str(entry))
     assert wrong == []
-    assert {(wing, each) for wing, below in WINGS.items() for each in below} == used
+    assert {(layer, lower) for layer, below in LAYERS.items() for lower in below} == used
 
 
-def room_of(name: str) -> str:
-    """The directory that a module lies in; modules of the package and of a wing with rooms are
-    rooms of their own."""
+def package_of(name: str) -> str:
+    """Return the directory of a module. A module beside packages counts as a package of its own."""
     is_package = MODULES[name].name == "__init__.py"
     package = name if is_package else name.rpartition(".")[0]
-    has_rooms = package == "paddlepool" or (
+    has_packages = package == "paddlepool" or (
         package.count(".") == 1 and any(MODULES[name].parent.glob("*/__init__.py"))
     )
-    return name if has_rooms else package
+    return name if has_packages else package
 
 
-def test_no_two_rooms_import_each_other() -> None:
-    """Neither directly nor through others: CycleError names the rooms."""
-    graph: dict[str, set[str]] = {room_of(name): set() for name in MODULES}
-    for found in ALL:
-        if found.imported in MODULES:
-            graph[room_of(found.importer)].add(room_of(found.imported))
-    for room, below in graph.items():
-        below.discard(room)
+def test_no_two_packages_import_each_other() -> None:
+    """Neither directly nor through others: CycleError names the packages."""
+    graph: dict[str, set[str]] = {package_of(name): set() for name in MODULES}
+    for entry in ALL:
+        if entry.imported in MODULES:
+            graph[package_of(entry.importer)].add(package_of(entry.imported))
+    for package_name, below in graph.items():
+        below.discard(package_name)
     assert tuple(TopologicalSorter(graph).static_order())
 
 
-def test_no_module_and_no_room_is_large() -> None:
+def test_no_module_and_no_package_is_large() -> None:
     """500 lines a module; a tenth of all lines for the modules of one directory."""
     lines = {name: path.read_text("utf-8").count("\n") for name, path in MODULES.items()}
     assert {name: count for name, count in lines.items() if count > 500} == {}
-    rooms: Counter[str] = Counter()
+    packages: Counter[str] = Counter()
     for name, path in MODULES.items():
-        rooms[str(path.parent.relative_to(PACKAGE))] += lines[name]
-    most = rooms.total() // 10
-    assert {room: count for room, count in rooms.items() if count > most} == {}
+        packages[str(path.parent.relative_to(PACKAGE))] += lines[name]
+    most = packages.total() // 10
+    assert {package_name: count for package_name, count in packages.items() if count > most} == {}
 
 
 def forbidden_to(name: str) -> tuple[str, ...]:
@@ -205,20 +204,22 @@ def test_frameworks_stay_at_the_edges() -> None:
     """FastAPI in api/ and router.py, Pillow and OpenCV in codecs, no asyncio in child processes."""
     forbidden = {name: forbidden_to(name) for name in MODULES}
     assert [
-        str(found)
-        for found in ALL
-        if any(within(found.imported, module) for module in forbidden[found.importer])
+        str(entry)
+        for entry in ALL
+        if any(within(entry.imported, module) for module in forbidden[entry.importer])
     ] == []
 
 
 def test_every_rule_matches_a_module_and_a_package() -> None:
     """A rule about a name that nothing has would allow everything."""
     patterns = [*(pattern for pattern, _ in MAY_NOT_IMPORT), *PADDLE_LIVES_IN]
-    assert [name for name in patterns if not any(fnmatchcase(each, name) for each in MODULES)] == []
+    assert [
+        name for name in patterns if not any(fnmatchcase(module, name) for module in MODULES)
+    ] == []
     packages = {package for _, row in MAY_NOT_IMPORT for package in row}
     packages -= {"torch", *MODULES}  # torch is installed for training alone
     assert [package for package in packages if find_spec(package) is None] == []
-    paddle_users = {found.importer for found in ALL if within(found.imported, "paddle")}
+    paddle_users = {entry.importer for entry in ALL if within(entry.imported, "paddle")}
     for pattern in PADDLE_LIVES_IN:
         assert any(fnmatchcase(name, pattern) for name in paddle_users), pattern
 
@@ -232,28 +233,28 @@ def test_nobody_imports_main() -> None:
 
 def test_paddle_lives_in_three_places() -> None:
     """backends/paddle_*, networks and export; elsewhere only in functions of offline commands."""
-    users = [found for found in ALL if within(found.imported, "paddle")]
+    users = [entry for entry in ALL if within(entry.imported, "paddle")]
     # What imports Paddle when it is itself imported may be imported only by its like,
     # or when an offline command runs.
-    heavy = {found.importer for found in users if not found.in_function}
+    heavy = {entry.importer for entry in users if not entry.in_function}
     wrong = [
-        str(found)
-        for found in ALL
-        if (found in users or found.imported in heavy)
-        and not any(fnmatchcase(found.importer, pattern) for pattern in PADDLE_LIVES_IN)
-        and not (within(found.importer, "paddlepool.cli") and found.in_function)
+        str(entry)
+        for entry in ALL
+        if (entry in users or entry.imported in heavy)
+        and not any(fnmatchcase(entry.importer, pattern) for pattern in PADDLE_LIVES_IN)
+        and not (within(entry.importer, "paddlepool.cli") and entry.in_function)
     ]
     assert not wrong
 
 
 def test_ray_is_imported_only_when_it_is_used() -> None:
     """It takes a second and 150 MB: nothing leads to it but its own command, when that runs."""
-    users = [found for found in ALL if within(found.imported, "ray")]
-    assert {found.importer for found in users} == {
+    users = [entry for entry in ALL if within(entry.imported, "ray")]
+    assert {entry.importer for entry in users} == {
         "paddlepool.service.scale.ray",
         "paddlepool.cli.ray",
     }
-    reached = [found for found in ALL if found.imported == "paddlepool.service.scale.ray"] + users
+    reached = [entry for entry in ALL if entry.imported == "paddlepool.service.scale.ray"] + users
     wrong = [
         f for f in reached if f.importer != "paddlepool.service.scale.ray" and not f.in_function
     ]
@@ -268,12 +269,12 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
     tasks.remove("paddlepool.tasks")
     assert "paddlepool.tasks.segment" in tasks
     importers = {
-        found.importer
-        for found in ALL
+        entry.importer
+        for entry in ALL
         for task in tasks
-        if within(found.imported, task)
-        and not within(found.importer, task)
-        and not within(found.importer, "paddlepool.compat")
+        if within(entry.imported, task)
+        and not within(entry.importer, task)
+        and not within(entry.importer, "paddlepool.compat")
     }
     assert not importers
 
@@ -299,7 +300,7 @@ print(sorted(heavy & set(sys.modules)))
 
 def test_the_server_does_not_import_the_client() -> None:
     """`paddlepool segment` loads it by name; the server knows nothing of it."""
-    assert not [found for found in ALL if within(found.imported, "paddlepool_client")]
+    assert not [entry for entry in ALL if within(entry.imported, "paddlepool_client")]
 
 
 def test_the_client_imports_nothing_but_httpx() -> None:
@@ -308,24 +309,24 @@ def test_the_client_imports_nothing_but_httpx() -> None:
     `typing_extensions` by type checkers alone."""
     sources = sorted((ROOT / "clients" / "python" / "src").rglob("*.py"))
     assert any(source.parent.name == "commands" for source in sources)
-    nodes = [node for each in sources for node in ast.walk(ast.parse(each.read_text("utf-8")))]
+    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text("utf-8")))]
     imported = [
         alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
     ]
     imported += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
     names = {name.partition(".")[0] for name in imported}
-    ours = {"httpx", "opentelemetry", "paddlepool_client", "tqdm", "typing_extensions"}
-    assert names - set(sys.stdlib_module_names) == ours
+    allowed = {"httpx", "opentelemetry", "paddlepool_client", "tqdm", "typing_extensions"}
+    assert names - set(sys.stdlib_module_names) == allowed
 
 
-def test_the_picture_names_every_wing_and_room() -> None:
-    """ARCHITECTURE.md leaves out no module or wing, and no room of a wing."""
+def test_the_picture_names_every_layer_and_package() -> None:
+    """ARCHITECTURE.md leaves out no module or layer, and no package of a layer."""
     picture = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Code map")[2]
     picture = picture.partition("```")[2].partition("```")[0]
     lines = {line.split()[0]: line.split() for line in picture.strip().splitlines()}
-    wings = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    layers = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
     modules = {path.name for path in PACKAGE.glob("[!_]*.py")}
-    assert set(lines) == wings | modules | {"web/"}  # which has no Python
-    for wing in wings:
-        rooms = {f"{path.parent.name}/" for path in (PACKAGE / wing).glob("*/__init__.py")}
-        assert rooms <= set(lines[wing]), wing
+    assert set(lines) == layers | modules | {"web/"}  # which has no Python
+    for layer in layers:
+        packages = {f"{path.parent.name}/" for path in (PACKAGE / layer).glob("*/__init__.py")}
+        assert packages <= set(lines[layer]), layer

@@ -18,7 +18,7 @@ DANGERS = re.compile(
 
 def dangers(source: str) -> list[str]:
     """What in a module could run code out of a file, comments and strings included."""
-    return [found[0] for found in DANGERS.finditer(source)]
+    return [match[0] for match in DANGERS.finditer(source)]
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_every_danger_is_found(source: str) -> None:
 
 def test_nothing_in_the_package_can_unpickle() -> None:
     """One function calls `paddle.jit.load`, and refuses a file that it would unpickle."""
-    found = {
-        (str(path.relative_to(ROOT)), each)
+    calls = {
+        (str(path.relative_to(ROOT)), call)
         for path in SOURCES
-        for each in dangers(path.read_text("utf-8"))
+        for call in dangers(path.read_text("utf-8"))
     }
-    assert found == {("app/paddlepool/models/networks/__init__.py", "paddle.jit.load(")}
+    assert calls == {("app/paddlepool/models/networks/__init__.py", "paddle.jit.load(")}

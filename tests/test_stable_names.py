@@ -326,9 +326,9 @@ def members(value: Any, above: str = "") -> Iterator[str]:
 
 def test_operations(product: Client, paths: dict[str, Any]) -> None:
     for method, path, operation_id, *statuses in lines(OPERATIONS):
-        found = operation(paths, f"{method} {path}")
-        assert found["operationId"] == operation_id
-        assert {*STATUSES.split(), *statuses} <= set(found["responses"]), path
+        declared = operation(paths, f"{method} {path}")
+        assert declared["operationId"] == operation_id
+        assert {*STATUSES.split(), *statuses} <= set(declared["responses"]), path
     # Rejected with its reason, because it would fetch pictures. It is not in OpenAPI.
     assert product.get("/api/remove").status_code not in (404, 405)
     assert [product.get(page).status_code for page in PAGES] == [200] * len(PAGES)
@@ -337,20 +337,20 @@ def test_operations(product: Client, paths: dict[str, Any]) -> None:
 def test_parameters(paths: dict[str, Any]) -> None:
     schemas: dict[str, Any] = {}
     for name, listed in PARAMETERS.items():
-        found = {each["name"]: each["schema"] for each in operation(paths, name)["parameters"]}
-        assert set(listed.split()) <= set(found), name
-        schemas |= found
+        current = {item["name"]: item["schema"] for item in operation(paths, name)["parameters"]}
+        assert set(listed.split()) <= set(current), name
+        schemas |= current
     for parameter, values in VALUES.items():
         assert set(values.split()) <= set(schemas[parameter]["enum"]), parameter
-    in_segment = {each["name"] for each in operation(paths, "POST /segment")["parameters"]}
+    in_segment = {item["name"] for item in operation(paths, "POST /segment")["parameters"]}
     assert in_segment == {*OPTIONS, *ROUTING}
 
 
 def test_bodies_and_replies(product: Client, paths: dict[str, Any]) -> None:
     for name, listed in FIELDS.items():
         content = operation(paths, name)["requestBody"]["content"].values()
-        found = {field for each in content for field in each["schema"].get("properties", ())}
-        assert set(listed.split()) <= found, name
+        fields = {field for form in content for field in form["schema"].get("properties", ())}
+        assert set(listed.split()) <= fields, name
     schemas = product.get("/openapi.json").json()["components"]["schemas"]
     for schema, *listed_members in lines(SCHEMAS):
         assert set(listed_members) <= set(schemas[schema].get("properties", ())), schema
@@ -374,12 +374,12 @@ def test_headers() -> None:
 
 
 def test_metrics() -> None:
-    found: dict[str, set[str]] = {}
+    current: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(with_every_family().render()[0].decode()):
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        found[name] = {label for sample in family.samples for label in sample.labels}
+        current[name] = {label for sample in family.samples for label in sample.labels}
     for metric, *labels in lines(METRICS):
-        assert set(labels) <= found[metric], metric
+        assert set(labels) <= current[metric], metric
 
 
 def test_settings() -> None:
@@ -416,12 +416,12 @@ def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, s
 
 
 def test_commands() -> None:
-    found: dict[str, set[str]] = {}
+    current: dict[str, set[str]] = {}
     for name, (module, _) in COMMANDS.items():
         parser = argparse.ArgumentParser()
         path = f"paddlepool_client.commands.{name}" if module == CLIENT else module
         import_module(path).configure(parser)
-        found |= parsers(name, parser)
+        current |= parsers(name, parser)
     for words in lines(COMMAND_LINES):
         command = " ".join(words[:2]) if words[0] in ("models", "ray") else words[0]
-        assert set(words[len(command.split()) :]) <= found[command], command
+        assert set(words[len(command.split()) :]) <= current[command], command
