@@ -116,7 +116,7 @@ def run_tests(tests: list[str], copy: Path, cache: str = "--cache-clear") -> tup
             os.killpg(running.pid, signal.SIGKILL)
     lines = output.splitlines() or errors.splitlines() or [""]
     return running.returncode, next(
-        (x for x in lines if x.startswith(("FAILED ", "ERROR "))), lines[-1]
+        (x for x in lines if x.startswith(("FAILED ", "ERROR tests/"))), lines[-1]
     )
 
 

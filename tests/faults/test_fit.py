@@ -18,16 +18,12 @@ FAULTS = [
 
 WITHOUT_FAULT = """
 cli/compare.py cli/models.py cli/quantize.py cli/serve.py cli/shared.py cli/tune.py
-compat/hugging_face.py compat/rembg.py contracts/errors.py contracts/ports.py contracts/resources.py
-engine/backends/converter_rules.py engine/backends/onednn_rules.py engine/backends/onnx.py
-engine/backends/openvino_rules.py engine/backends/paddle_inference.py
-engine/backends/paddle_operators.py engine/backends/paddle_profile.py
-engine/registry/load_history.py engine/registry/parts.py evidence/comparison/graph.py
-evidence/comparison/measure.py evidence/comparison/result.py evidence/comparison/search.py
-evidence/quality/ports.py evidence/quality/report.py evidence/quality/run.py
-making/programs/onnx_graph.py models/networks/bert.py models/networks/u2net.py
-models/repository/files.py models/repository/layout.py observability/log.py service/api/compare.py
-service/api/info.py service/api/pages.py service/api/services.py service/scale/ray.py
+compat/hugging_face.py compat/rembg.py contracts/errors.py contracts/ports.py
+engine/backends/onnx.py engine/backends/openvino_rules.py engine/backends/paddle_inference.py
+engine/backends/paddle_operators.py engine/backends/paddle_profile.py evidence/comparison/graph.py
+evidence/comparison/result.py evidence/comparison/search.py evidence/quality/ports.py
+evidence/quality/report.py evidence/quality/run.py making/programs/onnx_graph.py
+models/networks/bert.py models/networks/u2net.py service/api/info.py service/scale/ray.py
 settings/server.py tasks/codecs/encode.py tasks/segment/evaluation.py tasks/segment/foreground.py
 tasks/segment/refine.py tasks/segment/router.py tasks/sentiment/evaluation.py
 tasks/sentiment/router.py tasks/task.py

@@ -74,8 +74,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     return samples(metrics)[name, frozenset(labels.items())]
 
 
-def values_of(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
-    """A family's values by its labels in their order, without what nobody declared."""
+def series_of(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """Return a family's values by their labels, without those of unknown models."""
     order = ("model", "predictor", "outcome", "reason")
     return {
         tuple(dict(labels)[label] for label in order if label in dict(labels)): number
@@ -169,13 +169,13 @@ def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
 def test_counters_of_alerts_exist_before_their_first_event(metrics: Metrics) -> None:
     """So that a rate is zero and not absent; other families have no series yet."""
     restarts = {("u2netp", group, reason): 0.0 for group in GROUPS for reason in Restart}
-    assert values_of(metrics, "paddlepool_predictor_restarts_total") == restarts
+    assert series_of(metrics, "paddlepool_predictor_restarts_total") == restarts
     rejected = {(model, reason): 0.0 for model in ("u2netp", UNKNOWN) for reason in Rejection}
-    assert values_of(metrics, "paddlepool_requests_rejected_total") == rejected
+    assert series_of(metrics, "paddlepool_requests_rejected_total") == rejected
     shadowed = {("u2netp", outcome): 0.0 for outcome in ShadowOutcome}
-    assert values_of(metrics, "paddlepool_shadow_requests_total") == shadowed
+    assert series_of(metrics, "paddlepool_shadow_requests_total") == shadowed
     codecs = {(reason,): 0.0 for reason in CODEC_RESTARTS}
-    assert values_of(metrics, "paddlepool_codec_restarts_total") == codecs
+    assert series_of(metrics, "paddlepool_codec_restarts_total") == codecs
     others = {name for name, _ in samples(metrics) if name.endswith(("_bucket", "_total"))}
     assert others == {
         "paddlepool_predictor_restarts_total",
@@ -244,11 +244,8 @@ def test_the_default_is_the_newest_versions(metrics: Metrics) -> None:
         gauges("gone", "onednn", "native", version=0),
     ]
     metrics.gauges.read = lambda: versions
-    assert values_of(metrics, "paddlepool_predictor_default") == {
-        ("u2netp", "native"): 1,
-        ("u2netp", "onednn"): 0,
-        ("u2netp", "gone"): 0,
-    }
+    found = series_of(metrics, "paddlepool_predictor_default")
+    assert found == {("u2netp", "native"): 1, ("u2netp", "onednn"): 0, ("u2netp", "gone"): 0}
 
 
 def test_replays_are_counted_by_group(metrics: Metrics) -> None:
@@ -315,10 +312,10 @@ def test_a_histogram_is_exposed_as_the_librarys_own(data: st.DataObject) -> None
     value = st.sampled_from(bounds) | st.floats(min_value=0, allow_nan=False)
     values = data.draw(st.lists(st.tuples(value, st.sampled_from("ab"))))
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    first, second = CollectorRegistry(), CollectorRegistry()
-    own = HistogramFamily(first, "seconds", "Help.", ("name",), bounds)
-    library = Histogram("seconds", "Help.", ("name",), buckets=bounds, registry=second)
+    registry, expected = CollectorRegistry(), CollectorRegistry()
+    own = HistogramFamily(registry, "seconds", "Help.", ("name",), bounds)
+    library = Histogram("seconds", "Help.", ("name",), buckets=bounds, registry=expected)
     for observed, name in values:
         own.observe(observed, name)
         library.labels(name).observe(observed)
-    assert generate_latest(first) == generate_latest(second)
+    assert generate_latest(registry) == generate_latest(expected)

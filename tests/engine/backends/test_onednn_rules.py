@@ -39,6 +39,7 @@ def operator(
         (operator("bilinear_interp", PICTURE, None, None, (1,)), "fractional"),
         (operator("nearest_interp", PICTURE, scale=[2.0, 3.0]), ""),
         (operator("nearest_interp", PICTURE, scale=[0.5, 0.5]), "integers"),
+        (operator("nearest_interp", PICTURE, scale=[1.5, 1.5]), "integers"),
         (operator("nearest_interp", PICTURE, scale=[]), "integers"),
         (operator("nearest_interp", (1, 3, 4, 4), output=(1, 3, 8, 12)), ""),
         (operator("nearest_interp", (1, 3, 7, 7), output=(1, 3, 5, 5)), "integers"),

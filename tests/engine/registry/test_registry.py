@@ -249,6 +249,9 @@ async def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(be
     [(version, (state, reason))] = states(registry).items()
     assert (version, state) == (("double", 1), "READY")
     assert reason.endswith("double: no version with a manifest is published")
+    write_double(bench.root)
+    registry.load("double")
+    assert states(registry) == {("double", 1): ("READY", "")}
 
 
 @pytest.mark.parametrize("name", ["absent", "../double", "", "double\n", "DOUBLE", "double/1", "."])

@@ -13,7 +13,12 @@ from paddlepool.cli import main
 from paddlepool.contracts.errors import BackendError, ConfigError
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.evidence.comparison.measure import measure_concurrent, measure_single, open_groups
+from paddlepool.evidence.comparison.measure import (
+    measure_concurrent,
+    measure_single,
+    open_groups,
+    runs_of_slice,
+)
 from paddlepool.evidence.comparison.result import Comparison, compare, group_results, recommend
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import FakeFactory, FakePredictor, ManualClock, doubled, row
@@ -69,6 +74,7 @@ def test_busy_runs_use_every_predictor() -> None:
     assert loads["main"].instances == 3
     assert len(loads["main"].seconds) == 18
     assert sum(len(behaviour.rows) for behaviour in behaviours) == 18
+    assert [runs_of_slice(10, instances) for instances in (1, 2, 3, 4)] == [4, 4, 6, 4]
 
 
 def compared(files: ModelFiles, open_predictor: Any, **options: Any) -> Comparison:

@@ -8,7 +8,10 @@ import pytest
 from paddlepool.contracts.reasons import ShadowOutcome
 from paddlepool.contracts.status import Effect, ModelStatus
 from paddlepool.models.repository.config import InstanceGroup, ModelConfig
+from paddlepool.observability.history import History
 from paddlepool.observability.metrics import Metrics
+from paddlepool.service.api.compare import window_seconds
+from tests.engine.fakes import ManualClock
 from tests.service.api.fakes import GROUP, Client, FakeModel, FakeRegistry, assert_problem, make_app
 
 REFUSED = replace(
@@ -71,6 +74,15 @@ def test_times_of_what_has_run(client: Client, metrics: Metrics) -> None:
     assert by_name["one"]["times"]["p50"] == pytest.approx(0.04, rel=0.15)
     assert "ratio" not in by_name["two"]
     assert by_name["two"]["rate"] > 0
+
+
+@pytest.mark.parametrize(("uptime", "seconds"), [(5.0, 5.0), (59.0, 59.0), (1003.0, 53.0)])
+def test_a_window_is_no_longer_than_the_server_has_run(uptime: float, seconds: float) -> None:
+    """It begins with an interval: six intervals of ten seconds, of which the last is not over."""
+    clock = ManualClock()
+    history = History(clock)
+    clock.advance(uptime)
+    assert window_seconds(history, 6) == seconds
 
 
 def test_a_refused_group_says_why(client: Client) -> None:
