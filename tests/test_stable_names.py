@@ -232,7 +232,7 @@ CONFIG = {
     config.ModelConfig: "default default_group dynamic_batching equal_axes instance_group outputs"
     " parameters pipeline version_policy warmup",
     config.VersionPolicy: "count kind versions",
-    config.DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size express_instance",
+    config.DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
     config.InstanceGroup: "backend base budget candidate count name options program start threads"
     " tolerance",
     config.Budget: "mean_difference agreement",
@@ -247,7 +247,7 @@ ray up --address --host --port --cpus --min-replicas --max-replicas
 models list --repository
 models verify names --run --quality --data --smoke --limit --group --json --write-cards
     --repository
-models describe name --version --repository
+models describe model --version --repository
 models seal directory --input --shape --source --licence
 models sync address --end-with-input --repository
 pull model --repository --timeout --cache --if-possible

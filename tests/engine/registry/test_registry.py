@@ -250,7 +250,7 @@ async def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(be
     assert (version, state) == (("double", 1), "READY")
     assert reason.endswith("double: no version with a manifest is published")
     write_double(bench.root)
-    registry.load("double")
+    await registry.load("double")
     assert states(registry) == {("double", 1): ("READY", "")}
 
 
