@@ -66,20 +66,20 @@ GET /v2/models/{model}/versions/{version}/sample modelVersionSample 401 404 413 
 """
 PAGES = ("/", "/compare", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
 PARAMETERS = {
-    "POST /segment": "bg_blur bg_color bg_fit colours crop crop_margin format model output position"
-    " predictor refine scale shadow shadow_opacity size threshold timeout_ms",
-    "POST /sentiment": "model predictor timeout_ms",
+    "POST /segment": "bg_blur bg_color bg_fit colours crop crop_margin format instance_group model"
+    " output position predictor refine scale shadow shadow_opacity size threshold timeout_ms",
+    "POST /sentiment": "instance_group model predictor timeout_ms",
     "POST /v2/models/{model}/infer": "Inference-Header-Content-Length",
     "POST /v2/models/{model}/versions/{version}/infer": "Inference-Header-Content-Length",
     "GET /metrics": "name[]",
     "GET /compare/data": "after window",
-    "POST /api/remove": "bgc extras model predictor timeout_ms",
-    "POST /v1.0/removebg": "model predictor timeout_ms",
-    "POST /predict": "model predictor timeout_ms",
-    "POST /hf": "model predictor timeout_ms",
-    "POST /hf/sentiment": "model predictor timeout_ms",
-    "POST /hf/segment": "model predictor timeout_ms",
-    "POST /semantic-segmentation": "model predictor timeout_ms",
+    "POST /api/remove": "bgc extras instance_group model predictor timeout_ms",
+    "POST /v1.0/removebg": "instance_group model predictor timeout_ms",
+    "POST /predict": "instance_group model predictor timeout_ms",
+    "POST /hf": "instance_group model predictor timeout_ms",
+    "POST /hf/sentiment": "instance_group model predictor timeout_ms",
+    "POST /hf/segment": "instance_group model predictor timeout_ms",
+    "POST /semantic-segmentation": "instance_group model predictor timeout_ms",
 }
 VALUES = {
     "output": "cutout mask composite",
@@ -132,7 +132,8 @@ Prediction label score
 ProcessorInfo instruction_sets missing name remark
 Replays agreement count p50 p99 same_bits
 Segment label mask score
-SegmentReply confidence foreground_box format height image model predictor timings width
+SegmentReply confidence foreground_box format height image instance_group model predictor timings
+    width
 SentimentParameters tokens top_k truncated
 SentimentRequest inputs parameters text
 ServerMetadata extensions name version
@@ -149,7 +150,7 @@ InferInput data datatype name parameters shape
 InferInputParameters binary_data_size content_type
 InferOutputParameters binary_data classification content_type
 InferRequest id inputs outputs parameters
-InferRequestParameters binary_data_output content_type predictor priority timeout
+InferRequestParameters binary_data_output content_type instance_group predictor priority timeout
 InferRequestedOutput name parameters
 PaddleXError errorCode errorMsg logId
 Problem code detail errors instance limit received request_id status title type
@@ -181,7 +182,8 @@ CODES = {
     505: "http_version_not_supported",
 }
 REPLY_HEADERS = """
-X-Request-ID X-Trace-ID X-Replica X-Model X-Predictor Server-Timing Retry-After RateLimit-Limit
+X-Request-ID X-Trace-ID X-Replica X-Model X-Instance-Group X-Predictor Server-Timing Retry-After
+RateLimit-Limit
 RateLimit-Remaining RateLimit-Reset Inference-Header-Content-Length X-Width X-Height
 X-Foreground-Top X-Foreground-Left X-Foreground-Width X-Foreground-Height X-Truncated
 Content-Disposition X-Type X-Credits-Charged
