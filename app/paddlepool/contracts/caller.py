@@ -12,18 +12,19 @@ class Quota(Protocol):
     """The quota that one caller has left; used from one event loop only."""
 
     def spend(self, what: str, amount: int) -> None:
-        """Take `amount` of `what` ("pixels", "texts").
+        """Subtract `amount` of the unit `what` ("pixels", "texts") from the quota.
 
         Raises QuotaExceeded if nothing is left. While anything is left, any amount is accepted.
+        Units without a limit are ignored.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """One caller.
+    """Who sent a request, by API key or address: the unit of quotas and of fair queues.
 
     `name` is "key" and the number of its API key, or the client's address (for IPv6, its network).
-    It is empty if callers are not told apart.
+    It is empty if callers are not told apart. `quota` is None if nothing is limited.
     `may_start`: whether the caller may start an instance group by naming it in a request.
     """
 

@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 class PaddlepoolError(Exception):
     """Base class of all errors. `limit` and `received` are safe to show to a client.
 
+    `errors` has the `field` and the `message` of each wrong field of the request.
     `parameter` is the name of the request's parameter that is at fault, if it is a single one.
     A subclass with a `title` has its own name as its code: FileMissing is `file_missing`.
     """
@@ -49,7 +50,7 @@ class InputError(PaddlepoolError):
     """Base class of client errors; only its subclasses have codes, so only they are raised."""
 
     def about(self, part: str) -> Self:
-        """Return a copy whose message names the part of the request that is at fault."""
+        """Return a copy whose message begins with `part`, the faulty part of the request."""
         copy = self.without_traceback()
         copy.message = f"{part}: {self.message}"
         copy.args = (copy.message,)
@@ -87,7 +88,10 @@ class ModelOutputInvalid(PaddlepoolError, title="The model's output is invalid")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Overloaded(PaddlepoolError, title="Overloaded"):
-    """`retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1."""
+    """The server has no room or no time for the request now; a later one may succeed.
+
+    `retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1.
+    """
 
     retry_after: float = 1.0
 
@@ -97,7 +101,7 @@ class QuotaExceeded(Overloaded, title="The quota is used up"):
 
 
 class OperatorError(PaddlepoolError):
-    """Base class of the installation's errors. A client sees `internal_error` in their place."""
+    """Base class of errors of the installation; for them, a client gets `internal_error`."""
 
 
 class ConfigError(OperatorError):
@@ -118,7 +122,7 @@ class DownloadError(OperatorError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BackendError(OperatorError):
-    """The backend refused the model. `library_text` is the framework's message, if it has one."""
+    """A backend cannot load or run a model. `library_text` is the framework's message, or empty."""
 
     library_text: str = ""
 

@@ -67,16 +67,17 @@ class ServedModelInfo:
 
 
 Agreement = Callable[[Tensors, Tensors], float]
-"""How closely two sets of outputs agree for a task's users: from 0 to 1."""
+"""Returns how closely two sets of outputs agree for a task's users: from 0 to 1."""
 
 AgreementOf = Callable[[ServedModelInfo], Agreement | None]
-"""Finds the measure of agreement of a model's task; None without a task or a measure."""
+"""Returns the Agreement of a model's task, or None without a task or a measure."""
 
 
 class RunResult(NamedTuple):
     """A run's outputs, owned by the caller, and its seconds in the predictor's process.
 
-    `finite` means that the outputs are known to contain no NaN and no infinity.
+    `finite` means that the outputs are known to contain no NaN and no infinity; if false, they were
+    not checked, or contain some.
     """
 
     outputs: Tensors
@@ -147,10 +148,13 @@ class Predictor(Worker[Tensors, RunResult], Protocol):
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
-        """Run one batch, blocking, without checking its outputs; for self-tests of the model."""
+        """Run one batch, blocking, and return its outputs unchecked; for self-tests and warm-ups.
+
+        Raises the errors of poll_reply().
+        """
 
     def receive(self, *, timeout: float) -> RunResult:
-        """Block until the reply to the oldest request, for at most `timeout` seconds."""
+        """Wait up to `timeout` seconds for the oldest request's result; raises as poll_reply()."""
 
     def end_suspension(self) -> None:
         """Leave the suspension that was passed to the factory, and begin to serve."""

@@ -30,14 +30,14 @@ class Restart(StrEnum):
     STOPPED = "stopped"
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    CORRUPT = "corrupt"  # an answer of the process was malformed
+    CORRUPT = "corrupt"  # a reply of the process was malformed
     FAILED = "failed"  # a new process could not be opened
     LACKING = "lacking"  # no process could be started: the system lacked resources
 
 
 OPENING_FAILURES = (Restart.FAILED, Restart.LACKING)
 CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in OPENING_FAILURES)
-"""Why a codec process was replaced."""
+"""The reasons for which a codec process may be replaced."""
 
 
 class ShadowOutcome(StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 M_ARENA_MAX = -8
-"""Parameter of glibc's mallopt()."""
+"""Parameter of glibc's mallopt(): the maximum number of heaps."""
 
 LIBRARY_SWITCHES = (
     "MALLOC_",
@@ -21,7 +21,7 @@ LIBRARY_SWITCHES = (
 
 NO_REPORTS = "ORT_DISABLE_TELEMETRY"
 """Unless this variable is set, ONNX Runtime reports its use and stores an identifier in the home
-directory. It changes no result."""
+directory. The variable changes no result."""
 
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -91,7 +91,7 @@ def available_cores(cgroup: Path = CGROUP) -> float:
 
 
 def _numbers(folder: Path, *names: str) -> list[int]:
-    """Return all numbers in these files; none if one is missing or has "max", which is no limit."""
+    """Return all numbers in these files; [] if a file is missing or has "max": no limit."""
     try:
         return [int(word) for name in names for word in (folder / name).read_text("ascii").split()]
     except (OSError, ValueError):
@@ -99,7 +99,7 @@ def _numbers(folder: Path, *names: str) -> list[int]:
 
 
 def _named_numbers(file: Path, name: str) -> list[int]:
-    """Return the numbers that follow this word at the start of a line; none if it is absent."""
+    """Return the numbers that follow `name` at the start of a line; [] if no line has it."""
     with contextlib.suppress(OSError):
         return [int(n) for n in re.findall(rf"^{name}\s+(\d+)", file.read_text("ascii"), re.M)]
     return []
@@ -146,7 +146,7 @@ def processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 
 def cpu_line(key: str, cpuinfo: Path = CPUINFO) -> str | None:
-    """Return the value of the first line with this key (a pattern), or None."""
+    """Return the value of the first line of `cpuinfo` with this key (a pattern), or None."""
     try:
         text = cpuinfo.read_text("utf-8", errors="replace")
     except OSError:

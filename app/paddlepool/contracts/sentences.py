@@ -23,7 +23,7 @@ _PATH = re.compile(
 
 
 def printable(text: str, allowed: str = "") -> str:
-    """Escape unprintable characters, such as a terminal's control codes, as Python does."""
+    """Escape unprintable characters, such as terminal control codes, except those in `allowed`."""
     return "".join(
         char if char.isprintable() or char in allowed else char.encode("unicode_escape").decode()
         for char in text
@@ -31,7 +31,10 @@ def printable(text: str, allowed: str = "") -> str:
 
 
 def sentence(text: str, *, longest: int = MAX_CHARACTERS) -> str:
-    """Return a framework's message in one line, without paths, addresses and C++ traces."""
+    """Return a framework's message as one line of at most `longest` characters.
+
+    Paths, addresses and C++ traces are removed.
+    """
     text = _TRACE.sub("", text)[:MAX_INPUT]
     line = " ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split())
     line = printable(_SIGNATURE.sub("", line))

@@ -22,9 +22,10 @@ class Effect:
 class Candidate:
     """The measurements of a group that may become the default group; None means unknown.
 
-    `gain` is its throughput divided by that of the first group on the same cores, with a 99 %
-    interval. `seconds` is the duration of one run while nothing else runs. Differences and
-    agreement compare its outputs with the golden output.
+    `fit` means that the group is clearly faster than the first group and accurate enough. `gain` is
+    its throughput divided by that of the first group on the same cores, with a 99 % interval
+    (`gain_low`, `gain_high`). `seconds` is the duration of one run while nothing else runs.
+    Differences and agreement compare its outputs with the golden output.
     """
 
     group: str
@@ -87,7 +88,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """One version in the index; `version` is None for a model without any version."""
+    """State of a version in the repository index; `version` is None for a model without any."""
 
     name: str
     version: int | None

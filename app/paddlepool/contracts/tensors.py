@@ -19,7 +19,7 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output. An axis of `shape` is -1 if its size is free; axis 0 is the batch."""
+    """An input or output of a model. A size in `shape` is -1 if it is free; axis 0 is the batch."""
 
     name: str
     dtype: str
@@ -59,7 +59,10 @@ def largest_difference(actual: Tensors, expected: Tensors) -> float:
 
 
 def mean_difference(actual: Tensors, expected: Tensors) -> float:
-    """Return the mean absolute difference of the worst output; a group's budget limits it."""
+    """Return the largest of the outputs' mean absolute differences; a group's budget limits it.
+
+    It is infinite if shapes differ or a difference is NaN.
+    """
     return _worst(actual, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
 
 
@@ -81,7 +84,7 @@ STRINGS = "object"
 
 
 def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Return an array that holds these objects unconverted; np.array() could convert them."""
+    """Return an object array of this shape with the unconverted items; np.array() could convert."""
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
