@@ -7,4 +7,4 @@ BACKENDS: dict[str, str] = {
     "onnxruntime": "paddlepool.engine.backends.onnx:open_onnxruntime",
     "openvino": "paddlepool.engine.backends.onnx:open_openvino",
 }
-"""Name in config.toml, and the function with which the child process opens a model."""
+"""Maps a backend's name in config.toml to the function that opens a model in the child process."""

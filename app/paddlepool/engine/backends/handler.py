@@ -56,7 +56,7 @@ def checked_options(
 
 
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
-    """Read the ONNX program, or convert a Paddle one in a process of its own.
+    """Return the bytes of the ONNX program; convert a Paddle program in a process of its own.
 
     Raises BackendError.
     """

@@ -1,4 +1,4 @@
-"""The operators that oneDNN computes wrongly, or refuses, where Paddle 3.2.2 places them there.
+"""The operators that Paddle 3.2.2 places on oneDNN, which computes them wrongly or refuses them.
 
 Paddle's pass `onednn_placement_pass` moves about sixty kinds of operators to oneDNN and knows no
 exception. For a program with one of the operators below, the pass is left out. What other passes
@@ -28,7 +28,10 @@ SAME_THRESHOLD = 15.0
 
 
 def _resizes_otherwise(operator: Operator) -> bool:
-    """oneDNN's linear resampling takes the scale from the sizes, and knows neither option."""
+    """Whether oneDNN's linear resampling would differ: by the scale, or by an option it lacks.
+
+    It takes the scale from the sizes, and knows neither align_corners nor align_mode = 1.
+    """
     attributes = operator.attributes
     option = attributes.get("align_corners") or attributes.get("align_mode") == 1
     fractional = any(scale != int(scale) for scale in attributes.get("scale") or ())
@@ -36,7 +39,11 @@ def _resizes_otherwise(operator: Operator) -> bool:
 
 
 def _samples_otherwise(operator: Operator) -> bool:
-    """oneDNN takes the nearest centre, Paddle the floor: the same if each size is multiplied."""
+    """Whether oneDNN's nearest-neighbour resampling would, or may, pick other input positions.
+
+    oneDNN takes the nearest centre, Paddle the floor. They are the same if each size is multiplied
+    by an integer.
+    """
     if operator.attributes.get("align_corners") or _scaled_at_run_time(operator):
         return True
     if scales := operator.attributes.get("scale"):
@@ -73,7 +80,7 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     "layer_norm": (_normalises_several_axes, "several axes"),
     "pad": (lambda _: True, "padding of every axis"),
 }
-"""By operator: whether it is affected, and what affects it."""
+"""By an operator's name: whether this operator must not run on oneDNN, and the reason."""
 
 
 def misplaced(operators: Iterable[Operator]) -> list[str]:
@@ -99,10 +106,9 @@ def reversed_layout(operators: Iterable[Operator]) -> bool:
 
 
 def _covers(dividend: Shape | None, divisor: Shape | None, *, one_input: bool) -> bool:
-    """Whether the divisor is broadcast to the dividend, if anything is.
+    """Whether the quotient has the dividend's shape: at most the divisor is broadcast.
 
-    Free axes at the same place are taken for equal if they are the rows, or if all free axes come
-    from one input.
+    Two free axes count as equal if both are the rows, or if all free axes come from one input.
     """
     if dividend is None or divisor is None or len(divisor) > len(dividend):
         return False

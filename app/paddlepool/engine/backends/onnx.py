@@ -26,12 +26,15 @@ from paddlepool.engine.backends.paddle_operators import operators_of
 from paddlepool.engine.backends.paddle_tables import check_ids, unchecked_tables
 
 CACHED = "128"
-"""Prepared operators that OpenVINO keeps for shapes other than the present one."""
+"""Number of prepared operators that OpenVINO keeps for shapes other than the current one."""
 MISSING = "the backend {0} needs the package {0} (extra engines)"
 
 
 def open_onnxruntime(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Load the model; called once in the child. Raises BackendUnavailable without the package."""
+    """Load the model; called once in the child.
+
+    Raises ConfigError, BackendError, and BackendUnavailable if the package is missing.
+    """
     checked_options("onnxruntime", opening["options"], {})
     try:
         import onnxruntime
@@ -88,7 +91,7 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
     program = onnx_bytes(opening)
     model = core.read_model(program)
     reasons = unsuitable(model) + lost_axes(program)
-    # A program that was derived here is known to be right: docs/decisions/0054.
+    # A derived program (with a name) is known to be right: docs/decisions/0054.
     if opening.get("program_name") is None and saturating(program, model) and not has_vnni():
         reasons.append(
             "int8 weights of eight bits on a processor without VNNI, whose sums saturate"

@@ -14,7 +14,8 @@ import warnings
 from pathlib import Path
 
 OPSET = 18
-"""Before 18, OpenVINO ignores the axes of some reductions, and the converter refuses others."""
+"""Version of the ONNX operators. Before 18, OpenVINO ignores the axes of some reductions, and the
+converter refuses others."""
 
 
 def main(directory: Path, program: str, params: str) -> None:

@@ -27,24 +27,25 @@ MOVING = frozenset(
         "ShapeOf", "NonZero", "ReverseSequence", "ScatterNDUpdate", "ScatterElementsUpdate",
     ]
 )  # fmt: skip
-"""Operators whose outputs are values of their inputs, or places: they need no more bits."""
+"""Operators whose outputs are values of their inputs or positions in them, not larger numbers."""
 
 REDUCTIONS = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 """Before opset 18, their axes are an attribute, which OpenVINO ignores."""
 AXES_AS_INPUT = 18
 
 INT8_RANGE = 64
-"""Two products of uint8 and int8 weights up to this size fit 16 bits, as without VNNI."""
+"""Largest int8 weight for which two products with uint8 fit in 16 bits: the sum without VNNI."""
 INT8_OPERATORS = (b"QuantizeLinear", b"QLinear", b"ConvInteger", b"MatMulInteger")
-"""They make int8 activations, or read them; `DequantizeLinear` alone reads weights."""
+"""Operators that make or read int8 activations. A program with only `DequantizeLinear` has int8
+weights alone."""
 
 
 SMALL, FROM_INPUT, COMPUTED = range(3)
-"""How large integers may be: counts and places; what the input holds; more."""
+"""How large integers may be: counts and positions; as large as an input's values; larger."""
 
 
 def unsuitable(model: Any) -> list[str]:
-    """Return a reason for each kind of operator or type of an OpenVINO model."""
+    """Return the reasons why OpenVINO would compute this model wrongly; an empty list if none."""
     return sorted({*_fixed(model), *_computed(model)})
 
 
@@ -64,7 +65,10 @@ def _fixed(model: Any) -> Iterator[str]:
 
 
 def _integer_from_quotient(operator: Any) -> bool:
-    """OpenVINO does not divide exactly: 41 / 41 is less than 1 if the divisor is a constant."""
+    """Whether the operator makes integers of a quotient of floats.
+
+    OpenVINO does not divide exactly: 41 / 41 is less than 1 if the divisor is a constant.
+    """
     source = operator.input(0).get_source_output().get_node()
     rounded = operator.get_type_name() != "Convert" or _type(operator) not in REAL
     return rounded and source.get_type_name() == "Divide" and _type(source) in REAL
@@ -76,7 +80,7 @@ def _ends_slices(constant: Any) -> bool:
 
 
 def _computed(model: Any) -> Iterator[str]:
-    """Find what is computed from the inputs' values in a type that OpenVINO makes narrower."""
+    """Yield a reason for what is computed from input values in a type that OpenVINO narrows."""
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
     for op in model.get_ordered_ops():
         kind, name = op.get_type_name(), op.get_friendly_name()
@@ -109,7 +113,9 @@ REPEATING = frozenset(
 
 
 def tables(model: Any) -> Mapping[str, int]:
-    """Return the rows of the smallest table of a fixed size, by the input with its ids.
+    """Map each input of ids to the number of rows of the smallest table that they index.
+
+    Only tables of a fixed size are included.
 
     OpenVINO reads zeros for an id that the table lacks; other frameworks raise an error.
     """

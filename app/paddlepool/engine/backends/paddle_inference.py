@@ -39,9 +39,9 @@ shape has its own packed weights. With 0, all shapes share one set of weights, a
 of these shapes are kept. `bfloat16` needs oneDNN and a processor that has it; `float16`, a GPU."""
 
 SHAPES = 128
-"""With `cache_capacity = 0`, oneDNN never drops a shape, and each one takes 1 MB. The predictor is
-therefore created again when it has run more shapes than this. A model with up to eight rows and
-seven length buckets has 56 shapes."""
+"""Maximum shapes that a predictor with `cache_capacity = 0` runs before it is created again: oneDNN
+then never drops a shape, and each one takes 1 MB. A model with up to eight rows and seven length
+buckets has 56 shapes."""
 
 GATHERED_BYTES = 4 * 2**20
 """Bytes of activations that Paddle collects before it frees them. By default it wakes a thread for
@@ -92,7 +92,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
                 shapes.clear()
                 predictor = None  # frees its memory before its successor needs as much
                 predictor = _create(core, opening, options, operators_of(program))
-                if fingerprint(opening) != verified:  # the parent opens another process, or none
+                if fingerprint(opening) != verified:  # the parent then replaces this process
                     sys.exit("the model's files have changed since they were verified")
         return _run(predictor, names, outputs, inputs)
 

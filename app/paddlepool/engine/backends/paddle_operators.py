@@ -14,7 +14,7 @@ FREE = -1
 """The size of an axis that the program does not fix."""
 
 INTEGERS = ("i8", "ui8", "i16", "i32", "i64")
-"""Their names in PIR."""
+"""PIR's names of the integer types."""
 LEGACY = ".pdmodel"
 PIR_NAMES = {
     "elementwise_div": "divide",
@@ -29,19 +29,21 @@ LEGACY_INPUTS = (
     "X", "Input", "Y", "OutSize", "SizeTensor", "Scale", "PreState", "WeightList", "SequenceLength",
     "Ids", "W",
 )  # fmt: skip
-"""Their order in PIR; a legacy operator has those that it names, and others."""
+"""Names of legacy operators' inputs, in PIR's order. Inputs with other names are ignored."""
 REPEATING = frozenset(
     [
         "assign", "cast", "concat", "expand", "flatten", "flatten_contiguous_range", "reshape",
         "slice", "split", "squeeze", "stack", "tile", "transpose", "unsqueeze",
     ]
 )  # fmt: skip
-"""Operators whose outputs have only values of their first input; a legacy one may end in a 2."""
+"""Operators whose outputs have only values of their first input. A legacy name may end in 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`name` is that of PIR, without its dialect. Unknown shapes and absent inputs are None.
+    """One operator of a program. Unknown shapes and absent inputs are None.
+
+    `name` is PIR's name of the operator, without its dialect.
 
     `used` has one entry for each output: whether another operator reads it. `integer`: the first
     output has an integer type. `source` names the input of the program that the first input
@@ -65,7 +67,7 @@ class Operator:
 def operators_of(program: Path) -> list[Operator]:
     """Return the operators of a program, those of inner blocks among them.
 
-    Raises BackendError if the file is not a program.
+    Raises BackendError if the file cannot be read or is not a program.
     """
     try:
         if program.suffix == LEGACY:
@@ -89,7 +91,7 @@ def _parse(
     sources: dict[int, str],
     used: set[int],
 ) -> Iterator[tuple[Operator, list[int]]]:
-    """Yield each operator and the numbers of its outputs; collect the numbers that are read."""
+    """Yield each operator and its outputs' numbers; add the numbers that it reads to `used`."""
     for region in regions:
         for block in region["blocks"]:
             for op in block["ops"]:

@@ -30,7 +30,10 @@ ACTIVATIONS = ("fuse_activation", "activation_type")
 
 
 def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Target of a Child. `opening` has directory, program, params, threads and onednn (bool)."""
+    """Return the handler of a Child whose replies contain a profile of the program as JSON.
+
+    `opening` has directory, program, params, threads and onednn (bool).
+    """
     paddle.disable_signal_handler()
 
     def handle(
@@ -163,7 +166,10 @@ def _timed(
 
 
 def _linked(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace inputs and outputs by `sources`: the indices of the operators before."""
+    """Replace each operator's inputs and outputs by `sources`.
+
+    These are the indices of the operators that produce its inputs.
+    """
     makers: dict[int, int] = {}
     for index, operator in enumerate(operators):
         operator["sources"] = sorted({makers[v] for v in operator.pop("inputs") if v in makers})

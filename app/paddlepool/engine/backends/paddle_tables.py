@@ -1,4 +1,4 @@
-"""The range of ids of a program's embeddings: Paddle 3.2.2 does not check all of them."""
+"""Range check of embedding ids: Paddle 3.2.2 checks none of embeddings with a `padding_idx`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,9 +14,10 @@ NO_PADDING = -1
 
 
 def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> Mapping[str, int]:
-    """Return the rows of the smallest table whose ids are not checked, by the input with its ids.
+    """Map each input of ids to the number of rows of the smallest table that they index.
 
-    `every` counts all tables: other frameworks do not check those that Paddle checks.
+    Tables whose ids Paddle checks are left out, unless `every` is set: other frameworks do not
+    check these.
     """
     rows: dict[str, int] = {}
     for op in operators:

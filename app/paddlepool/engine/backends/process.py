@@ -53,7 +53,7 @@ frameworks are compared as their users run them, without tuning: docs/decisions/
 
 
 class ProcessPredictor(ChildWorker):
-    """One child process; see `paddlepool.contracts.ports.Predictor`."""
+    """A predictor in a child process; implements `paddlepool.contracts.ports.Predictor`."""
 
     def __init__(self, child: Child, spec: PredictorSpec) -> None:
         super().__init__(child)
@@ -192,12 +192,12 @@ class ProcessBackend:
 def check_outputs(
     specs: Sequence[TensorSpec], call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
 ) -> None:
-    """Compare a run's outputs with the specification and the number of rows.
+    """Check a run's outputs against the specification and the number of rows.
 
     `call["rows"]` is that number; None allows any. Requests without it, which run() sends for
     self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
-    gives, and ModelOutputInvalid for a shape that the manifest does not expect: it describes what
-    was seen when the version was sealed. Implements `paddlepool.engine.process.replies.Check`.
+    gives, and ModelOutputInvalid for a shape that the manifest excludes: the manifest describes
+    what was seen when the version was sealed. Implements `paddlepool.engine.process.replies.Check`.
     """
     if "rows" not in call:
         return
