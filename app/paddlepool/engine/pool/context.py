@@ -35,7 +35,10 @@ class OnDemand:
         self._started: list[StartedGroup] = []  # least recently used first
 
     def use(self, group: StartedGroup) -> None:
-        """Mark a group as used, before each job. Raises Overloaded if no other can be evicted."""
+        """Mark a group as used, before each job. At a limit, stop others that are idle.
+
+        Raises Overloaded if that is not enough.
+        """
         if group in self._started:
             self._started.remove(group)
         else:

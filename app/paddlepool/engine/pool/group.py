@@ -54,7 +54,7 @@ Times = tuple[float, float, float]
 
 @dataclass(slots=True, kw_only=True)
 class Stages:
-    """The three parts of a run, each with its own count."""
+    """Durations of the parts of runs: joining inputs, the run itself, dividing outputs."""
 
     inputs: Duration = field(default_factory=Duration)
     infer: Duration = field(default_factory=Duration)
@@ -67,12 +67,12 @@ class Stages:
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """Counts jobs, which Triton calls requests, and runs. Times are in seconds.
+    """Counts jobs (`requests` in Triton) and predictor runs. Times are in seconds.
 
     `rows` counts rows of answered jobs, `executions` predictor runs; `success`, `failure` and
-    `queue` count jobs. `requests` contains the times of a run once for each job in the run.
-    `batches` contains them once for each run, keyed by the run's number of rows. `last_ended` is
-    the end of the last run on the engine's clock.
+    `queue` count jobs. `requests` sums the times of runs per job: a run with three jobs is added
+    three times. `batches` sums them per run, by the run's number of rows. `last_ended` is the end
+    of the last run on the engine's clock.
     """
 
     rows: int = 0
@@ -125,7 +125,7 @@ class Group:
         self._spec = self.files.spec(self.config)
         self._batching = self.files.config.dynamic_batching
         self._first_opened: float | None = None
-        self._opening = asyncio.Lock()  # with low priority, one at a time
+        self._opening = asyncio.Lock()  # with low priority, one opens at a time
         self._queue_limit = self._batching.max_queue_size * self.config.count
         self._backoff = RestartBackoff(self.context.clock)
         self._batcher = self._new_batcher()
@@ -148,8 +148,9 @@ class Group:
         )
 
     def start(self, *, low_priority: bool = False) -> list[asyncio.Future[None]]:
-        """Open every instance; a second call returns the same futures.
+        """Open every instance; return a future for each, done when it is tested and warm.
 
+        A second call returns the same futures.
         With `low_priority`, instances are opened one after another, each with the processor time
         that serving predictors leave. If an instance rejects the model, the group accepts no job
         until the model is loaded again. If processes die meanwhile, only a crash loop fails the
@@ -180,7 +181,7 @@ class Group:
         return [instance.opened for instance in self._instances]
 
     def _on_result(self, instance: int, run: Run, result: RunResult) -> None:
-        """Record the run's times and settle each job with its rows.
+        """Record the run's times and complete each job with its rows of the outputs.
 
         Raises ValueError if the number of output rows differs from that of the batch.
         """
@@ -239,7 +240,10 @@ class Group:
     def submit(
         self, *jobs: Job, reservation: Reservation | None = None, following: bool = False
     ) -> None:
-        """Queue all of the jobs or none; see Batcher.submit()."""
+        """Queue all of the jobs or none; start the group if it is not started.
+
+        See Batcher.submit(). Raises ModelNotReady, Overloaded and DeadlineExceeded.
+        """
         self._usable().submit(*jobs, reservation=reservation, following=following)
         if not self._instances:
             self.start(low_priority=True)
@@ -345,7 +349,8 @@ class Group:
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
         """Open and test a predictor that gets no jobs of the group.
 
-        Blocks; may be called in any thread. It may also raise DeadlineExceeded.
+        Blocks; may be called in any thread. Raises DeadlineExceeded and the errors of
+        PredictorFactory.
         """
         predictor = self.selftest.opened(open_predictor, self._spec, timeout=FIRST_RUN_SECONDS)
         try:
@@ -383,7 +388,7 @@ class Group:
         return predictor, times
 
     def _warm_up(self, predictor: Predictor, timed: bool) -> RunTimes:
-        """Run every configured shape and measure its usual time.
+        """Run every configured shape; return its usual seconds, or nothing if not `timed`.
 
         A shape's first run takes up to eight times as long as later ones. A short run is therefore
         repeated, and the second time counts. If not `timed`, the self-test's shape is not run

@@ -11,12 +11,12 @@ start ──► OPENING ──── failed ────► BACKING_OFF ◄─�
         CLOSED ◄── runs ended, or died ── DRAINING
 
 An instance that is closed while OPENING or BACKING_OFF is CLOSED as soon as that step has ended.
-If the resident memory of its process exceeds the cap, a successor is opened while the process
+If the resident memory of its process exceeds a cap, a successor is opened while the process
 serves. The successor takes over between two batches, without a delay.
 
 A task of the event loop opens and replaces the process; blocking steps run in a thread. While the
 process serves, the loop reads its socket. When a run has ended, the next batch is handed over
-before the jobs of the ended run are settled, so that the process does not wait for the event loop.
+before the jobs of the ended run get their results, so that the process does not wait for the loop.
 """
 
 import asyncio
@@ -84,13 +84,13 @@ class Run:
 
 @dataclass(eq=False, kw_only=True)
 class Instance(Generic[Request, Result]):
-    """Owner of one worker at a time. Opens the first at once; `opened` is settled when it is ready.
+    """Owns one worker at a time. Opens the first at once; `opened` is done when it is ready.
 
     `open_worker(first)` returns a worker that is tested and warm. If the first one is rejected
     (ConfigError, BackendError), the instance ends and `opened` fails; after any other error,
     opening is retried. `on_loss(reason)` is called for each worker that is replaced and returns the
-    seconds to wait before the next is opened. `make_request(batch)` builds the worker's request; it
-    runs in a thread for a large batch. `on_result(run, result)` settles the jobs. `on_busy(+1)` is
+    seconds to wait before the next is opened. `make_request(batch)` builds the worker's request,
+    in a thread for a large batch. `on_result(run, result)` completes the jobs. `on_busy(+1)` is
     called when the process begins to work, `on_busy(-1)` when it becomes idle. With `prefetch`, a
     second batch may be sent while one runs.
     """
@@ -112,7 +112,7 @@ class Instance(Generic[Request, Result]):
         self.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._loop = loop
         self._state = State.OPENING
-        self._worker: Worker[Request, Result]  # the last one, if the state does not use it
+        self._worker: Worker[Request, Result]  # the current one, or the last if there is none
         self._succession = Succession(
             self.name, partial(self.open_worker, False), self.max_resident_bytes, self.clock
         )
@@ -324,7 +324,7 @@ class Instance(Generic[Request, Result]):
             self._schedule_check(wait)
 
     def _replace_if_due(self) -> bool:
-        """Hand over to the successor if one is open; open one if the worker exceeds the cap."""
+        """Hand over to an open successor, or open one if needed; return whether it handed over."""
         if due := self._succession.check(self._worker):
             self._stop_serving(Restart.MEMORY)
         return due

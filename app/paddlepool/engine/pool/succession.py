@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 class Succession:
     """The successor of one instance's worker.
 
-    The effective cap is at least 1.5 times the worker's initial size. If no successor can be
-    opened, the worker continues to serve and the cap grows by half.
+    `smallest_cap` is in bytes of resident memory; the effective cap is at least 1.5 times the
+    worker's initial size. If no successor can be opened, the worker continues to serve and the cap
+    grows by half.
     """
 
     name: str
@@ -34,12 +35,12 @@ class Succession:
     _successor: asyncio.Future[Worker[Any, Any]] | None = field(default=None, init=False)
 
     def reset(self, worker: Worker[Any, Any]) -> None:
-        """Set the cap of a new worker."""
+        """Set the memory cap of a new worker: 1.5 times its bytes, at least `smallest_cap`."""
         self._cap = max(self.smallest_cap, worker.resident_bytes() * 3 // 2)
         self._next_check = -math.inf
 
     def check(self, worker: Worker[Any, Any]) -> bool:
-        """Open a successor if the worker exceeds the cap; return whether one is open.
+        """Start to open a successor if the memory exceeds the cap; return whether it is ready.
 
         Called while the worker runs nothing.
         """
