@@ -36,7 +36,7 @@ from paddlepool.engine.process.suspension import HELD_SECONDS
 from paddlepool.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF
-"""A call exceeded the limit of processor time that the child had set for itself."""
+"""Exit code of a child whose call exceeded the limit of processor time that it set for itself."""
 
 
 class ChildDied(Exception):
@@ -108,9 +108,13 @@ class Child:
 
     `target(init)` runs in the child and returns `ready` and `handler(meta, arrays, descriptors)`,
     which returns `(meta, arrays)`. A PaddlepoolError of the handler is raised here as the same
-    class; any other exception becomes a BackendError, whose message contains only its class and
-    place. `held` lists the MEASURES of its confinement that are in force. `check` verifies each
-    later reply; the process is killed if a reply is malformed or `check` raises ValueError.
+    class; any other exception becomes a BackendError, whose message names only the exception's
+    class and the lines that raised it. `held` lists the MEASURES of its confinement that are in
+    force. `check` verifies each later reply; the process is killed if a reply is malformed or
+    `check` raises ValueError.
+
+    The constructor blocks until the target is open. It raises what call() raises, and OSError if
+    the system lacks resources.
 
     Calls run one after another, in the order they were sent. Up to SLOTS of them may be under way,
     so that the child does not wait for its parent between two calls.
@@ -141,7 +145,7 @@ class Child:
             if limits.suspension is not None:
                 self._lower_priority(limits.nice)
             meta = self.call(opening, timeout=start_timeout).meta
-            if limits.suspension is None:  # not earlier: it must soon replace a lost one
+            if limits.suspension is None:  # not earlier: a lost process must be replaced soon
                 self._lower_priority(limits.nice)
             self.ready: Mapping[str, Any] = meta["ready"]
             self.held: tuple[str, ...] = tuple(meta["held"])
@@ -228,20 +232,20 @@ class Child:
         descriptors: Sequence[int] = (),
         timeout: float,
     ) -> Reply:
-        """Send one request and block until its reply; see send() and receive()."""
+        """Send one request and block until its reply; see put(), send() and receive()."""
         self.put(arrays or {})
         self.send(meta, descriptors=descriptors)
         return self.receive(timeout=timeout)
 
     def put(self, arrays: Tensors) -> None:
-        """Copy the arrays of the next request into the shared memory."""
+        """Copy the next request's arrays into shared memory. Raises ValueError if too large."""
         # Requests take turns, so the slot after that of the newest one is free.
         slot = (self._under_way[-1].slot + 1) % SLOTS if self._under_way else 0
         size = sum([array.nbytes for array in arrays.values()])
         self._put = slot, self._slots[slot][0].write(arrays), size
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
-        """Send what was put(), without blocking. After ChildDied, the request never began."""
+        """Send what was put(), without blocking. Raises ChildDied; the request then never began."""
         if not self._under_way and self._arrival.poll(0):
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
@@ -349,7 +353,7 @@ class Child:
             del message  # breaks a reference cycle with its traceback
 
     def fetch(self) -> Reply:
-        """Return the reply that poll_reply() found, copied out of shared memory; free its slot."""
+        """Return the reply that poll_reply() read, copied out of shared memory; free its slot."""
         reply, self._reply = self._reply, None
         if reply is None:
             raise RuntimeError("this is a bug: no reply was received")
@@ -391,7 +395,7 @@ class Child:
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
     def _kill_corrupt(self, fault: str) -> ChildDied:
-        """Treat the process as compromised: kill it."""
+        """Kill the process, which may be compromised; return the error to raise."""
         log.error("child process %d is killed: invalid answer: %s", self.pid, fault)
         self.kill()
         return ChildDied(Restart.CORRUPT, -signal.SIGKILL)

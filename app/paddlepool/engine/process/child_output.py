@@ -43,7 +43,7 @@ class OutputLogger:
             log.warning("child process %d: %s", self._pid, _printable_line(line))
 
     def end(self) -> None:
-        """Log the last line, which has no end, and the number of dropped lines."""
+        """Log the last line, which has no newline, and the number of dropped lines."""
         self.add(b"\n")
         self._log_dropped()
 

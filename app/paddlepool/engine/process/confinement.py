@@ -272,8 +272,9 @@ def _by_argument(
     *,
     mask: int = 0xFFFFFFFF,
 ) -> list[Instruction]:
-    """Return the steps for one call: `match` if its masked argument is in `values`, or `otherwise`.
+    """Return BPF instructions that check one argument of the system call `number`.
 
+    They return `match` if the argument with this index, masked, is in `values`, else `otherwise`.
     Only the lower half of the argument is loaded: in these calls the kernel ignores the rest.
     """
     tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]

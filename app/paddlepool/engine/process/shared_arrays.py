@@ -46,7 +46,10 @@ class SharedArrays:
         return cls(descriptor)
 
     def write(self, arrays: Tensors) -> Layout:
-        """Copy the arrays into the block and return their layout; grows the file if needed."""
+        """Copy the arrays into the block and return their layout; grow the file if needed.
+
+        Raises ValueError for more than MAX_BYTES.
+        """
         layout: Layout = []
         offset = 0
         for name, array in arrays.items():

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Import the target, build its handler and apply the limits.
+    """Import the target and apply the limits; return the values for the parent, and the handler.
 
     Files are confined first, before a library starts a thread. System calls are confined before
     the target opens anything, or after it if opening starts programs. The limit of the address
@@ -109,7 +109,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
 
 
 def _resource_errno(failure: Exception) -> int | None:
-    """Return the error number if the system lacked resources, so that a retry may succeed."""
+    """Return the error number if the system lacked resources and a retry may succeed, else None."""
     if isinstance(failure, MemoryError):
         return errno.ENOMEM
     transient = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
