@@ -26,11 +26,11 @@ class Instances(Protocol):
 
     @property
     def live(self) -> int:
-        """Their number."""
+        """Number of instances that take batches."""
 
     @property
     def free(self) -> int:
-        """Number that would take a batch at once."""
+        """Number of instances that would take a batch at once."""
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need."""
@@ -86,10 +86,10 @@ class Admission:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
         Room and time were checked for the reservation, so only the deadline of the first job is
-        checked. The same applies to jobs that are `following` ended ones of their request, which
-        never has more jobs here than were admitted first. Returns the jobs of lower priority that
-        were shed to make room. If it raises Overloaded or DeadlineExceeded, the queues stay as they
-        were.
+        checked. The same applies to all jobs if `following`: they replace ended jobs of their
+        request, so it never has more jobs here than were admitted first. Returns the jobs of lower
+        priority that were shed to make room. If it raises Overloaded or DeadlineExceeded, the
+        queues stay as they were.
         """
         reserved = reservation is not None and reservation in self.reservations
         if reservation is not None:
@@ -143,7 +143,7 @@ class Admission:
         self._check(job.priority, job.key, job.caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
-        """Whether free instances suffice for a job and for those that wait for the dispatch."""
+        """Whether the free instances suffice to run this job and all queued ones at once."""
         free = self.instances.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
@@ -191,7 +191,7 @@ class Admission:
             )
         limit = self.max_queue
         if len(self.queues) + len(self.reservations) < limit:
-            return  # whatever their priorities
+            return  # there is room, whatever the priorities
         places = self.queues.counted(priority) + len(self.reservations)
         if places >= limit and self._has_no_job(caller):
             limit *= 2

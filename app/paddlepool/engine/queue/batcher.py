@@ -59,7 +59,7 @@ class Running:
         return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
 
     def resume(self, now: float) -> Batch | None:
-        """Return the next `requeued` batch without its settled jobs; None if all are settled."""
+        """Return the next `requeued` batch without the jobs that are done; None if all are done."""
         while self.requeued:
             batch = self.requeued.popleft()
             self.batches.discard(batch)
@@ -91,8 +91,8 @@ class Batcher:
     Belongs to the event loop; only `live`, `depth` and `inflight` may be read in other threads.
 
     **Invariants**: no instance gets a job that is cancelled or past its deadline; the future of
-    every admitted job is settled, whatever happens to other jobs; a normal job never waits behind a
-    job of low priority that no instance has taken.
+    every admitted job is completed, whatever happens to other jobs; a normal job never waits behind
+    a job of low priority that no instance has taken.
 
     `on_failed` is called with the seconds since a job was queued if it fails or is cancelled.
     """
@@ -133,15 +133,15 @@ class Batcher:
     ) -> None:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
-        The first job takes the place of the reservation, which ends. Jobs that are `following`
-        ended ones of their request are not rejected for lack of room. Raises Overloaded,
-        DeadlineExceeded or ModelNotReady.
+        The first job takes the place of the reservation, which ends. With `following`, the jobs
+        replace ended jobs of their request and are not rejected for lack of room. Raises
+        Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
         self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
         shed = self._admission.admit(jobs, now, reservation, following=following)
         for job in jobs:
-            job.future.add_done_callback(partial(self._settled, job))
+            job.future.add_done_callback(partial(self._on_job_done, job))
             self._arm_deadline(job.deadline)
         for job in shed:
             self.on_rejected(Rejection.SHED)
@@ -288,7 +288,7 @@ class Batcher:
 
     @property
     def live(self) -> int:
-        """Instances that take batches."""
+        """Number of instances that take batches."""
         return len(self._consumers)
 
     @property
@@ -349,8 +349,8 @@ class Batcher:
             self.on_rejected(Rejection.EXPIRED)
             job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
 
-    def _settled(self, job: Job, future: asyncio.Future[object]) -> None:
-        """Report a failed job; a cancelled one leaves its queue."""
+    def _on_job_done(self, job: Job, future: asyncio.Future[object]) -> None:
+        """Report a failed or cancelled job, and remove a cancelled one from its queue."""
         if future.cancelled() and self._queues.remove(job):
             self.on_rejected(Rejection.CANCELLED)
         if future.cancelled() or future.exception() is not None:

@@ -12,7 +12,7 @@ from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.tensors import Tensors
 
 INLINE_BYTES = 2 << 20
-"""Larger requests and answers are copied in a thread, so that the event loop is not blocked."""
+"""Larger requests and replies are copied in a thread, so that the event loop is not blocked."""
 
 ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 
@@ -25,7 +25,7 @@ def _future() -> asyncio.Future[Any]:
 class Job:
     """Validated tensors that wait for a process; times are values of the engine's clock.
 
-    A result, the deadline or a cancellation may settle the future: the first one wins.
+    A result, an error, the deadline or a cancellation completes the future: the first one wins.
     """
 
     inputs: Tensors
@@ -42,14 +42,14 @@ class Job:
         return sum(array.nbytes for array in self.inputs.values())
 
     def fail(self, error: PaddlepoolError) -> None:
-        """Fail the future with a copy of the error, unless it is already settled."""
+        """Fail the future with a copy of the error, unless it is already done."""
         if not self.future.done():
             self.future.set_exception(error.without_traceback())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """Jobs of equal shape that run together; `started` is a value of the clock."""
+    """Jobs of equal shape that run together, usually for `expected_seconds`, since `started`."""
 
     jobs: Sequence[Job]
     started: float

@@ -54,7 +54,7 @@ URGENT, NORMAL = -1, 0
 
 
 Turn = tuple[float, int]
-"""Scheduling key of a job: its caller's virtual time, then its place in the order of arrival."""
+"""Scheduling key of a job: its start in virtual time, then its number in the order of arrival."""
 
 
 class ShapeQueues:
@@ -181,7 +181,10 @@ class ShapeQueues:
         return [], retry_at
 
     def _head_of(self, queue: QueueKey, spare: int) -> tuple[list[Job], bool]:
-        """Return the next batch, and whether it is full; `spare` instances more may share it."""
+        """Return the next batch of a queue, and whether it is full.
+
+        If there are `spare` free instances, the queue's jobs are divided among them, too.
+        """
         limit = self._max_rows
         if spare > 0:
             waiting = sum([job.rows for _, job in self._queues[queue]])
@@ -205,7 +208,7 @@ class ShapeQueues:
         return runs
 
     def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
-        """Number of runs up to and with that of a job if it is added now; infinite if unknown."""
+        """Number of runs until a job added now has run, its own included; infinite if unknown."""
         if self._queues and (self._max_delay or min(self._queues)[0] < priority):
             return math.inf
         own = self._runs((priority, key), rows) if key else 1
