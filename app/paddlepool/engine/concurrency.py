@@ -57,7 +57,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
 async def in_thread_or_inline(name: str, work: Callable[[], T]) -> T:
     """Like in_thread(), but run `work` on the event loop if no thread can be started.
 
-    Use it for work that must be done, because an instance or an answer would be lost otherwise. On
+    Use it for work that must be done, because an instance or a result would be lost otherwise. On
     the event loop, the work delays every request for a moment.
     """
     try:
@@ -73,7 +73,7 @@ def log_failure(task: asyncio.Task[Any]) -> None:
 
 
 async def gather_or_cancel(futures: list[asyncio.Future[T]]) -> list[T]:
-    """Await all futures or the first failure among them, then cancel those that are not done.
+    """Return all results in order or raise the first failure; then cancel what is not done.
 
     Empties the list, to prevent a reference cycle: a future keeps its error, the error keeps the
     frames it was raised through, and a frame may keep the future. The cycle would keep the

@@ -158,7 +158,7 @@ class DataPlane:
         place_timeout: float | None = None,
         checked_in: Executor | None = None,
     ) -> tuple[TensorRequest, RequestOutput]:
-        """Answer raw tensors. Returns the request that `read` made, and its outputs as an Answer.
+        """Answer raw tensors. Returns the request that `read` made, and its RequestOutput.
 
         Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
         then reserved while `read` runs, if the job could finish within this time. Large tensors are
@@ -214,7 +214,7 @@ class DataPlane:
         value: Any,
         stages: Mapping[str, float],
     ) -> RequestOutput:
-        """Notify observer and listener; build the answer with the slowest job's times."""
+        """Call `stages_done` and the listener; return the output with the slowest job's times."""
         group = results[0].group
         measured = {
             **stages,
@@ -250,7 +250,7 @@ class DataPlane:
                 listener.ended()
 
     def default_model(self, task: str) -> str:
-        """The model of requests that name none. Raises ModelNotFound."""
+        """Return the model for requests of `task` that name none. Raises ModelNotFound."""
         try:
             return self.default_models[task]
         except KeyError:
@@ -258,7 +258,7 @@ class DataPlane:
 
 
 def _divided(served: ServedModel, jobs: Sequence[CheckedJob]) -> tuple[list[CheckedJob], list[int]]:
-    """Divide jobs of more rows than a run takes; also returns the number of parts of each job."""
+    """Divide jobs of more rows than a run takes. Returns all parts, and their number by job."""
     parts = [job.parts(served.max_rows) for job in jobs]
     return [part for of_job in parts for part in of_job], [len(of_job) for of_job in parts]
 

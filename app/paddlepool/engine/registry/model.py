@@ -94,7 +94,7 @@ class EqualAxes:
     """Input axes that must have the same size in a request, such as a text's ids and its mask.
 
     Each axis is written `input.number`. Not every framework checks the sizes: one of them reads
-    past the end of the shorter tensor and returns an answer.
+    past the end of the shorter tensor and returns outputs.
     """
 
     def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
@@ -203,7 +203,7 @@ class ServedModel:
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> asyncio.Future[InferResult]:
-        """Check the tensors of one job and queue it; see submit_all()."""
+        """Check the tensors of one job and queue it; see submit_all(). Raises InvalidTensor."""
         [job] = self.checked([inputs])
         if job.rows > self.max_rows:
             raise InvalidTensor(f"{job.rows} rows in one job, limit {self.max_rows}")
@@ -251,8 +251,8 @@ class ServedModel:
 
         The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
-        higher priority waits, and is shed first. Jobs that are `following` ended ones of their
-        request are not rejected for lack of room.
+        higher priority waits, and is shed first. With `following`, the jobs replace ended jobs of
+        their request and are not rejected for lack of room.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
         future returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,

@@ -53,7 +53,7 @@ class ThreadBudget:
 
 
 def thread_budget(configs: Collection[ModelConfig], *, cores: float) -> ThreadBudget:
-    """Return the largest number of threads that the groups of one model use together.
+    """Return the budget of the model whose groups together use the most threads.
 
     Threads of different models are not added up: each model is sized for the whole machine, and the
     models that have requests at the same time share the cores. Groups that start on demand do not
@@ -366,9 +366,10 @@ class ModelRegistry:
             model.release()
 
     def acquire(self, name: str, version: int | None = None) -> ServedModel:
-        """Like lease(), but the caller calls the model's release() itself.
+        """Return a leased version, as lease() does; the caller must call its release().
 
-        If no version is ready, leases the newest; submitting a job to it raises an error.
+        If no version is ready, leases the newest; submitting a job to it raises an error. Raises
+        ModelNotFound and ModelNotReady.
         """
         versions = self._models.get(name, {})
         if version is not None:
@@ -391,7 +392,7 @@ class ModelRegistry:
         return tuple(model for name in sorted(models) for model in models[name].values())
 
     def find(self, name: str, version: int | None) -> ServedModel | None:
-        """Return a version that is served now, for display only, or None."""
+        """Return this version if it is served now, else None; for display only."""
         return next((m for m in self.served() if (m.name, m.version) == (name, version)), None)
 
     def index(self) -> tuple[ModelStatus, ...]:
@@ -421,7 +422,7 @@ class ModelRegistry:
         return tuple(sorted(self._wanted))
 
     def budget(self) -> ThreadBudget:
-        """Compare the threads of the models served now with the cores."""
+        """Return the thread budget of the models that are served now."""
         return thread_budget([model.config for model in self.served()], cores=self._cores)
 
     async def close(self) -> None:

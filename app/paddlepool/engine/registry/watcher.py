@@ -29,7 +29,7 @@ class _Seen:
 
 
 class RepositoryWatcher:
-    """Acts on each change once; a version that failed to load is retried after another change.
+    """Loads each change of the repository once; what failed is retried after another change.
 
     The watcher reads only names, sizes and times of files: the registry verifies every byte. It
     acts when two polls in a row have found the same state: a file that is written in place is empty
