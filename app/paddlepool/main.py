@@ -178,7 +178,8 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
     if services.lifecycle.accepts_when_ready:
         while not (services.registry.ready() or services.lifecycle.draining):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    # A server that is stopped while its models are loaded must take no call from the ready one.
+    # If servers share the port, one that is stopped while it loads must not take calls from the
+    # ready one.
     if services.settings.grpc_port is not None and not services.lifecycle.draining:
         from paddlepool.service.grpc.server import GrpcServer  # an optional extra
 
@@ -301,7 +302,7 @@ async def _build(
     workers: Workers,
     info: ServedModelInfo,
 ) -> Pipeline | None:
-    """Register a model with the metrics and build its pipeline.
+    """Register a model with the metrics and build its pipeline, None if it has no task.
 
     Waits for the codec processes if the model's task uses them. Raises BackendError.
     """

@@ -24,7 +24,7 @@ from paddlepool.contracts.errors import ConfigError
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
 OLDER_NAMES = {"compatible_apis": f"{PREFIX}DOORS"}
-"""Variables that are still read for the settings that have another name now."""
+"""By setting: the older name of its variable, which is still read."""
 KIB, MIB = 1024, 1024 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
@@ -287,7 +287,7 @@ class Settings(BaseSettings):
         return names
 
     def hosts(self) -> tuple[str, ...]:
-        """The names that a request's Host header may have; `*` accepts every name."""
+        """Return the names that a request's Host header may have; `*` accepts every name."""
         if self.allowed_hosts:
             return self.allowed_hosts
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
@@ -304,7 +304,7 @@ class Settings(BaseSettings):
         return "model_repository" in self.model_fields_set or bool(self.model_source)
 
     def keys(self) -> tuple[bytes, ...]:
-        """All API keys, from the setting and the file.
+        """Return all API keys, from the setting and the file.
 
         Raises ConfigError if the file cannot be read, has no key or is not UTF-8: an operator who
         configures a key file does not want a server that is open to all.
@@ -351,7 +351,10 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
 
 @cache
 def settings_with(*parts: type[BaseModel]) -> type[Settings]:
-    """Add the fields of `parts` to Settings. Raises ValueError for a name declared twice."""
+    """Return a Settings class that also has the fields of `parts`.
+
+    Raises ValueError for a name declared twice.
+    """
     bases: list[type[BaseModel]] = [Settings]
     for part in parts:
         for base in bases:
@@ -363,6 +366,6 @@ def settings_with(*parts: type[BaseModel]) -> type[Settings]:
 
 
 def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
-    """Find variables with the settings' prefix that name no setting: most are typing errors."""
+    """Return those of `names` with the settings' prefix that name no setting, often by mistake."""
     known = {PREFIX + name.upper() for name in settings.model_fields} | {*OLDER_NAMES.values()}
     return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))
