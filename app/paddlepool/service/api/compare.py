@@ -140,14 +140,14 @@ def significant(value: float) -> float:
 
 
 def window_seconds(history: History, intervals: int) -> float:
-    """Seconds since the window's first interval began, or since the server's start if later."""
+    """Return the seconds from the window's first interval, or the server's later start, to now."""
     uptime = history.uptime()
     begins = max(0.0, (int(uptime / INTERVAL_SECONDS) + 1 - intervals) * INTERVAL_SECONDS)
     return max(uptime - begins, 0.001)
 
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
-    """Every group's intervals with a number above `after`, for a chart of the last hour."""
+    """Return each group's intervals with a number above `after`, for a chart of the last hour."""
     columns = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [estimated(RUN_SECONDS, counts, *SHARES) for _, counts in intervals]

@@ -1,6 +1,7 @@
-"""Error replies: their forms, and which error of the domain or of HTTP becomes which reply.
+"""Error replies: their forms, and the reply to each error of the domain or of HTTP.
 
-A reply is problem+json (RFC 9457) on our own endpoints, and has the protocol's form under /v2.
+A reply is problem+json (RFC 9457) on the server's own endpoints. It has the protocol's form under
+/v2, and another server's form in a compatible API.
 errors.toml says when each error code occurs; `python -m tests.service.api.test_errors` writes the
 table of docs/errors.md from it.
 """
@@ -239,7 +240,7 @@ MODEL_LOADING_SECONDS = 2
 
 
 def fault_of(error: errors.PaddlepoolError) -> Fault:
-    """Build the reply to a domain error. Details about the installation go only to the log."""
+    """Build the fault for a domain error. Details about the installation go only to the log."""
     if isinstance(error, errors.OperatorError) or type(error) is errors.PaddlepoolError:
         return http_fault(500, INTERNAL)
     return Fault(
@@ -256,7 +257,7 @@ def fault_of(error: errors.PaddlepoolError) -> Fault:
 
 
 def http_fault(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Fault:
-    """Build the reply to an error of HTTP itself, such as an unknown path."""
+    """Build the fault for an error of HTTP itself, such as an unknown path."""
     return Fault(
         status=status,
         code=HTTP_CODES.get(status, "invalid_request"),
@@ -290,7 +291,7 @@ def log_failure(error: BaseException, request_id: str) -> None:
 
 
 def fault_from(error: Exception, request_id: str) -> Fault:
-    """Build the reply to an exception of a request. Logs errors that no client caused."""
+    """Build the fault for an exception of a request. Logs errors that no client caused."""
     if isinstance(error, HTTPException):
         cause = error.__cause__
         if isinstance(cause, errors.PaddlepoolError | Refused):
@@ -360,7 +361,7 @@ WHEN = Path(__file__).with_suffix(".toml")
 
 
 class ErrorCode(NamedTuple):
-    """One row of the table."""
+    """An error code of the API: HTTP status, title and when it occurs. A row of docs/errors.md."""
 
     code: str
     status: int
@@ -370,7 +371,7 @@ class ErrorCode(NamedTuple):
 
 @cache
 def error_codes() -> tuple[ErrorCode, ...]:
-    """All error codes sorted by name: domain errors and errors of HTTP itself."""
+    """Return all error codes by name: those of domain errors and of HTTP itself."""
     domain = {
         (error.code, status, error.title)
         for error, status in STATUS.items()

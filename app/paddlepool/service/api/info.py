@@ -224,7 +224,7 @@ def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
 
 
 def limits(settings: Settings) -> dict[str, int | float]:
-    """The settings that limit clients, by name."""
+    """Return the values of the settings that limit clients, by name."""
     of_tasks = [name for name in type(settings).model_fields if name not in Settings.model_fields]
     values = {name: getattr(settings, name) for name in (*LIMITS, *of_tasks)}
     return {name: value for name, value in values.items() if isinstance(value, int | float)}
@@ -248,7 +248,7 @@ def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> Mode
 
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:
-    """All facts about each instance group; GroupInfo shows most of them."""
+    """Return all facts about each instance group; GroupInfo shows most of them."""
     # asdict() would copy every value of many groups.
     names = [field.name for field in fields(GroupStatus)]
     return [
@@ -273,7 +273,10 @@ def _reason(group: GroupStatus, choice: Choice) -> str | None:
 
 
 def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
-    """Read the engine's state. A model without a served version counts as not ready."""
+    """Return the engine's state for the metrics, an entry for each served version.
+
+    A model without a served version has one entry, which is not ready.
+    """
     gauges = [
         ModelGauges(
             model=model.name,

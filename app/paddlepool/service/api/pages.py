@@ -193,7 +193,7 @@ DOCS_FILES = (
     *("docs.css", "docs.js", "errors.js", "chinese.json"),
     *("swagger-ui.css.gz", "swagger-ui-bundle.js.gz"),
 )
-"""Files below web/ that the two pages load."""
+"""Files below web/ that the pages /docs and /docs/errors load."""
 
 
 async def openapi(request: Request) -> Response:

@@ -65,7 +65,7 @@ class Routing(BaseModel):
     )
 
     def options(self, settings: Settings) -> dict[str, Any]:
-        """Arguments for DataPlane.run. Raises InvalidParameter."""
+        """Return the arguments for DataPlane.run(). Raises InvalidParameter."""
         name, version = split_model(self.model)
         return {
             "model": name,
@@ -197,7 +197,10 @@ NO_ROUTING = Routing()
 
 
 def _read_routing(request: Request, faults: Faults) -> Routing:
-    """Read the query's routing parameters. Others are ignored; the last of repeated ones counts."""
+    """Read the query's routing parameters; add their errors to `faults`.
+
+    Other parameters are ignored; the last of repeated ones counts.
+    """
     if not request.scope["query_string"]:
         return NO_ROUTING
     query = request.query_params
@@ -243,10 +246,11 @@ def _checked(model: type[Model], value: Any, where: str, faults: Faults) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class RouteFacts:
-    """One route.
+    """What the middleware must know of a route.
 
-    `max_body` is in bytes. `handle` is the route's ASGI application. `errors` is the route's own
-    form of errors; None means problem+json.
+    `template` is its path with variables, such as `/v2/models/{model}`; `pattern` matches the paths
+    of requests. `max_body` is in bytes. `handle` is the route's ASGI application. `errors` is the
+    route's own form of errors; None means problem+json.
     """
 
     template: str
@@ -294,7 +298,7 @@ class RouteTable:
         }
 
     def find(self, path: str, method: str) -> RouteFacts | None:
-        """The path's first route with this method, else the path's first route, else None."""
+        """Return the path's first route with this method, else its first route, else None."""
         routes = self._all(path)
         matches = (route for route in routes if method in route.methods)
         return next(matches, routes[0] if routes else None)

@@ -33,7 +33,7 @@ class Lifecycle:
 
     draining: bool = False
     accepts_when_ready: bool = False
-    """Accept no connections until every model is ready; others that share the socket do so."""
+    """Whether to accept no connection until every model is ready: others share the socket."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     failure: str = ""
     """Why the server counts as not ready, besides its models: a background task has failed."""
@@ -59,7 +59,7 @@ class Services:
     task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
     """Tasks that answer as models under /v2, by name."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
-    """The active confinement mechanisms by kind of child process."""
+    """Returns the active confinement measures by kind of child process."""
     tracing: Tracing | None = None
     operations: Executor
     """Runs operators' requests and other work of milliseconds: /info, /compare/data, large JSON."""
@@ -83,7 +83,7 @@ LARGE_BYTES = 256 * 1024
 """JSON up to this size is read in a few milliseconds, too few to justify a thread switch."""
 
 PART_BYTES = 192 * 1024
-"""Bytes of one part. Divisible by three, so the parts' base64 joins to the base64 of the whole."""
+"""Bytes that base64_parts() encodes at a time. Divisible by three, so that no part is padded."""
 
 
 async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) -> T:

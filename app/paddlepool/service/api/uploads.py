@@ -98,6 +98,9 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
 
 class _InMemoryParser(MultiPartParser):
     # The body is capped while it streams, so it fits in memory; the disk may be read-only.
+    # Starlette documents neither this attribute nor `_files_to_close_on_error`, and has no setting
+    # for either. If they change, the first test to fail is
+    # test_a_large_file_is_never_written_to_disk in tests/tasks/segment/test_router.py.
     spool_max_size = 1 << 40
 
     def close_files(self) -> None:

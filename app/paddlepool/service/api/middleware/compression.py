@@ -26,7 +26,10 @@ UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream
 
 
 def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """Decompress a gzip body as it is read. Reading raises UnsupportedEncoding for invalid data."""
+    """Return the scope and the `receive` of a request whose gzip body is decompressed when read.
+
+    Other requests stay as they are. Reading raises UnsupportedEncoding for invalid data.
+    """
     codings = [value for name, value in scope["headers"] if name == b"content-encoding"]
     if [coding.strip().lower() for coding in codings] != [b"gzip"]:
         return scope, receive
@@ -47,7 +50,7 @@ _GZIP = GZipMiddleware(
 
 
 def is_long(start: Message) -> bool:
-    """Whether a reply is long enough to be compressed. Starlette takes longer to decide this."""
+    """Whether a reply is long enough to be compressed. Starlette's own check takes longer."""
     lengths = (int(value) for name, value in start["headers"] if name == b"content-length")
     return next(lengths, 0) >= MIN_COMPRESSED_BYTES
 

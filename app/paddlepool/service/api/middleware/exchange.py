@@ -23,7 +23,7 @@ requests end before that and need no task."""
 
 
 class Exchange:
-    """Counts the body, adds headers to the reply, and cancels the work if the client disconnects.
+    """One request and its reply: counts the body, adds reply headers, and cancels on disconnect.
 
     The body is charged to the budget from its arrival until the request is answered. `status` is 0
     until the reply begins. If `http.disconnect` arrives after the body and before the end of the
@@ -65,7 +65,7 @@ class Exchange:
         self._watching: asyncio.TimerHandle | None = None
 
     async def receive(self) -> Message:
-        """The server's next message. Raises FileTooLarge and Overloaded."""
+        """Return the server's next message. Raises FileTooLarge and Overloaded."""
         if self._watching is not None:
             await asyncio.wait((self._start_watching(),))
             return {"type": "http.disconnect"}
@@ -129,7 +129,7 @@ class Exchange:
         self._handler.cancel()
 
     def was_cancelled(self) -> bool:
-        """Return True, and clear the cancellation, if a disconnect cancelled the handler."""
+        """Return whether a disconnect cancelled the handler; if so, clear the cancellation."""
         if self._cancelled and self._handler is not None:
             self._handler.uncancel()
         return self._cancelled
@@ -164,7 +164,7 @@ def record(
     routine: bool,
     sent: Mapping[str, str],
 ) -> None:
-    """Measure and log one finished request. `sent` holds model, group and timings of the answer.
+    """Measure and log one finished request. `sent` holds model, group and timings of the reply.
 
     A `routine` request, from a probe or a scraper, is logged only if it failed.
 

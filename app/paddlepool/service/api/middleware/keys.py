@@ -162,7 +162,7 @@ class Sites:
         self._origins = frozenset(origin.encode("latin-1") for origin in origins)
 
     def refusal(self, scope: Scope) -> HostNotAllowed | CrossSite | None:
-        """Return why the request is rejected, or None."""
+        """Return the error that rejects the request, or None if it is accepted."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host, origin = headers.get(b"host"), headers.get(b"origin", b"")
         site = headers.get(b"sec-fetch-site", b"")

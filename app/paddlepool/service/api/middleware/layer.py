@@ -1,4 +1,4 @@
-"""ASGI layers around the routes: request steps, path rewriting by User-Agent, and tracing."""
+"""ASGI layers around the routes: request log, checks, path rewriting by User-Agent, tracing."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class RequestLog:
 
 
 class Admission:
-    """Answers a request through its route, or replies with the reason why a step rejected it.
+    """Checks a request (site, method, key, quota, body size), then calls its route.
 
-    The routes of `RouteTable` are called directly. FastAPI's router, which serves the same routes,
-    would take more time than all steps here; only the lifespan reaches it.
+    Replies with the error if a check fails. Routes are called directly: FastAPI's router would take
+    more time than all these checks, and receives only the lifespan.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Admission:
 
 
 def redirect_agents(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> ASGIApp:
-    """Change the path of a request if its User-Agent is that of a known client.
+    """Return an application that changes the paths of known clients' requests, by User-Agent.
 
     `paths` maps a path to its replacement and to parts of the User-Agents of the clients that get
     it. GET and HEAD requests keep their path, because browsers use them to load pages.
@@ -159,7 +159,7 @@ def redirect_agents(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]
 
 
 class Traced:
-    """The outermost layer if tracing is on. It creates a span for each request that quotas count.
+    """Creates a span for each request that quotas count; the outermost layer if tracing is on.
 
     If the client began the trace, the reply has the trace's id. The span has only the route's
     template: no path, query, text or file name of the client.

@@ -18,7 +18,10 @@ from paddlepool.service.api.middleware.keys import ADMIN_PREFIX, KeyRules, is_op
 
 
 class Budget:
-    """An amount that all requests of one event loop share; more is rejected with 503."""
+    """An amount, such as a number of bytes, that all requests share; more is rejected with 503.
+
+    Used from one event loop only.
+    """
 
     def __init__(self, limit: int, *, what: str) -> None:
         """`what` names the counted unit in error texts, such as "bytes of request bodies"."""
@@ -84,8 +87,9 @@ gets a full one with its next request."""
 class TokenBucket:
     """What one caller may still spend of each unit; refilled over time. Implements Quota.
 
-    `limits` are per minute; a whole minute's worth may be spent at once. Spending more than is left
-    is allowed while anything is left, because the cost of a picture is known only after it is
+    A unit is what a quota counts, such as "requests", "pixels" or "texts". `limits` maps each unit
+    to its amount per minute; a whole minute's worth may be spent at once. Spending more than is
+    left is allowed while anything is left, because the cost of a picture is known only after it is
     opened. The debt must be refilled before the next request.
     """
 
@@ -124,7 +128,7 @@ class TokenBucket:
             self.spend(what, 0)
 
     def headers(self) -> dict[str, str]:
-        """RateLimit headers of the unit with the smallest share left."""
+        """Return the RateLimit headers of the unit with the smallest share left; {} without one."""
         if not self._limits:
             return {}
         self._refill()
@@ -141,7 +145,10 @@ class TokenBuckets:
     """The bucket of each caller, shared by HTTP and gRPC. Used from one event loop only."""
 
     def __init__(self, per_minute: Mapping[str, int], concurrent: int = 0) -> None:
-        """Limit each unit of `per_minute`, and the concurrent requests (0: any number)."""
+        """Limit each unit of `per_minute`, as {"pixels": 1_000_000}, and concurrent requests.
+
+        `concurrent` 0 allows any number of these.
+        """
         self._per_minute = per_minute
         self._concurrent = concurrent
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
@@ -164,7 +171,7 @@ class TokenBuckets:
 
     @contextmanager
     def running(self, bucket: TokenBucket) -> Iterator[None]:
-        """Count one more request while it runs. Raises QuotaExceeded."""
+        """Count one more request of the bucket's caller while it runs. Raises QuotaExceeded."""
         limit = self._concurrent
         if limit and bucket.running >= limit:
             raise QuotaExceeded(

@@ -84,8 +84,8 @@ def read_document(
     """Validate a document and return the request, whose state is a ReplyForm.
 
     `raw` contains the raw tensors that the document declares. With `binary`, outputs are raw by
-    default. `within` is the time in seconds that the client waits. Raises InvalidTensor, which
-    names the tensor or the parameter and what was expected.
+    default. `within` is the time in seconds that the client waits; None if it is unknown. Raises
+    InvalidTensor or InvalidParameter, which name the tensor or the parameter and what was expected.
     """
     parameters = tensors.parameters_of(document)
     names = (name_in(parameters, name, of="an instance group") for name in GROUP_PARAMETERS)
@@ -224,7 +224,7 @@ switch from the writing thread to the event loop."""
 def parse_request(
     body: bytes, *, header_length: int | None, expected: Expected, settings: Settings
 ) -> TensorRequest:
-    """Parse `header_length` bytes of JSON (None: all), then raw tensors. Raises InvalidTensor."""
+    """Parse `header_length` bytes of JSON (None: all), then raw tensors; see read_document()."""
     if header_length is not None and not 0 <= header_length <= len(body):
         raise InvalidTensor(
             f"{BINARY_HEADER} says {header_length} bytes of JSON, the body has {len(body)}"

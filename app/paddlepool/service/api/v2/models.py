@@ -119,28 +119,28 @@ def router() -> APIRouter:
 
 
 ModelHandler = Callable[[Request, str, int | None], Awaitable[Any]]
-"""An endpoint for a request, a model and a version; None is the version without a number."""
+"""An endpoint for a request, a model and a version; None if the request names no version."""
 
 
 def add_by_version(
-    routes: APIRouter, tail: str, answer: ModelHandler, *, one: str, operation: str, **options: Any
+    routes: APIRouter, tail: str, handler: ModelHandler, *, one: str, operation: str, **options: Any
 ) -> None:
     """Add a route for a model and one for its version, with `tail` after their paths.
 
-    The docstring of `answer` describes the route for a model, and `one` the route for its version.
+    The docstring of `handler` describes the route for a model, `one` the route for its version.
     """
 
     async def of_model(model: str, request: Request) -> Any:
-        return await answer(request, model, None)
+        return await handler(request, model, None)
 
     async def of_version(model: str, version: str, request: Request) -> Any:
         if VERSION_NAME.fullmatch(version) is None:
             raise errors.ModelNotFound("a version is a positive integer without leading zeros")
-        return await answer(request, model, int(version))
+        return await handler(request, model, int(version))
 
-    reply = answer.__annotations__["return"]
+    reply = handler.__annotations__["return"]
     for path, endpoint, kind, description in (
-        ("/v2/models/{model}", of_model, "model", answer.__doc__),
+        ("/v2/models/{model}", of_model, "model", handler.__doc__),
         ("/v2/models/{model}/versions/{version}", of_version, "modelVersion", one),
     ):
         routes.add_api_route(
@@ -155,10 +155,10 @@ def add_by_version(
 
 def _read(of: Callable[[Services, str, int | None], Any]) -> ModelHandler:
     @wraps(of)
-    async def answer(request: Request, model: str, version: int | None) -> Any:
+    async def handler(request: Request, model: str, version: int | None) -> Any:
         return of(services_of(request), model, version)
 
-    return answer
+    return handler
 
 
 async def live() -> Response:
@@ -376,7 +376,7 @@ async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
 
 
 async def listed_versions(services: Services, *, only_ready: bool) -> list[IndexEntry]:
-    """Every version of every model, then the tasks."""
+    """Return every version of every model, then the tasks; with `only_ready`, the ready ones."""
     loop = asyncio.get_running_loop()
     statuses = await loop.run_in_executor(services.operations, services.registry.index)
     entries = [
@@ -444,7 +444,11 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
 
 
 async def _member(request: Request, name: str, default: T, what: str) -> T:
-    """Return `name`, the only member that the body may have. Its Content-Type may be any."""
+    """Return the value of `name` in the JSON body, else `default`.
+
+    That is for an empty body, and for a missing or null member. Any Content-Type is accepted.
+    Raises InvalidParameter for other members, or if the value is not `what` ("true or false").
+    """
     body = await request.body()
     document = json_object(body) if body else {}
     if set(document) - {name}:

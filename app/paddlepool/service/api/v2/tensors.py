@@ -113,7 +113,10 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
 
 
 def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """The `parameters` of a request, an input or an output, without nulls. Raises InvalidTensor."""
+    """Return the `parameters` of a request, an input or an output, without nulls.
+
+    Raises InvalidTensor, which names the place `where`.
+    """
     value = entry.get("parameters")
     what = f"{where}.parameters" if where else "parameters"
     parameters = as_object({} if value is None else value, what)
