@@ -1,7 +1,8 @@
 """Answer gRPC calls: identify the caller, check its quota, receive the message, answer, log.
 
 Handlers receive even a single message as a stream. A call can therefore be rejected before its
-message, which may have many megabytes, is read. It also limits how many messages arrive at once.
+message, which may have many megabytes, is read, and the number of messages that arrive at once is
+limited.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ NOT_RECORDED = 0
 
 @dataclass(slots=True)
 class Call:
-    """One call, or one message of a stream. `within` is the time in seconds its client waits."""
+    """One call, or one message of a stream.
+
+    `within` is the time in seconds that its client waits; None if the client sets no limit.
+    """
 
     within: float | None
     status: int = 500
     """The HTTP status of the same result."""
     metadata: dict[str, str] = field(default_factory=dict)
-    """Trailing metadata, sent after the answer."""
+    """Trailing metadata, sent after the reply."""
 
     def fail(self, fault: Fault) -> Fault:
         """Copy the status and metadata of `fault` to this call. Returns `fault`."""
@@ -62,7 +66,7 @@ class Method:
 
     name: str
     path: str
-    answer: UnaryHandler
+    handler: UnaryHandler
     service: str = SERVICE
 
     @property
@@ -89,14 +93,18 @@ class Calls:
         # Reflection needs no key, so its streams must not take places from others.
         self.reflections = Budget(few, what="streams of reflection")
         self._unread = Budget(gates.bodies.limit, what="bytes of unread replies")
-        self._kept = Budget(max(1, settings.max_connections // 2), what="calls that stay open")
+        self._open_calls = Budget(
+            max(1, settings.max_connections // 2), what="calls that stay open"
+        )
         self._stream_seconds = settings.receive_timeout_seconds
 
-    async def answer(self, method: Method, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        """Answer a call of one message. An error ends it with the error's code and detail."""
+    async def serve_unary(
+        self, method: Method, messages: AsyncIterator[bytes], context: Any
+    ) -> bytes:
+        """Answer a unary call. An error ends the call with the error's code and detail."""
         call = Call(context.time_remaining())
         with self._recorded(method, context, call):
-            fault, reply = await self._answer(method, messages, context, call)
+            fault, reply = await self._serve(method, messages, context, call)
             try:
                 if len(reply) > SMALL_BYTES:  # gRPC does not report how much of it is read
                     self._unread.take(len(reply))
@@ -111,7 +119,7 @@ class Calls:
     async def serve_stream(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes | Fault]:
-        """Answer a stream's messages in order: a reply, or a Fault for a rejected message."""
+        """Yield, for each message of a stream in order, its reply, or a Fault if it is rejected."""
         first = Call(context.time_remaining())
         with self._recorded(method, context, first):
             refusal: Fault | None = None
@@ -127,7 +135,7 @@ class Calls:
             async for message in arriving:
                 call = Call(context.time_remaining())
                 with self._recorded(method, context, call):
-                    fault, reply = await self._answer(method, _only(message), context, call)
+                    fault, reply = await self._serve(method, _only(message), context, call)
                 yield reply if fault is None else fault
 
     async def received(
@@ -146,21 +154,22 @@ class Calls:
             await end_call(context, http_fault(408, TOO_LATE))
 
     @asynccontextmanager
-    async def kept_open(self, context: Any) -> AsyncIterator[None]:
+    async def keep_open(self, context: Any) -> AsyncIterator[None]:
         """Hold one of the places for calls that stay open, or end the call if all are taken.
 
         These calls need no key and may stay open forever, so they get only half of all places.
         """
         with ExitStack() as places:
             try:
-                places.enter_context(self._kept.held())
+                places.enter_context(self._open_calls.held())
             except Overloaded as error:
                 await end_call(context, fault_of(error))
             yield
 
-    async def _answer(
+    async def _serve(
         self, method: Method, messages: AsyncIterator[bytes], context: Any, call: Call
     ) -> tuple[Fault | None, bytes]:
+        """Return a fault if the call is rejected or fails, else None, and the reply's message."""
         try:
             await self._admit(method, context)
             with self._quota(method, call):
@@ -170,7 +179,7 @@ class Calls:
                 if len(message) > bodies.limit:
                     raise too_large(bodies.limit, len(message))
                 with bodies.held(len(message)):
-                    reply = await method.answer(message, call)
+                    reply = await method.handler(message, call)
             call.status = 200
             return None, reply
         except PaddlepoolError as error:
@@ -253,7 +262,7 @@ async def _nothing(*_: Any) -> Any:
 
 
 def headers_of(context: Any) -> Headers:
-    """Return the client's metadata as HTTP headers, without binary values, which are not used."""
+    """Return the client's metadata as HTTP headers, without the binary values, which are unused."""
     pairs = [(key, value) for key, value in context.invocation_metadata() if isinstance(value, str)]
     return Headers(raw=[(key.encode(), value.encode()) for key, value in pairs])
 
@@ -262,7 +271,7 @@ def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:
     """Build a handler without parsers: messages stay bytes."""
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
-        return await calls.answer(method, messages, context)
+        return await calls.serve_unary(method, messages, context)
 
     return grpc.stream_unary_rpc_method_handler(handle)
 

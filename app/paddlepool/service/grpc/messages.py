@@ -7,7 +7,7 @@ messages with the same names in the default pool.
 The protocol buffer parser would block the event loop while it copies each raw tensor. It would also
 allocate a hundred bytes or more for an empty part, which takes two bytes in the message. Before it
 parses a message, this module therefore limits the number and size of the parts and separates the
-raw tensors. It also appends raw tensors to a reply without that library.
+raw tensors. It also appends raw tensors to a reply without protobuf.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,8 @@ CONTENTS: Mapping[str, str] = {
 
 FINAL_WANTED = "triton_enable_empty_final_response"
 FINAL = "triton_final_response"
-"""Marks the last answer to a request of a stream. Here each request has exactly one answer."""
+"""The reply parameter that marks the last reply to a request of a stream. Here each request has
+exactly one reply."""
 
 
 async def infer_message(
@@ -200,7 +201,11 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
-    """Split off the raw tensors. Raises InvalidTensor, and FileTooLarge beyond `max_head` bytes."""
+    """Split an infer request into the message without its raw tensors, and the raw tensors.
+
+    The tensors are views, not copies. Raises InvalidTensor, and FileTooLarge if the message without
+    them has more than `max_head` bytes.
+    """
     view = memoryview(message)
     head: list[memoryview] = []
     tensors: list[memoryview] = []

@@ -168,7 +168,7 @@ def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRp
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         received = calls.received(messages, context, calls.reflections)
-        async with calls.kept_open(context), aclosing(received) as raw:
+        async with calls.keep_open(context), aclosing(received) as raw:
             async for reply in library.ServerReflectionInfo(parsed(raw, context), context):
                 yield bytes(reply.SerializeToString())
 
@@ -218,16 +218,16 @@ Status = health_pb2.HealthCheckResponse
 
 
 def methods(services: Services, messages: Messages) -> list[Method]:
-    """Build all methods. STREAM answers each message of its stream like INFER."""
+    """Return all methods. STREAM answers each message of its stream like INFER."""
     infer = partial(_infer, services, messages)
-    answers = {name: partial(_answer, name, services, messages) for name in PATHS}
-    answers |= {INFER: infer, STREAM: infer}
+    handlers = {name: partial(_serve, name, services, messages) for name in PATHS}
+    handlers |= {INFER: infer, STREAM: infer}
     health: dict[str, UnaryHandler] = {"Check": partial(_check, services), "Watch": _parse}
     return [
-        *(Method(name=name, path=path, answer=answers[name]) for name, path in PATHS.items()),
+        *(Method(name=name, path=path, handler=handlers[name]) for name, path in PATHS.items()),
         *(
-            Method(name=name, path=PATHS["ServerReady"], answer=answer, service=HEALTH)
-            for name, answer in health.items()
+            Method(name=name, path=PATHS["ServerReady"], handler=handler, service=HEALTH)
+            for name, handler in health.items()
         ),
     ]
 
@@ -238,7 +238,7 @@ async def _infer(services: Services, messages: Messages, message: bytes, call: C
     return reply
 
 
-async def _answer(
+async def _serve(
     name: str, services: Services, messages: Messages, message: bytes, _call: Call
 ) -> bytes:
     try:
@@ -253,7 +253,7 @@ async def _answer(
 
 
 async def _fields(name: str, services: Services, request: Any) -> Mapping[str, Any]:
-    """Return the fields of the reply."""
+    """Call the method `name` with its request; return the fields of its reply."""
     which = services, getattr(request, "name", ""), read_version(getattr(request, "version", ""))
     match name:
         case "ServerLive":
@@ -300,12 +300,12 @@ async def _parse(message: bytes, _call: Call) -> bytes:
 
 
 def watched(services: Services, calls: Calls, method: Method) -> grpc.RpcMethodHandler:
-    """Build the handler that sends each new status."""
+    """Build the handler of Watch, which sends each new status of a service."""
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        service = _service(await calls.answer(method, messages, context))
+        service = _service(await calls.serve_unary(method, messages, context))
         last: int | None = None
-        async with calls.kept_open(context):
+        async with calls.keep_open(context):
             while True:
                 # Read before the status, so that the last status sent is NOT_SERVING.
                 draining = services.lifecycle.draining
