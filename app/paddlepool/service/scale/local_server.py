@@ -64,7 +64,7 @@ class LocalServer:
 
 
 def seconds_to_end(settings: Settings) -> float:
-    """The maximum duration of a server's drain()."""
+    """Return the maximum duration of a server's drain()."""
     return settings.drain_timeout_seconds + KILL_AFTER_SECONDS
 
 

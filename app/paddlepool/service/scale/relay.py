@@ -84,7 +84,10 @@ class Relay:
 
 
 def _request_headers(scope: Scope) -> list[tuple[str, str]]:
-    """Return the request's headers, with the client's address appended as X-Forwarded-For."""
+    """Return the request's headers without hop-by-hop headers, with X-Forwarded-For appended.
+
+    X-Forwarded-For has the client's address.
+    """
     headers = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in scope["headers"]

@@ -60,13 +60,13 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProtocol]:
-    """Return a protocol class with these limits; unread replies have at most `reply_bytes`."""
+    """Return a protocol class with these limits; all unread replies share `reply_bytes`."""
     unread = sending.UnreadReplies(reply_bytes, stall_seconds=settings.send_stall_seconds)
     return type("Protocol", (LimitedProtocol,), {"limits": settings, "unread_replies": unread})
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. `_deadline` is armed while the client is sending a request."""
+    """One HTTP connection with its limits. `_deadline` is set while the client sends a request."""
 
     # uvicorn documents that `http=` takes a protocol class, but not the attributes of its own one,
     # and it has no setting for these limits. If the attributes change, the first test to fail is
@@ -138,10 +138,12 @@ class LimitedProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer the complete requests of a client that has closed its sending side.
 
+        Returns True, which keeps the transport open, if requests wait for replies and all are
+        complete.
         A client that has left sends the same, but resets the connection when it receives data.
         The interim response provokes that reset, so the work is cancelled before the reply.
         """
-        if not self._is_answering() or (self._in_body and not self._ended):
+        if not self._is_replying() or (self._in_body and not self._ended):
             return False
         if self._final_reply is None:
             self._final_reply = self.transport.close
@@ -256,7 +258,7 @@ class LimitedProtocol(HttpToolsProtocol):
             # A deadline means that a request is arriving already. If writing is paused, the wait
             # for the next request starts when this reply is flushed (resume_writing).
             self._unset_keepalive_if_required()
-        if self._final_reply is not None and not self._is_answering():
+        if self._final_reply is not None and not self._is_replying():
             self._final_reply()
 
     def pause_writing(self) -> None:
@@ -269,7 +271,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._postponed is not None:
             postponed, self._postponed = self._postponed, None
             self._start_asgi_task(*postponed)
-        elif self._deadline is None and not (self._is_answering() or self.transport.is_closing()):
+        elif self._deadline is None and not (self._is_replying() or self.transport.is_closing()):
             self._await_next()
 
     def shutdown(self) -> None:
@@ -294,7 +296,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
         super()._start_asgi_task(cycle, cast(Any, app_of_reply))
 
-    def _is_answering(self) -> bool:
+    def _is_replying(self) -> bool:
         """Whether a request waits for its reply. One that is being rejected does not count."""
         running = self._running
         if self._postponed is not None:
@@ -369,7 +371,7 @@ class LimitedProtocol(HttpToolsProtocol):
             else:
                 self.pipeline.popleft()
         final_reply = partial(self._send_final_reply, fault, request_id)
-        if self._is_answering():
+        if self._is_replying():
             self._final_reply = final_reply
         else:
             final_reply()
@@ -402,7 +404,10 @@ class EventsAfterHead:
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Split off the target's authority, if it has one. Raises Refused (400) for invalid targets."""
+    """Split a request target into authority, which may be empty, and the rest.
+
+    Raises Refused (400) for an invalid target.
+    """
     if b"://" not in target or target.startswith(b"/"):
         return b"", target
     match = ABSOLUTE.fullmatch(target)
@@ -464,7 +469,7 @@ def fault_of_parser(error: httptools.HttpParserError) -> Fault:
 
 
 async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI application for requests if too many connections are open."""
+    """ASGI application that replies with 503, because too many connections are open."""
     scope["state"]["request_id"] = secrets.token_hex(8)
     fault = overloaded("Too many connections are open.")
     await reply(fault, scope)(scope, receive, send)

@@ -27,7 +27,10 @@ log = logging.getLogger("paddlepool.server")
 
 
 def passed_listener() -> socket.socket | None:
-    """Return the TCP socket passed to this process, or None. Raises ConfigError for any other."""
+    """Return the TCP socket that the service manager passed, or None if it passed none.
+
+    Raises ConfigError for a socket of another kind, and for several.
+    """
     count = os.environ.get("LISTEN_FDS")
     if count is None or os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
@@ -55,9 +58,10 @@ OWN_DESCRIPTORS = 256
 """Descriptors besides connections: pipes and memory files of child processes, pictures in progress,
 files, and connections beyond the limit that get a 503."""
 LEAST_ADDRESS_SPACE = 1_280 << 20
-"""Lowest limit in bytes: a process with Paddle Inference maps 1,210 MiB before it loads a model."""
+"""Lowest accepted limit of the address space, in bytes: a process with Paddle Inference maps
+1,210 MiB before it loads a model."""
 LEAST_FILE_SIZE = 64 << 20
-"""Lowest limit in bytes. The limit of the file size also applies to the memory files that carry
+"""Lowest accepted limit of the file size, in bytes: it also applies to the memory files that carry
 pictures and tensors between processes."""
 
 
