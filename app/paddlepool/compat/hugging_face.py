@@ -149,7 +149,7 @@ class PictureParameters(Options):
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """Return the request and the minimum score of a segment. Raises InputError."""
+    """Return the request and the minimum score (`threshold`) of a segment. Raises InputError."""
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     parameters = {} if document.get("parameters") is None else document["parameters"]

@@ -46,7 +46,10 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, bool]:
-    """Return the request, and whether the reply has a picture. Unknown fields are ignored."""
+    """Return the request, and whether the reply has a picture. Raises InputError.
+
+    Unknown fields are ignored.
+    """
     document = json_object(body)
     if document.get("targetSize") is not None:
         raise refused("targetSize", "the model defines the input size; leave it out")

@@ -115,7 +115,7 @@ async def remove_by_address(
 def translate(
     body: bytes, fields: Fields, *, bgc: str | None, extras: str | None
 ) -> SegmentRequest:
-    """Translate rembg's fields. Raises InvalidParameter."""
+    """Translate a picture and rembg's fields to the task's request. Raises InvalidParameter."""
     if extras is not None and extras.strip() not in ("", "{}"):
         raise refused("extras", "session options are not supported; choose a model by name")
     if fields.vm:
@@ -139,7 +139,7 @@ def translate(
 
 
 def _colour(text: str | None) -> Colour | None:
-    """Read `r,g,b,a`. Raises InvalidParameter."""
+    """Read a colour as `r,g,b,a`; None for an empty text. Raises InvalidParameter."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]

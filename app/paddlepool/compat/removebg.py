@@ -185,7 +185,7 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
 Size = Literal["preview", "small", "regular", "medium", "hd", "full", "4k", "50MP", "auto"]
 Kind = Literal["auto", "person", "product", "animal", "car", "transportation", "graphic", "other"]
 SIZES = {"medium": "medium", "hd": "hd"} | dict.fromkeys(("preview", "small", "regular"), "preview")
-"""Our names of sizes; all others are the picture's own."""
+"""Maps remove.bg's sizes to the task's; the other ones mean the picture's own size, `full`."""
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
 Text = Annotated[str | None, WithJsonSchema({"type": "string", "example": ""})]
 """The example makes the API page leave empty fields out."""
@@ -250,7 +250,7 @@ def _pictures(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byte
 
 
 def _normalised(value: object) -> Any:
-    """Strip a text, and make one of a number."""
+    """Strip a text, write a number as text, and return any other value unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
     return value.strip() if isinstance(value, str) else f"{value:g}"
@@ -280,7 +280,10 @@ def translate(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Segm
 
 
 def _output(fields: Fields, background: bytes | None) -> dict[str, Any]:
-    """Options for the kind of result, its background, its shadow and its format."""
+    """Return the request's options for the kind of result, background, shadow and format.
+
+    Raises InvalidParameter.
+    """
     if fields.channels == "alpha":  # the mask alone
         if fields.format == "jpg":
             raise refused("format", "jpg is not supported with channels=alpha; use png")
@@ -306,7 +309,7 @@ def _output(fields: Fields, background: bytes | None) -> dict[str, Any]:
 
 
 def _colour(text: str) -> Colour:
-    """Read a colour; `#` is optional."""
+    """Read a colour; `#` is optional. Raises InvalidParameter."""
     for written in (text, f"#{text}"):
         with suppress(ValueError):
             return read_colour(written)

@@ -101,7 +101,7 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
 
 
 def described(services: Services) -> dict[str, Any]:
-    """The members of TEI's `/info` for a classifier; clients read its limits and labels."""
+    """Return the members of TEI's `/info` for a classifier; clients read its limits and labels."""
     own = services.settings.of(SentimentSettings)
     name = services.dataplane.default_models.get("sentiment")
     served = next((model for model in services.registry.served() if model.name == name), None)
