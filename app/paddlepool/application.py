@@ -28,7 +28,6 @@ from paddlepool.service.api.middleware.layer import (
     TRACE_ID,
     Admission,
     RequestLog,
-    Traced,
     redirect_agents,
 )
 from paddlepool.service.api.middleware.limits import Budget, Gates, TokenBuckets
@@ -120,8 +119,6 @@ def build_application(
     }
     # The outermost first. All are plain ASGI, because one that buffers would hide a disconnect.
     layers = [Middleware(redirect_agents, redirects)] if redirects else []
-    if services.tracing is not None:
-        layers.append(Middleware(Traced, tracing=services.tracing))
     layers.append(Middleware(RequestLog, services=services, routes=routes, gates=gates))
     if settings.trusted_proxies:
         layers.append(Middleware(ProxyHeadersMiddleware, trusted_hosts=settings.proxies()))

@@ -1,4 +1,4 @@
-"""ASGI layers around the routes: request log, checks, path rewriting by User-Agent, tracing."""
+"""ASGI layers around the routes: request steps, and path rewriting by User-Agent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paddlepool.contracts.caller import CALLER
 from paddlepool.observability.metrics import METHODS
@@ -23,13 +23,18 @@ from paddlepool.service.api.services import Services
 from paddlepool.settings.server import Settings
 
 if TYPE_CHECKING:  # an optional extra
-    from paddlepool.observability.tracing import Tracing
+    from paddlepool.observability.tracing import RequestSpan
 
 REPLICA, TRACE_ID = "X-Replica", "X-Trace-ID"
 
 
 class RequestLog:
-    """Assigns each request its id, route and Exchange; logs and measures it when it ends."""
+    """Assigns each request its id, route and Exchange; logs and measures it when it ends.
+
+    If tracing is on, it also creates a span for each request that quotas count. If the client began
+    the trace, the reply has the trace's id. The span has only the route's template: no path, query,
+    text or file name of the client.
+    """
 
     def __init__(
         self, app: ASGIApp, *, services: Services, routes: RouteTable, gates: Gates
@@ -50,6 +55,10 @@ class RequestLog:
         if method == "HEAD":  # handled like GET; the HTTP server omits the body
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
+        span = self._begin_span(scope, method)
+        common = self._common_headers
+        if span is not None and span.has_parent:
+            common = [*common, (TRACE_ID.lower().encode(), span.trace_id.encode())]
         route = self._routes.find(scope["path"], scope["method"])
         cap = route.max_body if route else self._routes.default_max_body
         exchange = Exchange(
@@ -59,7 +68,7 @@ class RequestLog:
             body_cap=min(cap, self._gates.bodies.limit),
             bodies=self._gates.bodies,
             lifecycle=self._services.lifecycle,
-            common_headers=self._common_headers,
+            common_headers=common,
         )
         state = scope.setdefault("state", {})
         state |= {"exchange": exchange, "request_id": exchange.request_id, "route": route}
@@ -86,6 +95,34 @@ class RequestLog:
                 routine=is_routine(scope["path"]),
                 sent=exchange.sent,
             )
+            if span is not None:
+                _end_span(span, method, exchange, state)
+
+    def _begin_span(self, scope: Scope, method: str) -> RequestSpan | None:
+        """Begin a span; None for requests that are exempt from quotas."""
+        if self._services.tracing is None or is_free(scope["path"]):
+            return None
+        known = method if method in METHODS else "_OTHER"
+        attributes = {"http.request.method": known, "url.scheme": scope["scheme"]}
+        return self._services.tracing.begin(known, Headers(scope=scope).getlist, attributes)
+
+
+def _end_span(span: RequestSpan, method: str, exchange: Exchange, state: Mapping[str, Any]) -> None:
+    method = method if method in METHODS else "_OTHER"
+    fault: Fault | None = state.get("fault")
+    route = state["route"]
+    attributes: dict[str, str | int] = {"http.route": route.template} if route else {}
+    if exchange.status:
+        attributes["http.response.status_code"] = exchange.status
+    failed = not exchange.client_gone and not 0 < exchange.status < 500
+    error = fault.code if fault else ""
+    span.end(
+        f"{method} {route.template}" if route else method,
+        attributes,
+        error="client_gone" if exchange.client_gone else error,
+        failed=failed,
+        why=fault.detail if fault and failed else "",
+    )
 
 
 class Admission:
@@ -156,56 +193,3 @@ def redirect_agents(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]
         return app(scope, receive, send)
 
     return redirected
-
-
-class Traced:
-    """Creates a span for each request that quotas count; the outermost layer if tracing is on.
-
-    If the client began the trace, the reply has the trace's id. The span has only the route's
-    template: no path, query, text or file name of the client.
-    """
-
-    def __init__(self, app: ASGIApp, *, tracing: Tracing) -> None:
-        self._app = app
-        self._tracing = tracing
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_free(scope["path"]):
-            await self._app(scope, receive, send)
-            return
-        method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-        span = self._tracing.begin(
-            method,
-            Headers(scope=scope).getlist,
-            {"http.request.method": method, "url.scheme": scope["scheme"]},
-        )
-        status = 0
-
-        async def send_traced(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if span.has_parent:
-                    MutableHeaders(scope=message)[TRACE_ID] = span.trace_id
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_traced)
-        finally:
-            state = scope["state"]
-            fault: Fault | None = state.get("fault")
-            route = state.get("route")
-            attributes: dict[str, str | int] = {"http.route": route.template} if route else {}
-            if status:
-                attributes["http.response.status_code"] = status
-            if state["exchange"].client_gone:
-                error, failed = "client_gone", False
-            else:
-                error, failed = fault.code if fault else "", not 0 < status < 500
-            span.end(
-                f"{method} {route.template}" if route else method,
-                attributes,
-                error=error,
-                failed=failed,
-                why=fault.detail if fault and failed else "",
-            )
