@@ -160,7 +160,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             status = main.status()
             if main._batcher.closed:
                 return True
-            queued = status.queue_depth + len(main._batcher._running.requeued)
+            queued = status.queue_depth + len(main._batcher._requeued)
             return status.live == COUNT and (queued == 0 or len(self.runs) >= COUNT)
 
         self._run(eventually(still))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from paddlepool.contracts.caller import CALLER
 from paddlepool.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
@@ -20,20 +20,8 @@ from paddlepool.contracts.reasons import Rejection
 from paddlepool.engine.queue.job import Job, ShapeKey
 from paddlepool.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
-
-class Instances(Protocol):
-    """What admission must know of the instances that take the jobs."""
-
-    @property
-    def live(self) -> int:
-        """Number of instances that take batches."""
-
-    @property
-    def free(self) -> int:
-        """Number of instances that would take a batch at once."""
-
-    def seconds_left(self, now: float) -> float:
-        """Total seconds that the runs under way still need."""
+if TYPE_CHECKING:
+    from paddlepool.engine.queue.batcher import Batcher
 
 
 class Reservation:
@@ -77,7 +65,7 @@ class Admission:
     times: ServiceTime
     max_queue: int
     on_rejected: Callable[[Rejection], None]
-    instances: Instances
+    batcher: Batcher
     reservations: set[Reservation] = field(default_factory=set, init=False)
 
     def admit(
@@ -124,9 +112,10 @@ class Admission:
     def reserve(self, deadline: float, now: float) -> Reservation:
         """Reserve a place. Raises Overloaded if there is no room or no time."""
         caller = CALLER.get().name
-        if self.reservations or not self._at_once(NORMAL, None, 1):
-            wait = self._wait(NORMAL, None, 1, caller, self._reservations_ahead(caller), now)
-            self._check(NORMAL, None, caller, wait, deadline - now)
+        ahead = self._reservations_ahead(caller)
+        at_once = not ahead and self._at_once(NORMAL, None, 1)
+        wait = 0.0 if at_once else self._wait(NORMAL, None, 1, caller, ahead, now)
+        self._check(NORMAL, None, caller, wait, deadline - now)
         return Reservation(self.reservations, caller)
 
     def _check_job(self, job: Job, now: float, ahead: int) -> None:
@@ -137,14 +126,14 @@ class Admission:
         """
         if job.priority < NORMAL:
             return
-        wait = 0.0
-        if not self._at_once(job.priority, job.key, job.rows):
-            wait = self._wait(job.priority, job.key, job.rows, job.caller, ahead, now)
-        self._check(job.priority, job.key, job.caller, wait, job.deadline - now)
+        priority, key, caller = job.priority, job.key, job.caller
+        at_once = self._at_once(priority, key, job.rows)
+        wait = 0.0 if at_once else self._wait(priority, key, job.rows, caller, ahead, now)
+        self._check(priority, key, caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
-        """Whether the free instances suffice to run this job and all queued ones at once."""
-        free = self.instances.free
+        """Whether free instances suffice for a job and for those that wait for the dispatch."""
+        free = self.batcher.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
     def _reservations_ahead(self, caller: str) -> int:
@@ -169,9 +158,9 @@ class Admission:
         """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
         before += ahead * self.times.expected(None)
-        if self.queues or not self.instances.free:
-            before += self.instances.seconds_left(now)
-        return before / max(1, self.instances.live)
+        if self.queues or not self.batcher.free:
+            before += self.batcher.seconds_left(now)
+        return before / max(1, self.batcher.live)
 
     def _check(
         self, priority: int, key: ShapeKey | None, caller: str, wait: float, left: float

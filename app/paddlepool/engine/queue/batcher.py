@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -40,50 +40,6 @@ class Consumer(Protocol):
         """Run the batch; must not raise."""
 
 
-@dataclass(slots=True, eq=False)
-class Running:
-    """All batches under way; a batch that was requeued still counts as running."""
-
-    batches: set[Batch] = field(default_factory=set)
-    requeued: deque[Batch] = field(default_factory=deque)
-
-    def seconds_left(self, now: float) -> float:
-        """Total seconds that the runs under way still need, from their usual duration."""
-        ends = [batch.started + batch.expected_seconds for batch in self.batches]
-        return sum([max(0.0, end - now) for end in ends])
-
-    def jobs(self) -> list[Job]:
-        return [job for batch in tuple(self.batches) for job in batch.jobs]
-
-    def next_deadline(self) -> float:
-        return min((job.deadline for job in self.jobs() if not job.future.done()), default=math.inf)
-
-    def resume(self, now: float) -> Batch | None:
-        """Return the next `requeued` batch without the jobs that are done; None if all are done."""
-        while self.requeued:
-            batch = self.requeued.popleft()
-            self.batches.discard(batch)
-            if jobs := tuple(job for job in batch.jobs if not job.future.done()):
-                batch = replace(batch, jobs=jobs, started=now)
-                self.batches.add(batch)
-                return batch
-        return None
-
-    def split(self, batch: Batch) -> list[Batch]:
-        """Split the batch into one for each of its jobs."""
-        batches = [replace(batch, jobs=(job,)) for job in batch.jobs]
-        self.batches.discard(batch)
-        self.batches.update(batches)
-        return batches
-
-    def drop_requeued(self) -> list[Job]:
-        """Forget the batches that were requeued and return their jobs."""
-        jobs = [job for batch in self.requeued for job in batch.jobs]
-        self.batches.difference_update(self.requeued)
-        self.requeued.clear()
-        return jobs
-
-
 @dataclass(eq=False, kw_only=True)
 class Batcher:
     """Queues jobs and hands them to instances in batches.
@@ -106,7 +62,9 @@ class Batcher:
 
     def __post_init__(self) -> None:
         self._queues = ShapeQueues(max_rows=self.max_rows, max_delay=self.max_delay)
-        self._running = Running()
+        # All batches under way; one that was requeued still counts as running.
+        self._running: set[Batch] = set()
+        self._requeued: deque[Batch] = deque()
         self._times = ServiceTime()
         self._admission = Admission(
             self._queues, self._times, self.max_queue, self.on_rejected, self
@@ -201,15 +159,15 @@ class Batcher:
             return False  # a busy instance receives only a full batch
         now = self.clock()
         jobs, retry_at = self._queues.next_batch(now, free=len(self._free))
-        if not jobs and not self._running.requeued:
+        if not jobs and not self._requeued:
             self._schedule_dispatch(retry_at - now)
             return False
         free = self._pop_free()
         # A batch that was requeued waits for a free instance, and goes before those in the queue.
-        consumer = free or (None if self._running.requeued else self._consumer_with_room(jobs))
+        consumer = free or (None if self._requeued else self._consumer_with_room(jobs))
         if consumer is None:
             return False
-        if batch := self._running.resume(now) or self._start(jobs, now):
+        if batch := self._resume(now) or self._start(jobs, now):
             consumer.execute(batch)
         elif free is not None:
             self._free.append(free)
@@ -255,28 +213,42 @@ class Batcher:
             return None
         expected = self._times.expected(started[0].key)
         batch = Batch(jobs=tuple(started), started=now, expected_seconds=expected)
-        self._running.batches.add(batch)
+        self._running.add(batch)
         return batch
+
+    def _resume(self, now: float) -> Batch | None:
+        """Return the next requeued batch without its settled jobs; None if all are settled."""
+        while self._requeued:
+            batch = self._requeued.popleft()
+            self._running.discard(batch)
+            if jobs := tuple(job for job in batch.jobs if not job.future.done()):
+                batch = replace(batch, jobs=jobs, started=now)
+                self._running.add(batch)
+                return batch
+        return None
 
     def finished(self, batch: Batch, seconds: float | None) -> None:
         """Record that a batch has left its instance; `seconds` is None if its run failed."""
-        self._running.batches.discard(batch)
+        self._running.discard(batch)
         if seconds is not None:
             self._times.record(batch.key, seconds)
 
     def requeue(self, *batches: Batch) -> None:
         """Take back batches that must still run, or run again; they go before queued jobs."""
         if self._closed_with is None:
-            self._running.requeued.extend(batches)
+            self._requeued.extend(batches)
             self.dispatch()
             return
-        self._running.batches.difference_update(batches)
+        self._running.difference_update(batches)
         for job in (job for batch in batches for job in batch.jobs):
             job.fail(self._closed_with)
 
     def requeue_split(self, batch: Batch) -> None:
         """Take back a batch whose run failed, as one batch for each of its jobs."""
-        self.requeue(*self._running.split(batch))
+        batches = [replace(batch, jobs=(job,)) for job in batch.jobs]
+        self._running.discard(batch)
+        self._running.update(batches)
+        self.requeue(*batches)
 
     def record_run(self, key: ShapeKey, seconds: float) -> None:
         """Record the `seconds` of a run outside the queue, such as a warm-up."""
@@ -294,11 +266,12 @@ class Batcher:
     @property
     def free(self) -> int:
         """Number of instances that would take a batch at once."""
-        return max(len(self._free), len(self._consumers) - len(self._running.batches))
+        return max(len(self._free), len(self._consumers) - len(self._running))
 
     def seconds_left(self, now: float) -> float:
-        """Total seconds that the runs under way still need."""
-        return self._running.seconds_left(now)
+        """Total seconds that the runs under way still need, from their usual duration."""
+        ends = [batch.started + batch.expected_seconds for batch in self._running]
+        return sum([max(0.0, end - now) for end in ends])
 
     @property
     def depth(self) -> int:
@@ -307,11 +280,14 @@ class Batcher:
     @property
     def idle(self) -> bool:
         """Whether nothing waits, runs or is reserved."""
-        return not (self._queues or self._running.batches or self._admission.reservations)
+        return not (self._queues or self._running or self._admission.reservations)
 
     @property
     def inflight(self) -> int:
-        return len(self._running.jobs())
+        return len(self._running_jobs())
+
+    def _running_jobs(self) -> list[Job]:
+        return [job for batch in tuple(self._running) for job in batch.jobs]
 
     def close(self, error: PaddlepoolError) -> None:
         """Fail all waiting and later jobs, each with a copy of the error.
@@ -320,8 +296,11 @@ class Batcher:
         """
         self._closed_with = error
         self._schedule_dispatch(math.inf)
-        for job in self._queues.take_expired(math.inf) + self._running.drop_requeued():
+        for job in self._queues.take_expired(math.inf):
             job.fail(error)
+        requeued = tuple(self._requeued)
+        self._requeued.clear()
+        self.requeue(*requeued)
 
     def _arm_deadline(self, deadline: float) -> None:
         """Set the alarm for this deadline, unless it is set for an earlier one."""
@@ -339,10 +318,13 @@ class Batcher:
         now = self.clock()
         for job in self._queues.take_expired(now):
             self._expire(job)
-        for job in self._running.jobs():
+        next_deadline = self._queues.next_deadline()
+        for job in self._running_jobs():
             if job.deadline <= now:
                 job.fail(DeadlineExceeded("the deadline passed while the job was running"))
-        self._arm_deadline(min(self._queues.next_deadline(), self._running.next_deadline()))
+            if not job.future.done():
+                next_deadline = min(next_deadline, job.deadline)
+        self._arm_deadline(next_deadline)
 
     def _expire(self, job: Job) -> None:
         if not job.future.done():
