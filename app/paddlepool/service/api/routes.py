@@ -19,7 +19,6 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paddlepool.contracts.errors import InvalidParameter, UnsupportedMediaType
@@ -164,7 +163,7 @@ class TaskRoute(APIRoute):
             arguments: dict[str, Any] = {"services": services} if "services" in names else {}
             faults: Faults = []
             if model is not None:
-                content = await _read_all(request.receive)
+                content = await request.body()
             if "routing" in names:
                 arguments["routing"] = routing = _read_routing(request, faults)
                 timeout_seconds(routing.timeout_ms, services.settings)
@@ -179,18 +178,6 @@ class TaskRoute(APIRoute):
             return await endpoint(**arguments)
 
         return handle
-
-
-async def _read_all(receive: Receive) -> bytes:
-    """Read the whole body. Raises ClientDisconnect."""
-    parts, more = [], True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(parts)
 
 
 NO_ROUTING = Routing()

@@ -168,7 +168,10 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
     """Run the version that answers requests without a version."""
     services = services_of(request)
     settings = services.settings
-    length = _header_length(request.headers.get(BINARY_HEADER))
+    header = request.headers.get(BINARY_HEADER)
+    length = None if header is None else whole_number(header, digits=12)
+    if header is not None and length is None:
+        raise InvalidTensor(f"{BINARY_HEADER} must be a number of bytes")
     check_size(services, model, int(request.headers.get("content-length", "0")))
     body = await request.body()
     check_size(services, model, len(body))
@@ -200,14 +203,6 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
         return Response(content, media_type="application/json", headers=headers)
     headers[BINARY_HEADER] = str(json_length)
     return Response(content, media_type="application/octet-stream", headers=headers)
-
-
-def _header_length(value: str | None) -> int | None:
-    if value is None:
-        return None
-    if (length := whole_number(value, digits=12)) is None:
-        raise InvalidTensor(f"{BINARY_HEADER} must be a number of bytes")
-    return length
 
 
 @dataclass(frozen=True, slots=True)
