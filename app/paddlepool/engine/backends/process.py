@@ -57,6 +57,7 @@ class ProcessPredictor(ChildWorker):
 
     def __init__(self, child: Child, spec: PredictorSpec) -> None:
         super().__init__(child)
+        self.expect, self.end_suspension = child.expect, child.end_suspension
         self._outputs = {str(number): output.name for number, output in enumerate(spec.outputs)}
         self._batched = spec.batched
         self._directory = spec.directory
@@ -87,9 +88,6 @@ class ProcessPredictor(ChildWorker):
             raise self._run_error(error) from error
         return RunResult(self._named(reply.arrays), reply.seconds)
 
-    def expect(self, *, timeout: float) -> None:
-        self._child.expect(timeout=timeout)
-
     def poll_reply(self) -> int | None:
         try:
             return self._child.poll_reply()
@@ -114,9 +112,6 @@ class ProcessPredictor(ChildWorker):
         if isinstance(error, ChildTimeout):
             return errors.DeadlineExceeded("the predictor gave no result in time and was killed")
         return errors.WorkerCrashed(f"the predictor process ended during the run ({error.reason})")
-
-    def end_suspension(self) -> None:
-        self._child.end_suspension()
 
 
 @dataclass(eq=False)

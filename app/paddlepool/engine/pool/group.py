@@ -337,8 +337,12 @@ class Group:
             async with self._opening if low_priority else contextlib.nullcontext():
                 predictor, times = await in_thread(f"{self._name} opening", work)
         except (errors.ConfigError, BackendError) as error:
-            if first:
-                self._fail(error)
+            if first:  # accept no job any more
+                log.error("%s: cannot start: %s", self._name, error)
+                self._failure = error.without_traceback()
+                reason = f"instance group {self.config.name!r} cannot start"
+                self._batcher.close(ModelNotReady(reason))
+                self.context.on_demand.forget(self)
             raise
         if self._first_opened is None:
             self._first_opened = self.context.clock()
@@ -409,13 +413,6 @@ class Group:
         began = self.context.clock()
         predictor.run(inputs, timeout=FIRST_RUN_SECONDS)
         return self.context.clock() - began
-
-    def _fail(self, error: PaddlepoolError) -> None:
-        """Accept no job any more: an instance has rejected the model."""
-        log.error("%s: cannot start: %s", self._name, error)
-        self._failure = error.without_traceback()
-        self._batcher.close(ModelNotReady(f"instance group {self.config.name!r} cannot start"))
-        self.context.on_demand.forget(self)
 
     def _on_loss(self, reason: Restart) -> float:
         self.context.observer.restarted(model=self._model, group=self.config.name, reason=reason)

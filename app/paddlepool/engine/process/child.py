@@ -458,13 +458,10 @@ class ChildWorker:
     def __init__(self, child: Child) -> None:
         self._child = child
         self._failure: Restart | None = None
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def fileno(self) -> int:
-        return self._child.fileno()
+        self.pid = child.pid
+        self.fileno = child.fileno
+        self.resident_bytes = child.resident_bytes
+        self.abort, self.close = child.kill, child.close
 
     def check_timeout(self) -> float:
         try:
@@ -478,12 +475,3 @@ class ChildWorker:
 
     def failure(self) -> Restart | None:
         return self._failure or self._child.failure()
-
-    def resident_bytes(self) -> int:
-        return self._child.resident_bytes()
-
-    def abort(self) -> None:
-        self._child.kill()
-
-    def close(self) -> None:
-        self._child.close()
