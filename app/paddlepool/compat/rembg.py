@@ -83,13 +83,13 @@ async def remove(
     if media_type(request) != FORM:
         raise UnsupportedMediaType("send the picture in a form: curl -F file=@photo.jpg")
     most = settings.form_max_fields
-    form = await read_form(request, max_files=1, max_fields=most, field_bytes=FIELD_BYTES)
-    if "file" in dict(form.fields):
+    files, texts = await read_form(request, max_files=1, max_fields=most, field_bytes=FIELD_BYTES)
+    if "file" in dict(texts):
         raise FileMissing("the form's field file holds text; curl -F file=@photo.jpg sends a file")
-    pictures = dict(form.files)
+    pictures = dict(files)
     if not pictures.get("file"):
         raise FileMissing("the form has no picture in its field file: curl -F file=@photo.jpg")
-    fields = Fields.model_validate({name: value for name, value in form.fields if value})
+    fields = Fields.model_validate({name: value for name, value in texts if value})
     payload = translate(pictures["file"], fields, bgc=bgc, extras=extras)
     if fields.model:
         routing = routing.model_copy(update={"model": fields.model})

@@ -108,9 +108,9 @@ async def _received(
     if kind == FORM:
         # A field may be a picture in base64, so its limit is that of the whole body.
         cap = api.picture_bytes(settings)
-        form = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
-        size = sum(len(value) for _, value in form.fields)
-        return partial(translate, dict(form.fields), dict(form.files)), size
+        files, fields = await read_form(request, max_files=2, max_fields=most, field_bytes=cap)
+        size = sum(len(value) for _, value in fields)
+        return partial(translate, dict(fields), dict(files)), size
     if kind not in (JSON, URLENCODED):
         raise UnsupportedMediaType(f"the body must be {FORM}, {URLENCODED} or {JSON}")
     body = await request.body()

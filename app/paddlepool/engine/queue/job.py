@@ -17,10 +17,6 @@ INLINE_BYTES = 2 << 20
 ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
     """Validated tensors that wait for a process; times are values of the engine's clock.
@@ -35,7 +31,9 @@ class Job:
     deadline: float
     enqueued: float
     caller: str = field(default_factory=lambda: CALLER.get().name)
-    future: asyncio.Future[Any] = field(default_factory=_future)  # the creator knows its type
+    future: asyncio.Future[Any] = field(  # the creator knows its type
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
     @property
     def nbytes(self) -> int:

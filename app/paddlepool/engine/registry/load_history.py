@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.status import ModelStatus, State
@@ -72,16 +72,15 @@ class LoadHistory:
     def consider(self, name: str, versions: Iterable[int]) -> None:
         """Set the versions that are considered now, and forget why other versions failed."""
         considered = self._considered[name] = frozenset(versions)
-        self._drop_failures(name, but=(None, *considered))
+        for key in [key for key in self._failures if key[0] == name]:
+            if key[1] is not None and key[1] not in considered:
+                del self._failures[key]
 
     def forget(self, name: str) -> None:
         """Forget a model that is gone or was unloaded."""
-        self._considered.pop(name, None)
-        self._drop_failures(name)
-
-    def _drop_failures(self, name: str, *, but: Collection[int | None] = ()) -> None:
-        for key in [key for key in self._failures if key[0] == name and key[1] not in but]:
-            del self._failures[key]
+        self.consider(name, ())
+        self._failures.pop((name, None), None)
+        del self._considered[name]
 
     def index(
         self,

@@ -4,7 +4,6 @@ The picture is the body itself or a file of a form. A form may have a second pic
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -21,15 +20,10 @@ CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "lati
 of its codecs fail in unusual ways."""
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The parts of a form in order: the bytes of its files and the text of its other fields.
+Form = tuple[list[tuple[str, bytes]], list[tuple[str, str]]]
+"""The parts of a form in order, each with its name: the bytes of files, the text of other fields.
 
-    A file with neither a name nor bytes is left out: browsers send one if the user chose no file.
-    """
-
-    files: list[tuple[str, bytes]]
-    fields: list[tuple[str, str]]
+A file with neither a name nor bytes is left out: browsers send one if the user chose no file."""
 
 
 def media_type(request: Request) -> str:
@@ -83,14 +77,12 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
         ) from None
     try:
         items = form.multi_items()
-        return Form(
-            [
-                (name, await value.read())
-                for name, value in items
-                if isinstance(value, UploadFile) and (value.filename or value.size)
-            ],
-            [(name, value) for name, value in items if isinstance(value, str)],
-        )
+        files = [
+            (name, await value.read())
+            for name, value in items
+            if isinstance(value, UploadFile) and (value.filename or value.size)
+        ]
+        return files, [(name, value) for name, value in items if isinstance(value, str)]
     finally:
         await form.close()
         parser.close_files()
@@ -134,18 +126,18 @@ async def read_upload(
     query = _read_parameters(request.query_params.multi_items(), known, "query")
     kind = media_type(request)
     if kind == FORM:
-        form = await read_form(
+        files, fields = await read_form(
             request, max_files=2 if second else 1, max_fields=max_fields, field_bytes=FIELD_BYTES
         )
         # Pages send an empty field if the user chose no second picture.
-        sent = [(name, value) for name, value in form.fields if value or name not in second]
-        picture, background = _pick_pictures(Form(form.files, sent), second)
-        fields = _read_parameters(sent, known, "form")
-        for name in fields:
+        sent = [(name, value) for name, value in fields if value or name not in second]
+        picture, background = _pick_pictures(files, sent, second)
+        parameters = _read_parameters(sent, known, "form")
+        for name in parameters:
             if name in query:
                 message = f"{name} is given both in the query and in the form"
                 raise InvalidParameter(message, parameter=name)
-        return picture, background, query | fields
+        return picture, background, query | parameters
     if kind.startswith(RAW_TYPES):
         return _not_empty(await request.body()), None, query
     if not kind and not await request.body():
@@ -156,9 +148,11 @@ async def read_upload(
     )
 
 
-def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | None]:
+def _pick_pictures(
+    files: Sequence[tuple[str, bytes]], fields: Iterable[tuple[str, str]], second: Sequence[str]
+) -> tuple[bytes, bytes | None]:
     """Pick the pictures from the form's files. Raises FileMissing and InvalidParameter."""
-    for name, _ in form.fields:
+    for name, _ in fields:
         if name in FILE_FIELDS:
             raise FileMissing(
                 f"the form's file field holds text without a file name; {_UPLOAD_HINT}"
@@ -168,9 +162,9 @@ def _pick_pictures(form: Form, second: Sequence[str]) -> tuple[bytes, bytes | No
                 f"the form's field {name} holds text; send the second picture as a file "
                 f"(curl -F {name}=@beach.jpg)"
             )
-    pictures = [body for name, body in form.files if name in FILE_FIELDS]
-    backgrounds = [(name, body) for name, body in form.files if name in second]
-    if len(pictures) + len(backgrounds) < len(form.files):
+    pictures = [body for name, body in files if name in FILE_FIELDS]
+    backgrounds = [(name, body) for name, body in files if name in second]
+    if len(pictures) + len(backgrounds) < len(files):
         raise FileMissing(f"the form's file is in a field with another name; {_UPLOAD_HINT}")
     if not pictures:
         raise FileMissing(f"the form has no file; {_UPLOAD_HINT}")
