@@ -11,7 +11,14 @@ import asyncio
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -169,10 +176,11 @@ class Calls:
     async def _serve(
         self, method: Method, messages: AsyncIterator[bytes], context: Any, call: Call
     ) -> tuple[Fault | None, bytes]:
-        """Return a fault if the call is rejected or fails, else None, and the reply's message."""
+        bucket = None
         try:
             await self._admit(method, context)
-            with self._quota(method, call):
+            bucket = self._gates.bucket(method.path)
+            with nullcontext() if bucket is None else bucket.count_running():
                 arrivals = self._free_arrivals if is_free(method.path) else self._arrivals
                 message = await arrivals.next(messages)
                 bodies = self._gates.bodies
@@ -189,21 +197,10 @@ class Calls:
         except Exception as error:
             log_failure(error, call.metadata["x-request-id"])
             fault = http_fault(500, INTERNAL)
+        finally:  # even a rejected call's metadata has the remaining quota
+            if bucket is not None:
+                call.metadata |= {name.lower(): text for name, text in bucket.headers().items()}
         return call.fail(fault), b""
-
-    @contextmanager
-    def _quota(self, method: Method, call: Call) -> Iterator[None]:
-        """Count the call while it runs. Even a rejected call's metadata has the remaining quota."""
-        buckets = self._gates.buckets
-        if buckets is None or is_free(method.path):
-            yield
-            return
-        bucket = buckets.of_caller()
-        try:
-            with buckets.running(bucket):
-                yield
-        finally:
-            call.metadata |= {name.lower(): value for name, value in bucket.headers().items()}
 
     async def _admit(self, method: Method, context: Any) -> None:
         """Identify the caller. Raises Unauthorized, Forbidden and QuotaExceeded."""

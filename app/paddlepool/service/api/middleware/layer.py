@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
@@ -155,7 +155,8 @@ class Admission:
                 self._routes.check_method(state["route"], path, "TRACE")  # 405 even without a key
             address = client[0] if client else ""
             CALLER.set(self._gates.keys.caller(path, exchange.headers, address))
-            with self._quota(exchange, path):
+            exchange.bucket = bucket = self._gates.bucket(path)
+            with nullcontext() if bucket is None else bucket.count_running():
                 if state["route"] is not None:
                     check_body(exchange.headers, cap=exchange.body_cap)
                 await self._routes.handle(state["route"], scope, receive, send)
@@ -166,14 +167,6 @@ class Admission:
                 log_failure(error, exchange.request_id)
                 raise  # the reply is partly sent; only closing the connection signals the error
             await reply(fault_from(error, exchange.request_id), scope)(scope, receive, send)
-
-    def _quota(self, exchange: Exchange, path: str) -> AbstractContextManager[None]:
-        """Count the request while it runs. Entering raises QuotaExceeded."""
-        buckets = self._gates.buckets
-        if buckets is None or is_free(path):
-            return nullcontext()
-        exchange.bucket = buckets.of_caller()
-        return buckets.running(exchange.bucket)
 
 
 def redirect_agents(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> ASGIApp:

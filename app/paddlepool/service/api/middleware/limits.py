@@ -62,6 +62,18 @@ class Gates:
     buckets: TokenBuckets | None
     bodies: Budget
 
+    def bucket(self, path: str) -> TokenBucket | None:
+        """Return the current caller's bucket; None if quotas ignore the path.
+
+        The bucket is also stored in CALLER, where pipelines find it.
+        """
+        if self.buckets is None or is_free(path):
+            return None
+        caller = CALLER.get()
+        bucket = self.buckets.of(caller.name)
+        CALLER.set(replace(caller, quota=bucket))
+        return bucket
+
 
 def check_body(headers: Headers, *, cap: int) -> None:
     """Check a body's headers before it is read. Raises UnsupportedEncoding and FileTooLarge."""
@@ -87,14 +99,17 @@ gets a full one with its next request."""
 class TokenBucket:
     """What one caller may still spend of each unit; refilled over time. Implements Quota.
 
-    A unit is what a quota counts, such as "requests", "pixels" or "texts". `limits` maps each unit
-    to its amount per minute; a whole minute's worth may be spent at once. Spending more than is
-    left is allowed while anything is left, because the cost of a picture is known only after it is
-    opened. The debt must be refilled before the next request.
+    `limits` are per minute; a whole minute's worth may be spent at once. Spending more than is left
+    is allowed while anything is left, because the cost of a picture is known only after it is
+    opened. The debt must be refilled before the next request. At most `concurrent` requests run at
+    the same time (0: any number).
     """
 
-    def __init__(self, limits: Mapping[str, int], clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, limits: Mapping[str, int], concurrent: int = 0, clock: Clock = time.monotonic
+    ) -> None:
         self._limits = limits
+        self._concurrent = concurrent
         self._left = {what: float(limit) for what, limit in limits.items()}
         self._clock = clock
         self._refilled = clock()
@@ -122,10 +137,24 @@ class TokenBucket:
             )
         self._left[what] -= amount
 
-    def check(self) -> None:
-        """Raise QuotaExceeded if any unit is used up, before any work begins."""
+    @contextmanager
+    def count_running(self) -> Iterator[None]:
+        """Count one more request while it runs. Raises QuotaExceeded, before any work begins."""
+        limit = self._concurrent
+        if limit and self.running >= limit:
+            raise QuotaExceeded(
+                f"{self.running} requests of this caller are running, the limit is {limit}",
+                limit=limit,
+                received=self.running + 1,
+            )
         for what in self._limits:
-            self.spend(what, 0)
+            self.spend(what, 0)  # any unit may be used up
+        self.spend("requests", 1)
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
 
     def headers(self) -> dict[str, str]:
         """Return the RateLimit headers of the unit with the smallest share left; {} without one."""
@@ -156,36 +185,11 @@ class TokenBuckets:
     def of(self, name: str) -> TokenBucket:
         bucket = self._buckets.get(name)
         if bucket is None:
-            bucket = self._buckets[name] = TokenBucket(self._per_minute)
+            bucket = self._buckets[name] = TokenBucket(self._per_minute, self._concurrent)
             if len(self._buckets) > MAX_CALLERS:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(name)
         return bucket
-
-    def of_caller(self) -> TokenBucket:
-        """Return the current caller's bucket, and store it in CALLER, where pipelines find it."""
-        caller = CALLER.get()
-        bucket = self.of(caller.name)
-        CALLER.set(replace(caller, quota=bucket))
-        return bucket
-
-    @contextmanager
-    def running(self, bucket: TokenBucket) -> Iterator[None]:
-        """Count one more request of the bucket's caller while it runs. Raises QuotaExceeded."""
-        limit = self._concurrent
-        if limit and bucket.running >= limit:
-            raise QuotaExceeded(
-                f"{bucket.running} requests of this caller are running, the limit is {limit}",
-                limit=limit,
-                received=bucket.running + 1,
-            )
-        bucket.check()
-        bucket.spend("requests", 1)
-        bucket.running += 1
-        try:
-            yield
-        finally:
-            bucket.running -= 1
 
 
 def is_free(path: str) -> bool:
