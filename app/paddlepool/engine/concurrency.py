@@ -1,7 +1,7 @@
 """Await blocking work, or the futures of several jobs at once."""
 
 import asyncio
-import contextlib
+import concurrent.futures
 import errno
 import logging
 import os
@@ -24,34 +24,27 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     The thread is a daemon: it does not keep the process alive. The work continues if the awaiting
     task is cancelled. Raises NoThread.
     """
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-    outcome: list[tuple[Any, BaseException | None]] = []
-
-    def wake() -> None:
-        if not ended.done():  # the future may be cancelled
-            ended.set_result(None)
-
-    def run() -> None:
-        try:
-            outcome.append((work(), None))
-        except BaseException as error:
-            outcome.append((None, error))
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(wake)
-
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+    done.set_running_or_notify_cancel()  # from now on, it cannot be cancelled
     try:
-        threading.Thread(target=run, name=name, daemon=True).start()
+        threading.Thread(target=_settle, args=(done, work), name=name, daemon=True).start()
     except RuntimeError as error:
         raise NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
-    await ended
-    result, raised = outcome.pop()
-    if raised is None:
-        return result  # type: ignore[no-any-return]
     try:
-        raise raised
+        return await asyncio.wrap_future(done)
     finally:
-        del raised  # breaks a reference cycle with its traceback, which would keep arrays alive
+        del (
+            done
+        )  # breaks a reference cycle with an error's traceback, which would keep arrays alive
+
+
+def _settle(done: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)
+    finally:
+        del done, work
 
 
 async def in_thread_or_inline(name: str, work: Callable[[], T]) -> T:
