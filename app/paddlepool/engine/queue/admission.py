@@ -150,7 +150,7 @@ class Admission:
 
     def _has_no_job(self, caller: str) -> bool:
         reserved = any(reservation.caller == caller for reservation in self.reservations)
-        return not reserved and not self.queues.callers()[caller]
+        return not reserved and not self.queues.counts_job_of(caller)
 
     def _wait(
         self, priority: int, key: ShapeKey | None, rows: int, caller: str, ahead: int, now: float

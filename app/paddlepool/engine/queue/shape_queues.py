@@ -228,14 +228,9 @@ class ShapeQueues:
         items = self._queues.items()
         return sum([len(queue) for (other, _), queue in items if NORMAL <= other <= priority])
 
-    def callers(self) -> Counter[str]:
-        """Number of each caller's jobs that count against the limit."""
-        return Counter(
-            job.caller
-            for (priority, _), queue in self._queues.items()
-            if priority >= NORMAL
-            for _, job in queue
-        )
+    def counts_job_of(self, caller: str) -> bool:
+        """Whether a job of this caller counts against the limit."""
+        return any(job.caller == caller and job.priority >= NORMAL for job in self)
 
     def seconds_before(
         self, priority: int, joining: ShapeKey | None, rows: int, caller: str, times: ServiceTime
