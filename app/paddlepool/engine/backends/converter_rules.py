@@ -1,4 +1,4 @@
-"""The operators that paddle2onnx 2.1 converts wrongly, or ends its process for."""
+"""Operators that paddle2onnx 2.1 converts wrongly, or that make it end its process."""
 
 from collections.abc import Callable, Iterable, Mapping
 

@@ -25,7 +25,7 @@ CONVERTER = Path(__file__).with_name("onnx_program.py")
 """The converter is run as a file, not as a module: a confined process cannot search for modules in
 the directory above the package."""
 REFUSED = "[ERROR][Paddle2ONNX]"
-"""How the converter begins the sentence with which it refuses a program."""
+"""Marks the line in which the converter gives its reason for rejecting a program."""
 
 
 def serve(run: Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]) -> Handler:

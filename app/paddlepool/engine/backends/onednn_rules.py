@@ -1,6 +1,6 @@
-"""The operators that Paddle 3.2.2 places on oneDNN, which computes them wrongly or refuses them.
+"""Operators that oneDNN computes wrongly or rejects, although Paddle 3.2.2 places them there.
 
-Paddle's pass `onednn_placement_pass` moves about sixty kinds of operators to oneDNN and knows no
+Paddle's pass `onednn_placement_pass` moves about sixty kinds of operators to oneDNN, without
 exception. For a program with one of the operators below, the pass is left out. What other passes
 fuse (convolutions, linear layers) then still runs on oneDNN, and all else on Paddle's own kernels.
 A legacy program has no such choice, and channels last are wrong in what is fused, too: these run on
@@ -28,10 +28,7 @@ SAME_THRESHOLD = 15.0
 
 
 def _resizes_otherwise(operator: Operator) -> bool:
-    """Whether oneDNN's linear resampling would differ: by the scale, or by an option it lacks.
-
-    It takes the scale from the sizes, and knows neither align_corners nor align_mode = 1.
-    """
+    """oneDNN computes the scale of linear resampling from the sizes, and has neither option."""
     attributes = operator.attributes
     option = attributes.get("align_corners") or attributes.get("align_mode") == 1
     fractional = any(scale != int(scale) for scale in attributes.get("scale") or ())
@@ -39,11 +36,7 @@ def _resizes_otherwise(operator: Operator) -> bool:
 
 
 def _samples_otherwise(operator: Operator) -> bool:
-    """Whether oneDNN's nearest-neighbour resampling would, or may, pick other input positions.
-
-    oneDNN takes the nearest centre, Paddle the floor. They are the same if each size is multiplied
-    by an integer.
-    """
+    """oneDNN rounds to the nearest centre, Paddle down: equal only for integer scales."""
     if operator.attributes.get("align_corners") or _scaled_at_run_time(operator):
         return True
     if scales := operator.attributes.get("scale"):
@@ -106,9 +99,10 @@ def reversed_layout(operators: Iterable[Operator]) -> bool:
 
 
 def _covers(dividend: Shape | None, divisor: Shape | None, *, one_input: bool) -> bool:
-    """Whether the quotient has the dividend's shape: at most the divisor is broadcast.
+    """Whether the dividend is never broadcast to the divisor's shape.
 
-    Two free axes count as equal if both are the rows, or if all free axes come from one input.
+    Free axes in the same position count as equal if they are the rows, or if all free axes come
+    from one input.
     """
     if dividend is None or divisor is None or len(divisor) > len(dividend):
         return False

@@ -27,7 +27,7 @@ MOVING = frozenset(
         "ShapeOf", "NonZero", "ReverseSequence", "ScatterNDUpdate", "ScatterElementsUpdate",
     ]
 )  # fmt: skip
-"""Operators whose outputs are values of their inputs or positions in them, not larger numbers."""
+"""Operators that return values of their inputs, or positions: the integers become no larger."""
 
 REDUCTIONS = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 """Before opset 18, their axes are an attribute, which OpenVINO ignores."""
@@ -36,12 +36,11 @@ AXES_AS_INPUT = 18
 INT8_RANGE = 64
 """Largest int8 weight for which two products with uint8 fit in 16 bits: the sum without VNNI."""
 INT8_OPERATORS = (b"QuantizeLinear", b"QLinear", b"ConvInteger", b"MatMulInteger")
-"""Operators that make or read int8 activations. A program with only `DequantizeLinear` has int8
-weights alone."""
+"""Operators that write or read int8 activations. `DequantizeLinear` alone reads only weights."""
 
 
 SMALL, FROM_INPUT, COMPUTED = range(3)
-"""How large integers may be: counts and positions; as large as an input's values; larger."""
+"""Bounds of an integer: a size or position; any value of an input; a result that may be larger."""
 
 
 def unsuitable(model: Any) -> list[str]:
@@ -109,7 +108,7 @@ def _type(operator: Any) -> str:
 REPEATING = frozenset(
     ["Convert", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose", "Unsqueeze"]
 )
-"""Operators whose output has only values of their first input."""
+"""Operators whose output contains only values of their first input."""
 
 
 def tables(model: Any) -> Mapping[str, int]:

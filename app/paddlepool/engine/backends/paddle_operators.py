@@ -29,14 +29,14 @@ LEGACY_INPUTS = (
     "X", "Input", "Y", "OutSize", "SizeTensor", "Scale", "PreState", "WeightList", "SequenceLength",
     "Ids", "W",
 )  # fmt: skip
-"""Names of legacy operators' inputs, in PIR's order. Inputs with other names are ignored."""
+"""Names of inputs of legacy operators, in the order of PIR. An operator may have other inputs."""
 REPEATING = frozenset(
     [
         "assign", "cast", "concat", "expand", "flatten", "flatten_contiguous_range", "reshape",
         "slice", "split", "squeeze", "stack", "tile", "transpose", "unsqueeze",
     ]
 )  # fmt: skip
-"""Operators whose outputs have only values of their first input. A legacy name may end in 2."""
+"""Operators whose outputs contain only values of their first input. Legacy names may end in 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Child:
             if limits.suspension is not None:
                 self._lower_priority(limits.nice)
             meta = self.call(opening, timeout=start_timeout).meta
-            if limits.suspension is None:  # not earlier: a lost process must be replaced soon
+            if limits.suspension is None:  # not before: it may have to replace a lost process soon
                 self._lower_priority(limits.nice)
             self.ready: Mapping[str, Any] = meta["ready"]
             self.held: tuple[str, ...] = tuple(meta["held"])
