@@ -35,7 +35,32 @@ def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
         return scope, receive
     replaced = (b"content-encoding", b"content-length")
     headers = [header for header in scope["headers"] if header[0] not in replaced]
-    return {**scope, "headers": headers}, _Unpacked(receive).receive
+    stream, packed, piece = zlib.decompressobj(GZIP_ONLY), b"", b""
+    more = True  # whether the server has more messages
+
+    async def receive_piece() -> Message:
+        nonlocal packed, piece, more
+        # After a full piece, the decompressor may hold output though all input is consumed.
+        if packed or len(piece) == PIECE:
+            await asyncio.sleep(0)  # let other requests run between pieces
+        else:
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            packed, more = message.get("body", b""), message.get("more_body", False)
+        try:
+            piece = stream.decompress(packed, PIECE)
+        except zlib.error as error:
+            raise UnsupportedEncoding("The body is not gzip data.") from error
+        packed = stream.unconsumed_tail
+        if stream.unused_data:  # many empty members would take long, so only one is accepted
+            raise UnsupportedEncoding("The body continues after the end of its gzip stream.")
+        unfinished = more or bool(packed) or len(piece) == PIECE
+        if not unfinished and not stream.eof:
+            raise UnsupportedEncoding("The body ends before its gzip stream ends.")
+        return {"type": "http.request", "body": piece, "more_body": unfinished}
+
+    return {**scope, "headers": headers}, receive_piece
 
 
 async def _replay(scope: Scope, _receive: Receive, send: Send) -> None:
@@ -62,33 +87,3 @@ async def send_packed(
     accepted = ACCEPTS_GZIP.search(headers.get("accept-encoding", ""))
     scope = {"type": "http", "headers": [(b"accept-encoding", b"gzip")] if accepted else []}
     await _GZIP({**scope, "reply": (start, body)}, receive, send)
-
-
-class _Unpacked:
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._stream = zlib.decompressobj(GZIP_ONLY)
-        self._packed = b""
-        self._more = True  # whether the server has more messages
-        self._piece = b""
-
-    async def receive(self) -> Message:
-        # After a full piece, the decompressor may hold output though all input is consumed.
-        if self._packed or len(self._piece) == PIECE:
-            await asyncio.sleep(0)  # let other requests run between pieces
-        else:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                return message
-            self._packed, self._more = message.get("body", b""), message.get("more_body", False)
-        try:
-            self._piece = self._stream.decompress(self._packed, PIECE)
-        except zlib.error as error:
-            raise UnsupportedEncoding("The body is not gzip data.") from error
-        self._packed = self._stream.unconsumed_tail
-        if self._stream.unused_data:  # many empty members would take long, so only one is accepted
-            raise UnsupportedEncoding("The body continues after the end of its gzip stream.")
-        more = self._more or bool(self._packed) or len(self._piece) == PIECE
-        if not more and not self._stream.eof:
-            raise UnsupportedEncoding("The body ends before its gzip stream ends.")
-        return {"type": "http.request", "body": self._piece, "more_body": more}

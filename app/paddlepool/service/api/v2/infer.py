@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from paddlepool.contracts.errors import FileTooLarge, InvalidTensor
-from paddlepool.contracts.tensors import TaskTensors, Tensors
+from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.dataplane import RequestOutput, TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.service.api.errors import PROTOCOL, documented
@@ -253,7 +253,19 @@ async def infer_tensors(
         )
         read = partial(parse, expected=expected)
         request = await run_off_loop(services, read, size=body_bytes)
-        return await _run_task(services, model, task, request)
+        form: ReplyForm = request.state
+        chosen, number = split_model(form.model)
+        output = await services.dataplane.run(
+            model,
+            ready(task.read(request.inputs, form.options)),
+            model=chosen,
+            version=number,
+            group=request.group,
+            timeout=request.timeout,
+        )
+        if padding := task.padding(output.value):
+            services.metrics.padded(model=output.model, group=output.group, tokens=padding)
+        return Inferred(task.write(output.value), form, output, model, VERSION)
 
     async def read_for(served: ServedModel) -> TensorRequest:
         labels = served.config.parameters.get("labels", ())
@@ -289,25 +301,6 @@ def place_timeout(body_bytes: int, names_group: bool, settings: Settings) -> flo
     """
     small = body_bytes <= LARGE_BYTES
     return None if small or names_group else settings.timeout_max_ms / 1000
-
-
-async def _run_task(
-    services: Services, name: str, task: TaskTensors, request: TensorRequest
-) -> Inferred:
-    form: ReplyForm = request.state
-    payload = task.read(request.inputs, form.options)
-    chosen, version = split_model(form.model)
-    output = await services.dataplane.run(
-        name,
-        ready(payload),
-        model=chosen,
-        version=version,
-        group=request.group,
-        timeout=request.timeout,
-    )
-    if padding := task.padding(output.value):
-        services.metrics.padded(model=output.model, group=output.group, tokens=padding)
-    return Inferred(task.write(output.value), form, output, name, VERSION)
 
 
 async def refuse_shared_memory(rest: str) -> None:
