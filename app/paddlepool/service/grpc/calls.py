@@ -264,15 +264,6 @@ def headers_of(context: Any) -> Headers:
     return Headers(raw=[(key.encode(), value.encode()) for key, value in pairs])
 
 
-def unary(calls: Calls, method: Method) -> grpc.RpcMethodHandler:
-    """Build a handler without parsers: messages stay bytes."""
-
-    async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
-        return await calls.serve_unary(method, messages, context)
-
-    return grpc.stream_unary_rpc_method_handler(handle)
-
-
 def _begin_span(
     tracing: Tracing, method: Method, headers: Headers, call: Call
 ) -> RequestSpan | None:

@@ -25,7 +25,7 @@ from paddlepool.service.api.routes import output_headers
 from paddlepool.service.api.services import Services
 from paddlepool.service.api.v2 import models
 from paddlepool.service.api.v2.tensors import NO_SHARED_MEMORY
-from paddlepool.service.grpc.calls import Call, Calls, Method, UnaryHandler, unary
+from paddlepool.service.grpc.calls import Call, Calls, Method, UnaryHandler
 from paddlepool.service.grpc.messages import (
     SERVICE,
     Messages,
@@ -98,7 +98,7 @@ class GrpcServer:
             elif method.name == "Watch":
                 handler = watched(services, calls, method)
             else:
-                handler = unary(calls, method)
+                handler = grpc.stream_unary_rpc_method_handler(partial(calls.answer, method))
             tables[method.service][method.name] = handler
         handlers = [grpc.method_handlers_generic_handler(*table) for table in tables.items()]
         for known in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):

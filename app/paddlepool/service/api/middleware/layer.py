@@ -55,7 +55,8 @@ class RequestLog:
         if method == "HEAD":  # handled like GET; the HTTP server omits the body
             scope = {**scope, "method": "GET"}
         scope, receive = unpacked(scope, receive)
-        span = self._begin_span(scope, method)
+        known = method if method in METHODS else "_OTHER"
+        span = self._begin_span(scope, known)
         common = self._common_headers
         if span is not None and span.has_parent:
             common = [*common, (TRACE_ID.lower().encode(), span.trace_id.encode())]
@@ -96,19 +97,17 @@ class RequestLog:
                 sent=exchange.sent,
             )
             if span is not None:
-                _end_span(span, method, exchange, state)
+                _end_span(span, known, exchange, state)
 
     def _begin_span(self, scope: Scope, method: str) -> RequestSpan | None:
         """Begin a span; None for requests that are exempt from quotas."""
         if self._services.tracing is None or is_free(scope["path"]):
             return None
-        known = method if method in METHODS else "_OTHER"
-        attributes = {"http.request.method": known, "url.scheme": scope["scheme"]}
-        return self._services.tracing.begin(known, Headers(scope=scope).getlist, attributes)
+        attributes = {"http.request.method": method, "url.scheme": scope["scheme"]}
+        return self._services.tracing.begin(method, Headers(scope=scope).getlist, attributes)
 
 
 def _end_span(span: RequestSpan, method: str, exchange: Exchange, state: Mapping[str, Any]) -> None:
-    method = method if method in METHODS else "_OTHER"
     fault: Fault | None = state.get("fault")
     route = state["route"]
     attributes: dict[str, str | int] = {"http.route": route.template} if route else {}

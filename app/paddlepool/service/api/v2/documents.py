@@ -230,15 +230,7 @@ def parse_request(
             f"{BINARY_HEADER} says {header_length} bytes of JSON, the body has {len(body)}"
         )
     split = len(body) if header_length is None else header_length
-    return read_document(
-        tensors.as_object(_json(body[:split]), "the request"),
-        memoryview(body)[split:],
-        expected=expected,
-        settings=settings,
-    )
-
-
-def _json(text: bytes) -> Any:
+    text = body[:split]
     lists = text.count(b"[") + text.count(b"{")  # also counts brackets in strings, which are rare
     if lists > MAX_LISTS:
         raise InvalidTensor(
@@ -246,9 +238,15 @@ def _json(text: bytes) -> Any:
             f"tensors as one flat list, or raw with {BINARY_HEADER}"
         )
     try:
-        return orjson.loads(text)
+        document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidTensor(f"the request is not valid JSON at character {error.pos}") from None
+    return read_document(
+        tensors.as_object(document, "the request"),
+        memoryview(body)[split:],
+        expected=expected,
+        settings=settings,
+    )
 
 
 def written_size(outputs: Tensors, form: ReplyForm) -> int:
