@@ -39,9 +39,10 @@ class CompatibleApi:
 
     `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. `reply` and `body`,
     the content by media type, are for the OpenAPI document; `body` is None if the endpoint's
-    signature declares it. `more` adds other routes. `info` returns additional members for `/info`.
-    `paths` maps other paths of the server, such as `/sentiment`, to paths of this API. The mapping
-    applies only to clients whose User-Agent contains one of `agents`.
+    signature declares it. `more` has the arguments of `add_api_route` for a second route. `info`
+    returns additional members for `/info`. `paths` maps other paths of the server, such as
+    `/sentiment`, to paths of this API. The mapping applies only to clients whose User-Agent
+    contains one of `agents`.
     """
 
     name: str
@@ -53,7 +54,7 @@ class CompatibleApi:
     summary: str
     reply: Mapping[str, Any]
     body: Mapping[str, Any] | None = None
-    more: Callable[[APIRouter], None] = lambda _router: None
+    more: Mapping[str, Any] = field(default_factory=dict)
     errors: ErrorForm
     headers: tuple[str, ...] = ()
     """The API's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
@@ -75,19 +76,21 @@ class CompatibleApi:
             responses={200: dict(self.reply)},
             openapi_extra=body if self.body else None,
         )
-        self.more(router)
+        if self.more:
+            router.add_api_route(**self.more)
         return router
 
 
-def add_health(router: APIRouter) -> None:
-    """Add `GET /health`. Its reply has PaddleX's format; TEI's clients read only its status."""
-    router.add_api_route("/health", health, include_in_schema=False)
-
-
 async def health(request: Request, services: ServicesDep) -> Response:
-    """Return 200 if every model is ready, like `/v2/health/ready`."""
+    """Return 200 if every model is ready, like `/v2/health/ready`.
+
+    The reply has PaddleX's format; TEI's clients read only its status.
+    """
     check_server(services)
     return JSONResponse({"logId": request.state.request_id, "errorCode": 0, "errorMsg": "Healthy"})
+
+
+HEALTH = {"path": "/health", "endpoint": health, "include_in_schema": False}
 
 
 async def run_segment(

@@ -105,6 +105,6 @@ API = CompatibleApi(
         "content": {JSON: {"schema": {"type": "object"}}},
     },
     body={JSON: {"schema": SCHEMA, "example": {"image": api.EXAMPLE}}},
-    more=api.add_health,
+    more=api.HEALTH,
     errors=ErrorForm(model=PaddleXError, write=_write),
 )

@@ -6,7 +6,7 @@ Fields and defaults follow `rembg/commands/s_command.py` and `rembg/bg.py` of re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from paddlepool.compat.api import NOT_FETCHED, CompatibleApi, refused, run_segment
@@ -97,10 +97,6 @@ async def remove(
     return Response(result.image, media_type="image/png", headers=headers)
 
 
-def add_removal_by_address(router: APIRouter) -> None:
-    router.add_api_route("/api/remove", remove_by_address, include_in_schema=False)
-
-
 async def remove_by_address(
     url: Annotated[str | None, Query(description="Not fetched.")] = None,
 ) -> Response:
@@ -186,6 +182,6 @@ API = CompatibleApi(
         "content": {"image/png": {"schema": FILE}},
     },
     body={FORM: {"schema": SCHEMA}},
-    more=add_removal_by_address,
+    more={"path": "/api/remove", "endpoint": remove_by_address, "include_in_schema": False},
     errors=ErrorForm(model=RembgError, write=_write, statuses={415: 422, "model_not_found": 422}),
 )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote_plus
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.responses import JSONResponse
@@ -59,16 +59,6 @@ class RemoveBgError(BaseModel):
     """An error in remove.bg's form."""
 
     errors: list[RemoveBgFault]
-
-
-def add_account(router: APIRouter) -> None:
-    router.add_api_route(
-        "/v1.0/account",
-        account,
-        route_class_override=APIRoute,
-        operation_id="removebgAccount",
-        summary="As remove.bg: remaining credits and calls",
-    )
 
 
 async def account(services: ServicesDep) -> dict[str, Any]:
@@ -345,7 +335,13 @@ API = CompatibleApi(
     },
     body={FORM: {"schema": SCHEMA}, URLENCODED: {"schema": SCHEMA}}
     | {JSON: {"schema": SCHEMA, "example": {"image_file_b64": api.EXAMPLE}}},
-    more=add_account,
+    more={
+        "path": "/v1.0/account",
+        "endpoint": account,
+        "route_class_override": APIRoute,
+        "operation_id": "removebgAccount",
+        "summary": "As remove.bg: remaining credits and calls",
+    },
     errors=ErrorForm(
         model=RemoveBgError,
         write=_write,

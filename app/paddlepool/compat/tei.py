@@ -11,7 +11,7 @@ import orjson
 from fastapi import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from paddlepool.compat.api import JSON, CompatibleApi, add_health, refused, text_bytes
+from paddlepool.compat.api import HEALTH, JSON, CompatibleApi, refused, text_bytes
 from paddlepool.contracts.errors import InvalidParameter, TextEmpty
 from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep, output_headers
@@ -150,7 +150,7 @@ API = CompatibleApi(
         "model": list[Prediction] | list[list[Prediction]],
         "description": "Best label first: a list for one text, a list of lists for a batch.",
     },
-    more=add_health,
+    more=HEALTH,
     info=described,
     errors=ErrorForm(
         model=TeiError,
