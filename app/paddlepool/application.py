@@ -33,7 +33,7 @@ from paddlepool.service.api.middleware.layer import (
 from paddlepool.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from paddlepool.service.api.routes import RouteTable
 from paddlepool.service.api.services import Services
-from paddlepool.service.api.v2 import infer, models, sample
+from paddlepool.service.api.v2 import infer, models
 from paddlepool.service.api.v2.tensors import BINARY_HEADER
 from paddlepool.settings.server import Settings
 from paddlepool.tasks.task import Task
@@ -105,7 +105,6 @@ def build_application(
         (info.router(card=card, extra=extra), (), None),
         *((module.router(), (), None) for module in (compare, pages)),
         (models.router(), (), PROTOCOL),
-        (sample.router(), (), PROTOCOL),
     ]
     routes = RouteTable(
         [(router, errors) for router, _, errors in routers],

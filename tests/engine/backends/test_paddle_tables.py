@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from paddlepool.contracts.errors import BackendError
-from paddlepool.engine.backends.paddle_operators import Operator, operators_of
-from paddlepool.engine.backends.paddle_tables import check_ids, unchecked_tables
+from paddlepool.engine.backends.paddle_operators import (
+    Operator,
+    check_ids,
+    operators_of,
+    unchecked_tables,
+)
 
 
 def looked_up(source: str, rows: int, padding_idx: int) -> Operator:

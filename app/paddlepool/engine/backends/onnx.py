@@ -22,8 +22,7 @@ from paddlepool.engine.backends.openvino_rules import (
     tables,
     unsuitable,
 )
-from paddlepool.engine.backends.paddle_operators import operators_of
-from paddlepool.engine.backends.paddle_tables import check_ids, unchecked_tables
+from paddlepool.engine.backends.paddle_operators import check_ids, operators_of, unchecked_tables
 
 CACHED = "128"
 """Number of prepared operators that OpenVINO keeps for shapes other than the current one."""

@@ -20,8 +20,13 @@ from paddlepool.contracts.errors import BackendError, BackendUnavailable, Config
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.handler import Handler, checked_options, serve
 from paddlepool.engine.backends.onednn_rules import LEFT_OUT, PLACEMENT, misplaced, reversed_layout
-from paddlepool.engine.backends.paddle_operators import LEGACY, Operator, operators_of
-from paddlepool.engine.backends.paddle_tables import check_ids, unchecked_tables
+from paddlepool.engine.backends.paddle_operators import (
+    LEGACY,
+    Operator,
+    check_ids,
+    operators_of,
+    unchecked_tables,
+)
 
 OPTIONS: dict[str, Any] = {
     "onednn": True,

@@ -1,13 +1,20 @@
-"""The operators of a static Paddle program, read from its file without Paddle."""
+"""The operators of a static Paddle program, read from its file without Paddle.
+
+Also the range of ids of its embeddings: Paddle 3.2.2 does not check all of them.
+"""
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paddlepool.contracts.errors import BackendError
+from paddlepool.contracts.tensors import Tensors
 
 Shape = tuple[int, ...]
 FREE = -1
@@ -183,3 +190,31 @@ def _legacy_value(attribute: Any) -> Any:
         if attribute.HasField(kind):
             return getattr(attribute, kind)
     return list(attribute.floats or attribute.ints or attribute.longs)
+
+
+NO_PADDING = -1
+
+
+def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> Mapping[str, int]:
+    """Return the rows of the smallest table whose ids are not checked, by the input with its ids.
+
+    `every` counts all tables: other frameworks do not check those that Paddle checks.
+    """
+    rows: dict[str, int] = {}
+    for op in operators:
+        unchecked = every or op.attributes.get("padding_idx") != NO_PADDING
+        if op.name == "embedding" and unchecked and op.source and (table := op.inputs[1]):
+            rows[op.source] = min(table[0], rows.get(op.source, table[0]))
+    return rows
+
+
+def check_ids(inputs: Tensors, tables: Mapping[str, int], *, from_end: bool = False) -> None:
+    """Raise BackendError if an input has an id that its table lacks.
+
+    With `from_end`, negative ids count from the table's end, as in ONNX.
+    """
+    for name, rows in tables.items():
+        ids: NDArray[np.integer[Any]] = np.asarray(inputs[name])
+        lowest = -rows if from_end else 0
+        if ids.size and (wrong := ids[(ids < lowest) | (ids >= rows)]).size:
+            raise BackendError(f"{name} takes ids from {lowest} to {rows - 1}, received {wrong[0]}")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paddlepool.engine.registry.registry import ModelRegistry
-from paddlepool.service.api.v2.sample import write_request
+from paddlepool.service.api.v2.documents import write_request
 from tests.service.api.fakes import Client, make_app, product_client
 
 HEADER = "Inference-Header-Content-Length"

@@ -293,6 +293,22 @@ def write_reply(
     return b"".join([header, *raw]), len(header) if raw else None
 
 
+def write_request(inputs: Tensors) -> tuple[bytes, int]:
+    """Write a request's body with raw tensors; also return the length of its JSON."""
+    raw = [raw_bytes(array) for array in inputs.values()]
+    listed: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "datatype": NAMES[array.dtype.name],
+            "shape": array.shape,
+            "parameters": {"binary_data_size": len(octets)},
+        }
+        for (name, array), octets in zip(inputs.items(), raw, strict=True)
+    ]
+    header = orjson.dumps({"inputs": listed})
+    return b"".join([header, *raw]), len(header)
+
+
 def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
     """Return an output, reduced to its largest values if the client requested classification."""
     if name not in form.classes:

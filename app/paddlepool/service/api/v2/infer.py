@@ -2,6 +2,10 @@
 
 The pydantic models only describe requests and replies for OpenAPI; `documents` reads requests,
 because tensors may be large. gRPC shares `check_size` and `infer_tensors`.
+
+GET /v2/models/{model}/sample, an extension of this server, returns a request that the model
+answers. Its tensors are those of the self-test's first case, raw after the JSON, because the input
+of a network for pictures is millions of numbers.
 """
 
 from collections.abc import Callable
@@ -131,12 +135,13 @@ def router(settings: Settings) -> APIRouter:
         "application/json": {"schema": request, "example": EXAMPLE},
         "application/octet-stream": RAW,
     }
+    length = {"type": "integer", "minimum": 0}
     header = {
         "name": BINARY_HEADER,
         "in": "header",
         "required": False,
         "description": "Length in bytes of the JSON before raw tensors; absent in plain JSON.",
-        "schema": {"type": "integer", "minimum": 0},
+        "schema": length,
     }
     replies = {"application/json": {}, "application/octet-stream": RAW}
     add_by_version(
@@ -153,6 +158,20 @@ def router(settings: Settings) -> APIRouter:
             "parameters": [header],
             "requestBody": {"required": True, "content": content},
         },
+    )
+    described = {"description": "Length in bytes of the JSON before the raw tensors."}
+    reply = {
+        "content": {"application/octet-stream": RAW},
+        "headers": {BINARY_HEADER: {**described, "schema": length}},
+    }
+    add_by_version(
+        routes,
+        "/sample",
+        sample,
+        one="A request that one version answers.",
+        operation="Sample",
+        response_class=Response,
+        responses={200: reply, **documented(404, 503, form=PROTOCOL)},
     )
     for kind in ("system", "cuda"):
         routes.add_api_route(
@@ -202,6 +221,14 @@ async def infer(request: Request, model: str, version: int | None) -> Response:
     if json_length is None:
         return Response(content, media_type="application/json", headers=headers)
     headers[BINARY_HEADER] = str(json_length)
+    return Response(content, media_type="application/octet-stream", headers=headers)
+
+
+async def sample(request: Request, model: str, version: int | None) -> Response:
+    """A request that the model answers: a body for `/infer` with raw tensors; a task has none."""
+    with services_of(request).registry.lease(model, version) as served:
+        content, json_length = documents.write_request(served.selftest.inputs)
+    headers = {BINARY_HEADER: str(json_length)}
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
