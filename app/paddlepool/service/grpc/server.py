@@ -98,7 +98,7 @@ class GrpcServer:
             elif method.name == "Watch":
                 handler = watched(services, calls, method)
             else:
-                handler = grpc.stream_unary_rpc_method_handler(partial(calls.answer, method))
+                handler = grpc.stream_unary_rpc_method_handler(partial(calls.serve_unary, method))
             tables[method.service][method.name] = handler
         handlers = [grpc.method_handlers_generic_handler(*table) for table in tables.items()]
         for known in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
