@@ -51,7 +51,7 @@ from paddlepool.evidence.comparison.plot import (
 )
 from paddlepool.evidence.comparison.result import (
     Comparison,
-    columns,
+    align_columns,
     compare,
     comparison_rows,
     reasons,
@@ -112,7 +112,7 @@ def _measure(args: argparse.Namespace) -> int:
     machine = describe_machine(cores=cores)
     print(machine)
     for table in tables:
-        print(f"\n{table.title}: {table.unit}\n{columns(claim_rows(table))}")
+        print(f"\n{table.title}: {table.unit}\n{align_columns(claim_rows(table))}")
         for name, reason in table.refused.items():
             print(f"{name}: refused: {reason}")
     if args.json is not None:

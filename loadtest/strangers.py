@@ -30,7 +30,7 @@ from harness import ROOT, Server, ask, request, running_server, wait_until
 from numpy.typing import NDArray
 
 from paddlepool.engine.backends.process import ProcessBackend
-from paddlepool.evidence.comparison.result import columns, compare
+from paddlepool.evidence.comparison.result import align_columns, compare
 from paddlepool.models.repository.layout import ModelRepository
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -371,7 +371,7 @@ def main() -> int:
         print("  ".join(rows[-1]), flush=True)
         low = found.share is not None and found.share < WITHIN
         bad += found.sealed != "yes" or bool(found.wrong) or low
-    print(f"\n{columns(rows)}")
+    print(f"\n{align_columns(rows)}")
     return int(bad > 0)
 
 

@@ -51,7 +51,7 @@ from tqdm import tqdm
 
 from paddlepool.cli.shared import read_version
 from paddlepool.contracts.resources import available_cores
-from paddlepool.evidence.comparison.result import columns
+from paddlepool.evidence.comparison.result import align_columns
 from paddlepool.models.repository.layout import ModelRepository
 
 INT8_GROUP, LIVE = "onnxruntime_int8", "/v2/health/live"
@@ -193,7 +193,7 @@ def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
             factor, unit = (1000, "ms") if seconds else (1, "/s")
             sides = (f"{factor * side:.2f} {unit}" for side in (without, within))
             lines.append([head, *sides, f"{ratio:.3f}", f"{low:.3f} to {high:.3f}"])
-    print(columns(lines))
+    print(align_columns(lines))
     return worst
 
 

@@ -11,7 +11,7 @@ from paddlepool.contracts.errors import ConfigError
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.evidence.comparison.plot import check_plot, plot_comparison
 from paddlepool.evidence.comparison.result import (
-    columns,
+    align_columns,
     compare,
     comparison_rows,
     reasons,
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"{comparison.groups[0].requests} requests a group over: {', '.join(comparison.samples)}\n"
     )
-    print(columns(comparison_rows(comparison)))
+    print(align_columns(comparison_rows(comparison)))
     if comparison.default_group != files.config.default_group:
         print(f"\n{comparison.default_group} is the reference instead of the default group.")
     print()

@@ -7,7 +7,7 @@ from pathlib import Path
 from paddlepool.cli.shared import add_model_options, read_model, write_json
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.evidence.comparison.graph import draw, profile_graph
-from paddlepool.evidence.comparison.result import columns
+from paddlepool.evidence.comparison.result import align_columns
 
 TOP = 15
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         [label, str(count), f"{time:.3f}", f"{time / total:.1%}"]
         for label, count, time in graph.by_kind()
     ]
-    print(columns(rows))
+    print(align_columns(rows))
     timed = [
         (operator.milliseconds or 0.0, n, operator) for n, operator in enumerate(graph.operators, 1)
     ]
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         [str(place), operator.label, operator.size, f"{time:.3f}", f"{time / total:.1%}"]
         for time, place, operator in sorted(timed, key=lambda row: -row[0])[:TOP]
     ]
-    print("\n" + columns(rows))
+    print("\n" + align_columns(rows))
     if args.svg is not None:
         args.svg.write_text(draw(graph), "utf-8")
     if args.json is not None:

@@ -17,7 +17,7 @@ from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.load_history import UNSEALED
 from paddlepool.engine.registry.model import ServedModel
-from paddlepool.evidence.comparison.result import columns
+from paddlepool.evidence.comparison.result import align_columns
 from paddlepool.evidence.quality.ports import Source
 from paddlepool.evidence.quality.report import CARD, compare_card, read_card, write_card
 from paddlepool.evidence.quality.run import measure_model, task_quality
@@ -161,7 +161,7 @@ def _list(args: argparse.Namespace) -> int:
             served += serves
             figures = (_word(serves), _size(size), network, origin + preview)
             rows.append((name, str(version), *figures, config.pipeline or "-"))
-    print(columns(rows))
+    print(align_columns(rows))
     return 0
 
 
@@ -187,7 +187,7 @@ def _verify(args: argparse.Namespace) -> int:
                 result = f"FAILED: {error.message}"
                 faults += 1
             rows.append((name, str(version), result))
-    print(columns(rows))
+    print(align_columns(rows))
     if faults or not args.quality:
         return 1 if faults else 0
     return _verify_quality(repository, args)
@@ -225,7 +225,7 @@ def _describe(args: argparse.Namespace) -> int:
         f"waits {batching.max_queue_delay_ms:g} ms, "
         f"queue of {batching.max_queue_size} per instance",
     }
-    print(columns([(f"{label}:", value) for label, value in facts.items()]))
+    print(align_columns([(f"{label}:", value) for label, value in facts.items()]))
     print()
     _print_tensors(manifest.inputs, files.outputs)
     groups = [("GROUP", "BACKEND", "COUNT", "THREADS", "START", "OPTIONS")]
@@ -233,7 +233,7 @@ def _describe(args: argparse.Namespace) -> int:
         name = f"{group.name} (default)" if group.name == config.default_group else group.name
         counts = str(group.count), str(group.threads)
         groups.append((name, group.backend, *counts, group.start, _pairs(group.options) or "-"))
-    print(f"\n{columns(groups)}")
+    print(f"\n{align_columns(groups)}")
     return 0
 
 
@@ -243,7 +243,7 @@ def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) 
         for spec in specs:
             sizes = ("any" if size == -1 else str(size) for size in spec.shape)
             rows.append((kind, spec.name, spec.dtype, " × ".join(sizes) or "scalar"))
-    print(columns(rows))
+    print(align_columns(rows))
 
 
 def _pairs(values: Mapping[str, object]) -> str:
@@ -295,7 +295,7 @@ def _seal(args: argparse.Namespace) -> int:
     if unproven:
         fact = f"checks only dtype and shape of {', '.join(unproven)}: empty for random input"
         facts.append(("self-test", fact))
-    print(columns([(f"{label}:" if label else "", value) for label, value in facts]))
+    print(align_columns([(f"{label}:" if label else "", value) for label, value in facts]))
     return 0
 
 

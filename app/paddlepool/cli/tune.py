@@ -12,7 +12,7 @@ from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.resources import available_cores
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.evidence.comparison.result import (
-    columns,
+    align_columns,
     compare,
     comparison_rows,
     reasons,
@@ -72,7 +72,7 @@ def _choose_group(args: argparse.Namespace) -> int:
         open_predictor=ProcessBackend(nice=0),
         task=comparison_of(files.info()),
     )
-    print(columns(comparison_rows(comparison)) + "\n")
+    print(align_columns(comparison_rows(comparison)) + "\n")
     print("\n".join(reasons(comparison)))
     advice = recommend(comparison, files.config, p95_seconds=args.p95 / 1000 if args.p95 else None)
     if not advice.fit:
@@ -128,7 +128,7 @@ def _tune(args: argparse.Namespace) -> int:
         for outcome in outcomes
     ]
     print(f"{files.name}@{files.version}, group {files.config.default_group}, {cores} cores")
-    print(columns([list(rows[0]), *(list(row.values()) for row in rows)]))
+    print(align_columns([list(rows[0]), *(list(row.values()) for row in rows)]))
     if chosen is None:
         fastest = min(outcomes, key=lambda outcome: outcome.p95_seconds)
         print(

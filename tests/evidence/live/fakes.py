@@ -22,7 +22,7 @@ class GateWithoutDelay(IdleGate):
     def ended(self) -> None:
         self._requests -= 1
         if not self._requests:
-            self._settled()
+            self._on_idle()
 
 
 class RecordingLive:

@@ -11,7 +11,7 @@ from paddlepool.contracts.status import UNKNOWN_EFFECT
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.live.background import Background, Prover, Shadow
 from paddlepool.evidence.live.chooser import Chooser
-from paddlepool.evidence.live.shadow_predictor import SETTLE_SECONDS
+from paddlepool.evidence.live.shadow_predictor import IDLE_DELAY_SECONDS
 from paddlepool.observability.metrics import Metrics
 from tests.engine.fakes import Gate, ManualClock, doubled, eventually, row
 from tests.evidence.live.fakes import Live
@@ -91,7 +91,7 @@ async def test_nothing_is_tried_for_a_while_after_an_unforeseen_failure(
     await eventually(lambda: bool(live.observer.outcomes))
     for _ in range(5):
         complete_request(background, live.served)
-        await asyncio.sleep(2 * SETTLE_SECONDS)
+        await asyncio.sleep(2 * IDLE_DELAY_SECONDS)
     assert live.observer.outcomes[0] == "failed"
     # The next one waits for the end of the pause.
     assert set(live.observer.outcomes[1:]) == {"dropped"}

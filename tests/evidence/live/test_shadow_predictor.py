@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from paddlepool.contracts.errors import BackendError, WorkerCrashed
-from paddlepool.evidence.live.shadow_predictor import SETTLE_SECONDS, Closed, IdleGate
+from paddlepool.evidence.live.shadow_predictor import IDLE_DELAY_SECONDS, Closed, IdleGate
 from tests.engine.fakes import PATIENCE, doubled, row
 from tests.evidence.live.fakes import Live, nudged
 
@@ -73,7 +73,7 @@ async def test_nothing_continues_until_no_request_has_come_for_a_while(
     cancelled = Mock(asyncio.TimerHandle)
 
     def later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        assert seconds == SETTLE_SECONDS
+        assert seconds == IDLE_DELAY_SECONDS
         due.append(call)
         return cancelled
 

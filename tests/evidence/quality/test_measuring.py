@@ -16,7 +16,7 @@ from paddlepool.cli import main
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import Predictor, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors, TensorSpec
-from paddlepool.evidence.quality.ports import Bench, Findings, Source, Table
+from paddlepool.evidence.quality.ports import EvaluationPredictor, Findings, Source, Table
 from paddlepool.evidence.quality.run import compare_outputs, differences
 from paddlepool.tasks.sentiment.evaluation import SentimentQuality
 from tests.ran import ROOT
@@ -25,7 +25,7 @@ T = TypeVar("T")
 SHARED = ROOT.parent / "shared" / "data"
 
 
-class FakeBench(Bench):
+class FakePredictor(EvaluationPredictor):
     """Computes outputs with a function of one job."""
 
     def __init__(self, network: Callable[[Tensors], Tensors]) -> None:
@@ -34,11 +34,11 @@ class FakeBench(Bench):
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
         return [self._network(job) for job in jobs]
 
-    def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
+    def with_progress(self, items: Sequence[T], *, what: str) -> Iterator[T]:
         return iter(items)
 
 
-def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
+def test_the_predictor_joins_equal_shapes_and_keeps_the_order() -> None:
     """Five jobs of two shapes in batches of at most two: each gets its own output back."""
     batches = []
 
@@ -48,8 +48,8 @@ def test_the_bench_joins_equal_shapes_and_keeps_the_order() -> None:
             return {"y": 2 * inputs["x"]}
 
     jobs = [{"x": np.full((1, width), number)} for number, width in enumerate((3, 4, 3, 3, 4))]
-    bench = Bench(cast(Predictor, Doubling()), max_batch_size=2, label="toy")
-    outputs = bench.run(jobs, what="jobs")
+    predictor = EvaluationPredictor(cast(Predictor, Doubling()), max_batch_size=2, label="toy")
+    outputs = predictor.run(jobs, what="jobs")
     assert [int(output["y"][0, 0]) for output in outputs] == [0, 2, 4, 6, 8]
     assert batches == [(2, 3), (1, 3), (2, 4)]
 
@@ -96,7 +96,7 @@ def test_texts_are_judged_with_and_without_copies_of_training(reader: ServedMode
     """Two of three right; without the one that training has, one of two; a smoke text is wrong."""
     files = tuple(reader.directory / f"{name}.jsonl" for name in ("smoke", "everyday"))
     source = Source(data=reader.directory, smoke=files)
-    found = SentimentQuality(reader, source).measure(FakeBench(_by_first_word))
+    found = SentimentQuality(reader, source).measure(FakePredictor(_by_first_word))
     tables = {table.key: dict(table.rows) for table in found.tables}
     assert tables["eval"]["usual_eval"][:2] == (3, pytest.approx(2 / 3))
     assert tables["eval"]["usual_eval without posts of usual_train"][:2] == (2, 0.5)

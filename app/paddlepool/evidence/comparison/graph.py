@@ -20,7 +20,11 @@ PROFILE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator; `sources` are the indices of the operators whose results it reads."""
+    """An operator as Paddle runs it, with the operators `fused` into it.
+
+    `sources` are the indices of the operators whose results it reads. `shape` is that of its first
+    output, -1 for a free axis. `milliseconds` is the median of a run, None if not timed.
+    """
 
     name: str
     fused: tuple[str, ...]
@@ -39,7 +43,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A profiled graph.
+    """A profiled graph, its operators in the order they run.
 
     `before` is the number of exported operators. `added` contains the name and milliseconds of each
     operator that the executor added.
@@ -58,7 +62,7 @@ class Graph:
         return own + sum(time for _, time in self.added)
 
     def by_kind(self) -> list[tuple[str, int, float]]:
-        """Label, count and milliseconds of each kind, the costliest first."""
+        """Label, count and total milliseconds of each kind of operator, the costliest first."""
         times: defaultdict[str, list[float]] = defaultdict(list)
         for operator in self.operators:
             times[operator.label].append(operator.milliseconds or 0.0)
@@ -69,7 +73,10 @@ class Graph:
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
-    """Profile a run of the self-test's input in a child process. Raises BackendError."""
+    """Profile runs of the self-test's input in a child process.
+
+    Raises ManifestError, BackendError, WorkerCrashed and DeadlineExceeded.
+    """
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":
         raise BackendError("only a Paddle program has a graph to show; this one is ONNX")
@@ -97,7 +104,10 @@ COLOURS = ("#1f6feb", "#d9a441", "#2da44e", "#a371f7", "#cf5b4a", "#57a0a8", "#8
 
 
 def draw(graph: Graph) -> str:
-    """The SVG file. Wide arcs are skip connections; hovering shows shapes and times."""
+    """Return an SVG drawing of the graph, with one row for each operator.
+
+    Wide arcs are skip connections; hovering shows shapes and times.
+    """
     operators = graph.operators
     kinds = [label for label, _, _ in graph.by_kind()]
     colour = {label: COLOURS[min(place, len(COLOURS) - 1)] for place, label in enumerate(kinds)}

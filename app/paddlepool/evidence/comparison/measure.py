@@ -21,11 +21,11 @@ from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.models.repository.selftest import RUN_SECONDS, SelfTest, too_small
 
 Sample = tuple[str, Tensors]
-"""A name to show, and one row of inputs."""
+"""The name of a sample, for display, and its input tensors."""
 
 
 class TaskComparison(Protocol):
-    """Samples and measure of agreement for a model, as the task's `comparison` returns them."""
+    """What a task's `comparison` returns for a model: samples and a measure of agreement."""
 
     agreement_name: str
     least_agreement: float
@@ -35,8 +35,8 @@ class TaskComparison(Protocol):
 
     def default_samples(self) -> list[Sample]: ...
 
-    def agreement(self, found: Tensors, expected: Tensors) -> float:
-        """How well the meanings of two sets of outputs agree, from 0 to 1."""
+    def agreement(self, outputs: Tensors, expected: Tensors) -> float:
+        """Return how well the meanings of two sets of outputs agree, from 0 to 1."""
 
 
 def choose_samples(
@@ -82,7 +82,8 @@ def open_groups(
 ) -> tuple[dict[str, list[Predictor]], dict[str, str]]:
     """Open `count(group)` predictors of each group; `stack` closes them.
 
-    Returns the predictors by group, and the reason for each group that cannot be opened.
+    Calls `opened_one` after each predictor. Returns the predictors by group, and the reason for
+    each group that cannot be opened.
     """
     opened: dict[str, list[Predictor]] = {}
     refused: dict[str, str] = {}
@@ -131,7 +132,8 @@ def measure_single(
 ) -> dict[str, Runs]:
     """Run each group `requests` times, one run at a time, cycling through the samples.
 
-    `warm_up` runs first; it defaults to all samples.
+    `warm_up` runs first; it defaults to all samples. Calls `tick` after each run. Returns the runs
+    by group.
     """
     for predictor in predictors.values():
         for _, inputs in samples if warm_up is None else warm_up:
@@ -152,7 +154,7 @@ def measure_single(
 
 
 def runs_of_slice(requests: int, instances: int) -> int:
-    """A slice's part of `requests`, rounded up to the same number for each instance."""
+    """Number of runs in one of SLICES slices: equally many on each instance, so rounded up."""
     return -(-requests // (SLICES * instances)) * instances
 
 
@@ -185,7 +187,7 @@ def measure_concurrent(
 
 
 def _timed(free: SimpleQueue[Predictor], inputs: Tensors) -> float:
-    """The seconds of one run on a free predictor."""
+    """Wait for a free predictor, run it, and return the seconds of the run."""
     predictor = free.get()
     try:
         began = time.perf_counter()

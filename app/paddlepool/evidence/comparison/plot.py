@@ -1,4 +1,4 @@
-"""Comparisons as pictures, PNG or SVG by the file's suffix (extra `compare`)."""
+"""Plots comparisons as PNG or SVG, by the file's suffix; needs the extra `compare`."""
 
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +19,10 @@ def check_plot(file: Path) -> None:
 
 
 def plot_comparison(comparison: Comparison, file: Path) -> None:
-    """Plot the times of a single request and, if measured, requests per second on busy cores."""
+    """Plot each group's time of a single request and, if measured, its rate with all cores busy.
+
+    Writes `file`. Raises ConfigError if matplotlib is not installed.
+    """
     times = [group.p50_seconds for group in comparison.groups]
     tails = [max(0.0, group.p95_seconds - group.p50_seconds) for group in comparison.groups]
     labels = [seconds(group.p50_seconds) for group in comparison.groups]

@@ -36,8 +36,9 @@ from paddlepool.observability.build_info import describe_machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """One group. Times are of a single request; `concurrent_*` times are of a busy machine.
+    """Results of one instance group.
 
+    Times are of a single request; `concurrent_*` figures are measured with all cores busy.
     `max_abs_drift`, `mean_difference` (of the output that differs most) and `agreement` compare
     with the default group. `budget` is the allowed difference. `instances` is the number of
     predictors that were busy at once.
@@ -86,10 +87,10 @@ class Comparison:
     not_busy: Mapping[str, str]
 
     def times_as_fast(self) -> dict[str, float]:
-        """Each group's requests a second divided by the default group's.
+        """Each group's requests per second with all cores busy, divided by the default group's.
 
-        All cores are busy then. If that was not measured for every group, this compares single
-        requests: the default group's median time divided by the group's.
+        If that was not measured for every group, it is the default group's median time of a single
+        request divided by the group's.
         """
         rates = {
             row.group: (self.on_all_cores and row.concurrent_per_second) or 1 / row.p50_seconds
@@ -211,7 +212,10 @@ def compare(
 
 
 def _progress(total: int, what: str, unit: str) -> "tqdm[Any]":
-    """A bar on a terminal; elsewhere a line, because minutes of silence would suggest a hang."""
+    """Return a progress bar, shown only on a terminal; elsewhere, print a line instead.
+
+    Without it, minutes of silence would suggest a hang.
+    """
     if total and not sys.stderr.isatty():
         print(f"{what}: {unit} 1 to {total} …", file=sys.stderr, flush=True)
     return tqdm(total=total, desc=what, unit=unit, leave=False, disable=None)
@@ -226,7 +230,10 @@ def group_results(
     task: TaskComparison | None,
     tolerance: float,
 ) -> tuple[GroupResult, ...]:
-    """One row per group, slowest first. `tolerance` is the self-test's."""
+    """Return the results of each group, slowest first.
+
+    `tolerance` is the allowed mean difference of groups that set neither a budget nor a tolerance.
+    """
     default = runs[config.default_group]
     medians = {name: float(np.median(measured.seconds)) for name, measured in runs.items()}
     rows = []
@@ -268,7 +275,10 @@ def group_results(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """A recommended group; the default group if no change is worthwhile or no group is fit."""
+    """The recommended group: the default group if no change is worthwhile or no group is fit.
+
+    `fit` is False if no group is fit, not even the default group.
+    """
 
     group: str
     reason: str
@@ -344,8 +354,8 @@ def _objections(
         yield f"its answers agree by {result.agreement:.3f}, limit {least:g}"
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns two spaces apart."""
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Format a table of cells as text, with left-aligned columns two spaces apart."""
     widths = [max(map(disp_len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(
@@ -386,7 +396,7 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
 
 
 def reasons(comparison: Comparison) -> list[str]:
-    """The finding for each group, and why the others were left out or refused."""
+    """Return lines: each group's finding, and why groups were left out on all cores or refused."""
     lines = [f"{group.group}: {group.reason}" for group in comparison.groups]
     lines += [
         f"{group}: left out on all cores: {why}" for group, why in comparison.not_busy.items()
@@ -395,5 +405,5 @@ def reasons(comparison: Comparison) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """A time with three digits: 0.412 s, 41.2 ms."""
+    """Format seconds with three digits: 0.412 s, 41.2 ms."""
     return f"{value:.3f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"

@@ -43,7 +43,10 @@ BATCHES = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
-    """`count` predictors of `threads` threads, batches of up to `batch`, texts in `buckets`."""
+    """`count` predictors of `threads` threads, with batches of up to `batch` jobs.
+
+    `buckets` are the lengths to which texts are padded, ascending; empty for models without them.
+    """
 
     batch: int
     threads: int
@@ -93,9 +96,9 @@ def bucket_configurations(best: Configuration) -> list[Configuration]:
 
 
 def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None:
-    """The best outcome within the latency limit by best_of(), or None.
+    """Return the best outcome within the latency limit, or None if all are above it.
 
-    Among equals, configurations without batches are preferred.
+    The rules are those of best_of(). Among equals, configurations without batches are preferred.
     """
     by_name = {str(outcome.configuration): outcome for outcome in outcomes}
     candidates = [
@@ -115,7 +118,7 @@ def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None
 
 
 def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
-    """The choice, and why each configuration with more requests per second was not chosen."""
+    """Return lines: the choice, and why each one with more requests per second was not chosen."""
     lines = [
         f"{chosen.configuration}: {chosen.per_second:.2f} requests per second, "
         f"p95 {seconds(chosen.p95_seconds)}, {seconds(chosen.alone_seconds)} alone"
@@ -136,9 +139,10 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
 
 
 def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[str]) -> None:
-    """Set the default group's count and threads, the batch size and, for texts, the buckets.
+    """Write a configuration to the config.toml at `path`, for its default group.
 
-    A warm-up shape of each of the `inputs` is one row of a bucket's length. Raises ConfigError.
+    If the buckets change, the warm-ups are replaced: each bucket gets one, with one row of its
+    length for each of the `inputs`. Raises ConfigError.
     """
     config = load_config(path)
     with _edited(path) as document:
@@ -161,10 +165,10 @@ def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[st
 
 
 def write_default_group(path: Path, name: str) -> None:
-    """Make `name` the default group, which starts with the server.
+    """Make the group `name` the default group in the config.toml at `path`.
 
-    It gets as many instances as fit into the threads of the old default group, which starts on
-    demand from then on. Raises ConfigError.
+    It gets as many instances as fit into the threads of the old default group, and starts with the
+    server. The old default group then starts on demand. Raises ConfigError.
     """
     config = load_config(path)
     with _edited(path) as document:
@@ -210,6 +214,8 @@ ALONE_RUNS = 5
 
 @dataclass(slots=True)
 class LoadedConfiguration:
+    """A served configuration, and the times of its requests under synthetic load."""
+
     configuration: Configuration
     clients: int
     jobs: Iterator[Tensors]
@@ -251,12 +257,15 @@ class LoadedConfiguration:
 
 
 ROUNDS = 3
-"""Number of slices of each configuration's time; they take turns after each slice."""
+"""Number of slices of each configuration's time; configurations take turns after each slice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search with `seconds` of load for each configuration."""
+    """A search with `seconds` of load for each configuration.
+
+    `p95_seconds` is the latency limit.
+    """
 
     files: ModelFiles
     p95_seconds: float
@@ -266,7 +275,7 @@ class Search:
     comparison_of: Callable[[ServedModelInfo], TaskComparison | None]
 
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
-        """The choice (None if nothing is fast enough) and everything that was measured."""
+        """Return the chosen outcome (None if all are above the latency limit) and all outcomes."""
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
         splits = thread_configurations(self.cores, buckets=buckets)
         most = len(splits) + len(BATCHES) + (3 if buckets else 0)
@@ -295,7 +304,8 @@ class Search:
         loaded: list[LoadedConfiguration] = []
         async with AsyncExitStack() as opened:
             for configuration in configurations:
-                # Judged by the largest predictor so far, half of the free memory must be enough.
+                # Half of the free memory must suffice if each predictor is as large as the largest
+                # one so far.
                 held = max(
                     (outcome.resident_bytes // outcome.configuration.count for outcome in known),
                     default=0,

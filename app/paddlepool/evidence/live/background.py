@@ -65,10 +65,10 @@ class Shadow:
     def offer(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> bool:
-        """Keep one job of a request for a replay; False if it is not kept.
+        """Keep one job of a request for a replay; returns False if none is kept.
 
-        A request that the default group answered is kept with the probability `fraction`, unless
-        another job of its model waits.
+        A job of a request that the default group answered is kept with the probability `fraction`,
+        unless another job of its model waits.
         """
         if group != served.config.default_group or self.draw() >= self.fraction:
             return False
@@ -83,7 +83,10 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Replay the longest-waiting job on other groups; False if none waits. Raises Closed."""
+        """Replay the longest-waiting job on other groups. Raises Closed.
+
+        Returns False if no job waits.
+        """
         waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
             return False
@@ -176,7 +179,10 @@ NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and 
 
 @dataclass(slots=True, eq=False)
 class Prover:
-    """Proves one group at a time; `which` selects the started groups, or all of config.toml."""
+    """Measures whether groups have an effect, one group at a time.
+
+    `which` selects the groups: those that are started, all of config.toml, or none ("off").
+    """
 
     registry: ModelRegistry
     shadow_predictors: ShadowPredictors
@@ -186,7 +192,10 @@ class Prover:
     _done: dict[tuple[ServedModel, str], float] = field(default_factory=dict, init=False)
 
     def prove_one(self) -> bool:
-        """Judge one group and record the effect; False if none is due. Raises Closed."""
+        """Measure one group against its base and record its Effect. Raises Closed.
+
+        Returns False if no group is due.
+        """
         if self.which == "off":
             return False
         now, models = self.clock(), self.registry.served()
@@ -209,7 +218,7 @@ class Prover:
         log.info("%s@%d %s: effective %s: %s", served.name, served.version, group, known, why)
 
     def _effect(self, served: ServedModel, group: str) -> tuple[Effect, bool]:
-        """Return the effect, and whether to measure it again later."""
+        """Measure a group; return its effect, and whether to measure it again later."""
         base = served.config.base_of(group)
         if base is None:
             return NOTHING_TO_COMPARE, False
@@ -257,7 +266,7 @@ CLOSING_SECONDS = 1.0
 class Background:
     """The background thread, and the TrafficListener that makes it pause during requests.
 
-    began(), ended() and answered() are called from the event loop.
+    began(), ended() and completed() are called from the event loop.
     """
 
     idle_gate: IdleGate
@@ -314,9 +323,10 @@ class Background:
 
 
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
-    """Warn of each name that no model has as a group that requests can be replayed on.
+    """Log a warning for each of `names` that is no group on which requests can be replayed.
 
-    The name is a typo, or its model is not published yet.
+    The name is a typo, or its model is not published yet. A default group counts only where the
+    server chooses it, because another group may then become the default.
     """
     known = {
         group.name

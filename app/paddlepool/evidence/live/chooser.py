@@ -1,8 +1,8 @@
 """Measures, chooses and sets the default group of each model with `default_group = "auto"`.
 
 One candidate at a time is measured against the first group, in idle moments. The two groups take
-turns. Each runs all its processes at once, because processes in service slow each other down. It
-has as many processes as in service, but at most TOGETHER, and fewer if memory is short.
+turns. Each group runs all its processes at once, because processes in service slow each other down.
+Each group has as many processes as in service, but at most TOGETHER, and fewer if memory is short.
 """
 
 import asyncio
@@ -92,9 +92,10 @@ class Chooser:
     _crashed: dict[tuple[str, str, str], str] = field(default_factory=dict, init=False)
 
     def choose_one(self) -> bool:
-        """Try one candidate or settle one choice; False if there is nothing to do.
+        """Measure one candidate, choose a default group, or give up a crashing one. Raises Closed.
 
-        Blocks. Raises Closed.
+        A default group is chosen once all candidates of its model are measured. Blocks. Returns
+        False if there is nothing to do.
         """
         if self.precision == "off":
             return False
@@ -104,11 +105,11 @@ class Chooser:
             if self._give_up_crashing(served):
                 return True
             unfinished = served.choice.by == "start" or served in self._searches
-            if unfinished and self._go_on(served):
+            if unfinished and self._advance_search(served):
                 return True
         return False
 
-    def _go_on(self, served: ServedModel) -> bool:
+    def _advance_search(self, served: ServedModel) -> bool:
         search = self._searches.get(served)
         if search is None:
             config = served.files.config
@@ -131,7 +132,10 @@ class Chooser:
         return True
 
     def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
-        """Return the finding, and whether it is final."""
+        """Measure the candidate `name` against the first group.
+
+        Each runs up to `together` processes. Returns the result, and whether it is final.
+        """
         config = served.files.config
         group, first = config.group(name), config.default_group
 
@@ -175,7 +179,7 @@ class Chooser:
         return candidate, final
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
-        """Maximum processes of each group in a race, so that the server keeps enough memory."""
+        """Return how many processes of each group have room in memory, at most TOGETHER."""
         config = served.files.config
         first = config.default_group
         for status in served.groups():
@@ -191,7 +195,10 @@ class Chooser:
         return 0
 
     def _conclude(self, served: ServedModel, search: _Search) -> None:
-        """Put the best candidate in place; if it cannot start, another one is the best."""
+        """Make the best candidate the default group; keep the first group if none is better.
+
+        A candidate that cannot start is no longer fit: the next call then chooses another one.
+        """
         config = served.files.config
         candidates = tuple(search.results.values())
         best = proof.best_of(candidates, config.lower_precision())
@@ -253,7 +260,7 @@ class Chooser:
         search.not_before = self.clock() + RETRY_SECONDS
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
-        """Return to the first group if the chosen one keeps crashing; True if that was done."""
+        """Return to the first group if the chosen one keeps crashing; False if nothing was done."""
         first, chosen = served.files.config.first_group, served.config.default_group
         states = {status.name: status.reason for status in served.groups()}
         if first is None or chosen == first or states.get(chosen) != CRASH_LOOP:
@@ -282,8 +289,8 @@ def _race(
     """Let a candidate and the first group take turns with the same inputs.
 
     `counts` are their numbers of processes in service, the candidate's first. A group's time is the
-    mean of its processes that run at once, divided by its number in service. Returns the finding,
-    whether it is final, and the verdict on the effect, if known.
+    mean of its processes that run at once, divided by its number in service. Returns the
+    candidate's result, whether it is final, and the verdict on the effect, None if unknown.
 
     With `exact`, stops if the groups' outputs for the golden input differ. The stored golden output
     is not the reference, because it may have fewer digits.

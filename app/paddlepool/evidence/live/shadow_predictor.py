@@ -15,7 +15,7 @@ from paddlepool.engine.queue.job import ShapeKey
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.verdict.proof import Timed
 
-SETTLE_SECONDS = 0.02
+IDLE_DELAY_SECONDS = 0.02
 """Pause between the last answer and background work. It leaves time to send the answer's bytes, and
 for the client's next request to arrive."""
 
@@ -29,14 +29,14 @@ class IdleGate:
 
     began() and ended() are called from the event loop, the other methods from any thread.
 
-    **Invariant**: from began() until SETTLE_SECONDS after the last ended(), every process of the
-    suspension is stopped.
+    **Invariant**: from began() until IDLE_DELAY_SECONDS after the last ended(), every process of
+    the suspension is stopped.
     """
 
     def __init__(self, suspension: Suspension) -> None:
         self.suspension = suspension
         self._requests = 0
-        self._settling: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -45,8 +45,8 @@ class IdleGate:
 
     def began(self) -> None:
         self._requests += 1
-        if self._settling is not None:
-            self._settling.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         if not self.suspension.held:
             self.suspension.hold()
 
@@ -54,9 +54,9 @@ class IdleGate:
         self._requests -= 1
         if self._requests == 0:
             loop = asyncio.get_running_loop()
-            self._settling = loop.call_later(SETTLE_SECONDS, self._settled)
+            self._idle_timer = loop.call_later(IDLE_DELAY_SECONDS, self._on_idle)
 
-    def _settled(self) -> None:
+    def _on_idle(self) -> None:
         with self._idle:
             self.suspension.release()
             self._idle.notify_all()
@@ -159,16 +159,16 @@ class ShadowPredictors:
 class FinalFailures:
     """Decides which failures of a group are final.
 
-    The first crash is not: the system may have killed the process for lack of memory. A failure is
-    not final either if the version's files have changed or cannot be read: it says nothing about
-    the group.
+    A group's first crash is not: the system may have killed the process for lack of memory. Another
+    failure is not final if the version's files have changed or cannot be read: it then says nothing
+    about the group.
     """
 
     def __init__(self) -> None:
         self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()
 
     def is_final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
-        """Whether to give the group up; also remembers that it crashed."""
+        """Return whether to give the group up. Remembers that the group crashed, if it did."""
         if not isinstance(error, WorkerCrashed):
             return _has_its_files(served)
         died = self._died.setdefault(served, set())

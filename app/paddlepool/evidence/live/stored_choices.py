@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class _Entry(BaseModel):
-    """One choice and everything that it depends on."""
+    """A stored choice and everything that it depends on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,8 +60,8 @@ class _File(BaseModel):
 class StoredChoices:
     """Choices in a file; thread-safe.
 
-    `file` is "off" or a path; None means a path in the user's home. Without a usable file, choices
-    stay in memory only. The first problem is logged.
+    `file` is OFF or a path; None means a path in the user's home. Without a usable file, choices
+    stay in memory only. The first problem with the file is logged.
     """
 
     def __init__(self, file: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:

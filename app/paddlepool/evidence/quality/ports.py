@@ -21,7 +21,11 @@ Value = float | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Location of the data. `limit` truncates each set; `smoke` lists files of labelled texts."""
+    """Where the data for a measurement are.
+
+    `data` is the folder of the data sets. `smoke` lists files of labelled texts. `limit` is the
+    number of samples to use from the start of each set; None means all.
+    """
 
     data: Path
     smoke: tuple[Path, ...] = ()
@@ -30,7 +34,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Figures under one title, by name and column. Whole numbers are counts, others fractions."""
+    """A table of figures: named rows with a value per column. Ints are counts, floats shares."""
 
     key: str
     title: str
@@ -40,15 +44,18 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """All results for one model; `notes` are sentences."""
+    """All results for one model; `notes` are sentences to show below the tables."""
 
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Bench:
-    """A served predictor with a progress bar; `outputs` holds the outputs of every job so far."""
+class EvaluationPredictor:
+    """Runs a predictor on many jobs, in batches, with a progress bar.
+
+    `outputs` holds the outputs of every job so far, in order.
+    """
 
     predictor: Predictor
     max_batch_size: int
@@ -56,7 +63,7 @@ class Bench:
     outputs: list[Tensors] = field(default_factory=list, init=False)
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
-        """Outputs of each one-row job, in order; jobs of equal shape share a batch."""
+        """Run one-row jobs, those of equal shape in batches; return their outputs in order."""
         alike: defaultdict[Any, list[int]] = defaultdict(list)
         for number, job in enumerate(jobs):
             alike[shape_key(job)].append(number)
@@ -76,15 +83,15 @@ class Bench:
         self.outputs += outputs
         return outputs
 
-    def each(self, items: Sequence[T], *, what: str) -> Iterator[T]:
+    def with_progress(self, items: Sequence[T], *, what: str) -> Iterator[T]:
         """Yield the items and show progress."""
         yield from tqdm(items, desc=f"{self.label}: {what}", leave=False, disable=None)
 
 
 class TaskQuality(Protocol):
-    """Measure of a model's quality, as the task's `quality` returns it; the data are loaded."""
+    """What a task's `quality` returns for a model: a measure of quality with its data loaded."""
 
-    def measure(self, bench: Bench) -> Findings: ...
+    def measure(self, predictor: EvaluationPredictor) -> Findings: ...
 
 
 def folder(path: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.evidence.comparison.result import columns
+from paddlepool.evidence.comparison.result import align_columns
 from paddlepool.evidence.quality.ports import Findings, Table, Value
 from paddlepool.models.repository.files import write_atomically
 
@@ -33,13 +33,13 @@ class Report:
                 f"QUICK LOOK at the first {self.limit} of each set: not this model's figures"
             )
         for table in self.findings.tables:
-            lines += ["", table.title, columns(_cells(table))]
+            lines += ["", table.title, align_columns(_cells(table))]
         if self.findings.notes:
             lines += ["", *self.findings.notes]
         return "\n".join(lines)
 
     def as_markdown(self) -> str:
-        """The text for the card; equal figures on one machine give equal bytes."""
+        """Return the text for the model card; equal figures on one machine give equal bytes."""
         lines = [
             f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
             f"instance group `{self.group}`, printed by"
@@ -97,7 +97,7 @@ _NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 
 def read_card(path: Path) -> str:
-    """The card's text. Raises ConfigError if it is missing or its markers do not pair."""
+    """Return the card's text. Raises ConfigError if it is missing or its markers do not pair."""
     label = f"{path.parent.name}/{path.name}"
     try:
         text = path.read_text("utf-8")
@@ -139,7 +139,8 @@ def write_card(path: Path, report: Report) -> None:
 def compare_card(path: Path, report: Report) -> tuple[str, bool]:
     """Return a clause that compares the card's figures with the report, and whether they are wrong.
 
-    The card may hold more figures, because this machine may lack some data.
+    The card may hold more figures, because this machine may lack some data. Raises ConfigError as
+    read_card() does.
     """
     own = _block_of(read_card(path), report.version)
     if own is None:
@@ -159,7 +160,7 @@ def _block_of(text: str, version: int) -> re.Match[str] | None:
 
 
 def _figures(block: str) -> list[str]:
-    """The lines that must agree: the one with version and weights, and the tables."""
+    """Return the lines that must agree: the one with version and weights, and the tables."""
     return [line for line in block.split("\n") if line.startswith(("Version", "|"))]
 
 

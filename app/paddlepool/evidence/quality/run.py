@@ -30,7 +30,7 @@ class Digits(NamedTuple):
 
 
 def read_digits(directory: Path, *, part: str) -> Digits:
-    """Read one part, "t10k" or "train". Raises ConfigError."""
+    """Read one part of MNIST, "t10k" or "train", from its idx files. Raises ConfigError."""
     arrays: list[NDArray[np.uint8]] = []
     for kind, axes in (("images", 3), ("labels", 1)):
         path = directory / f"{part}-{kind}-idx{axes}-ubyte.gz"
@@ -48,7 +48,7 @@ def read_digits(directory: Path, *, part: str) -> Digits:
 
 
 class DigitQuality:
-    """The share of held-out digits whose largest logit is the right one."""
+    """Measures a digit classifier's accuracy: the share of held-out digits that it gets right."""
 
     def __init__(self, info: ServedModelInfo, source: ports.Source) -> None:
         self._input, self._output = info.inputs[0].name, info.outputs[0].name
@@ -56,9 +56,9 @@ class DigitQuality:
         end = None if source.limit is None else TRAIN_SHARE + source.limit
         self._digits = Digits(images[TRAIN_SHARE:end], labels[TRAIN_SHARE:end])
 
-    def measure(self, bench: ports.Bench) -> ports.Findings:
+    def measure(self, predictor: ports.EvaluationPredictor) -> ports.Findings:
         jobs = [{self._input: image[None]} for image in self._digits.images]
-        outputs = bench.run(jobs, what="digits")
+        outputs = predictor.run(jobs, what="digits")
         logits = np.concatenate([np.asarray(o[self._output], np.float32) for o in outputs])
         right = logits.argmax(axis=1) == self._digits.labels
         table = ports.Table(
@@ -76,7 +76,10 @@ Measure = Callable[[ServedModelInfo, ports.Source], ports.TaskQuality]
 def task_quality(
     files: ModelFiles, source: ports.Source, tasks: Mapping[str, Measure | None]
 ) -> ports.TaskQuality | None:
-    """The model's measure of quality with its data loaded, if any. Raises ConfigError."""
+    """Return the model's measure of quality with its data loaded, or None if it has none.
+
+    `tasks` maps pipelines to their tasks' `quality`. Raises ConfigError if data cannot be read.
+    """
     if files.config.pipeline is not None:
         build = tasks.get(files.config.pipeline)
     else:
@@ -96,16 +99,19 @@ def measure_model(
     """Run the task's data through one predictor of the default group, after its self-test.
 
     With `group`, report the figures of that group and their differences from the default group's.
+    Raises ManifestError, and the errors of SelfTest.opened() and Predictor.run().
     """
 
     def run(name: str) -> tuple[ports.Findings, list[Tensors]]:
-        """The task's findings, and the outputs of every job in order."""
+        """Return the task's findings, and the outputs of every job in order."""
         chosen = files.config.group(name)
         test = files.selftest(agreement).judging(chosen)
         with closing(test.opened(open_predictor, files.spec(chosen))) as predictor:
             batch = max(1, files.config.dynamic_batching.max_batch_size)
-            bench = ports.Bench(predictor, max_batch_size=batch, label=f"{files.name} {name}")
-            return task.measure(bench), bench.outputs
+            runner = ports.EvaluationPredictor(
+                predictor, max_batch_size=batch, label=f"{files.name} {name}"
+            )
+            return task.measure(runner), runner.outputs
 
     base = files.config.default_group
     findings, expected = run(base)
@@ -150,7 +156,7 @@ def differences(before: ports.Findings, after: ports.Findings, *, base: str) -> 
 def compare_outputs(
     own: Sequence[Tensors], expected: Sequence[Tensors], *, agreement: Agreement | None, base: str
 ) -> ports.Table:
-    """Compare the outputs themselves with those of the base, over all jobs."""
+    """Build a table that compares the outputs of all jobs with those of the group `base`."""
     pairs = list(zip(own, expected, strict=True))
     drifts = [mean_difference(*pair) for pair in pairs]
     figures: dict[str, ports.Value] = {"runs": len(drifts)}

@@ -22,7 +22,7 @@ from paddlepool.contracts.tensors import Tensors
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One run's outputs; `seconds` is None when requests interrupted it."""
+    """One run's outputs and its time; `seconds` is None if requests interrupted the run."""
 
     outputs: Tensors
     seconds: float | None
@@ -99,9 +99,9 @@ SEED = 20
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`effective` is True or False once that is proven, else None.
+    """Whether a group is effective: True or False once that is proven, else None.
 
-    `ratio` is the group's time over its base's; `low` to `high` is its 99 % interval.
+    `ratio` is the group's time divided by its base's; `low` to `high` is its 99 % interval.
     """
 
     effective: bool | None
@@ -112,7 +112,10 @@ class Verdict:
 
 
 def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
-    """Judge a group by its runs and the interleaved runs of its base."""
+    """Decide whether a group is effective, from its runs and the interleaved runs of its base.
+
+    `base` is the base's name, for the reason.
+    """
     pairs = len(own.seconds)
     if pairs == 0:
         return Verdict(None, "it has not run yet", ratio=math.nan, low=0.0, high=math.inf)
@@ -185,7 +188,7 @@ def undecided(low: float, high: float) -> bool:
 
 
 def best_of(candidates: Sequence[Candidate], less_preferred: frozenset[str]) -> Candidate | None:
-    """The best candidate that is fit, or None if none is.
+    """Return the best candidate that is fit, or None if none is.
 
     The highest gain wins, unless a candidate with a slightly lower gain answers a single request
     much sooner (SOONER). Ties go to those not in `less_preferred`, then to the sooner answer, then

@@ -12,7 +12,14 @@ import numpy as np
 from paddlepool.contracts.errors import ConfigError, InputError
 from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.evidence.quality.ports import Bench, Findings, Source, Table, folder, read_bytes
+from paddlepool.evidence.quality.ports import (
+    EvaluationPredictor,
+    Findings,
+    Source,
+    Table,
+    folder,
+    read_bytes,
+)
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import Floats, Pixels
@@ -133,15 +140,15 @@ class SegmentQuality:
             files = sorted(file for file in folder(golden / "images").iterdir() if file.is_file())
             self._golden = list(_pairs(files[: source.limit], golden / "masks"))
 
-    def measure(self, bench: Bench) -> Findings:
-        validation = self._validation(bench)
+    def measure(self, predictor: EvaluationPredictor) -> Findings:
+        validation = self._validation(predictor)
         if self._golden:
-            return Findings(tables=(validation, self._official(bench)))
+            return Findings(tables=(validation, self._official(predictor)))
         note = "NOT MEASURED: the official masks (u2net_golden) are not among the data"
         return Findings(tables=(validation,), notes=(note,))
 
-    def _validation(self, bench: Bench) -> Table:
-        raw = [_sized(mask) for mask in self._masks(self._pairs, bench, "validation pairs")]
+    def _validation(self, predictor: EvaluationPredictor) -> Table:
+        raw = [_sized(mask) for mask in self._masks(self._pairs, predictor, "validation pairs")]
         served = [matte.normalise(mask) for mask in raw]
         maps = {"served mask": (self._pairs, served)}
         for prefix, name in PARTS.items():
@@ -151,7 +158,7 @@ class SegmentQuality:
                 maps[f"served mask, {name} pairs"] = pairs, [served[n] for n in part]
         maps["the network's own map, not stretched"] = self._pairs, raw
         for name, baseline in BASELINES.items():
-            pictures = bench.each([pair.picture for pair in self._pairs], what=name)
+            pictures = predictor.with_progress([pair.picture for pair in self._pairs], what=name)
             maps[name] = self._pairs, [baseline(picture) for picture in pictures]
         rows = []
         for name, (pairs, masks) in maps.items():
@@ -164,9 +171,9 @@ class SegmentQuality:
             rows=tuple(rows),
         )
 
-    def _official(self, bench: Bench) -> Table:
+    def _official(self, predictor: EvaluationPredictor) -> Table:
         errors = []
-        masks = self._masks(self._golden, bench, "official masks")
+        masks = self._masks(self._golden, predictor, "official masks")
         for pair, mask in zip(self._golden, masks, strict=True):
             height, width = pair.mask.shape
             alpha = matte.plain_alpha(matte.normalise(mask), width, height)
@@ -178,8 +185,10 @@ class SegmentQuality:
             rows=(("served mask", (len(errors), float(np.mean(errors)), max(errors))),),
         )
 
-    def _masks(self, pairs: Sequence[Pair], bench: Bench, what: str) -> list[Floats]:
-        outputs = bench.run([_tensors(self._info, pair.picture) for pair in pairs], what=what)
+    def _masks(
+        self, pairs: Sequence[Pair], predictor: EvaluationPredictor, what: str
+    ) -> list[Floats]:
+        outputs = predictor.run([_tensors(self._info, pair.picture) for pair in pairs], what=what)
         return [np.asarray(output[self._output], np.float32)[0, 0] for output in outputs]
 
 

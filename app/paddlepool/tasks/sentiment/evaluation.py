@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.evidence.quality.ports import Bench, Findings, Source, Table, read_jsonl
+from paddlepool.evidence.quality.ports import (
+    EvaluationPredictor,
+    Findings,
+    Source,
+    Table,
+    read_jsonl,
+)
 from paddlepool.tasks.sentiment.pipeline import (
     SentimentSettings,
     check_texts,
@@ -133,11 +139,11 @@ class SentimentQuality(_Texts):
             np.array([text_key(row[key]) not in known for row in rows], np.bool_),
         )
 
-    def measure(self, bench: Bench) -> Findings:
+    def measure(self, predictor: EvaluationPredictor) -> Findings:
         labels = self._parameters.labels
         judged: list[tuple[str, Quality]] = []
         for name, texts, truth, fresh in self._splits:
-            scores = self._scores(texts, bench, name)
+            scores = self._scores(texts, predictor, name)
             judged.append((name, measure(scores, truth, labels=labels)))
             if fresh.any():
                 without = f"{name} without posts of {name.replace('eval', 'train')}"
@@ -158,7 +164,7 @@ class SentimentQuality(_Texts):
         ]
         rows, notes = [], []
         for name, texts, truth, _ in self._smoke:
-            scores = self._scores(texts, bench, name)
+            scores = self._scores(texts, predictor, name)
             guesses = scores.argmax(axis=1)
             wrong = np.flatnonzero(guesses != truth).tolist()
             rows.append((name, (len(guesses), len(guesses) - len(wrong))))
@@ -180,7 +186,7 @@ class SentimentQuality(_Texts):
             notes.append(
                 "NOT MEASURED: the smoke sentences are not here (--smoke names their file)"
             )
-        [benchmark] = self._scores([BENCHMARK], bench, "benchmark sentence")
+        [benchmark] = self._scores([BENCHMARK], predictor, "benchmark sentence")
         tables.append(
             Table(
                 key="benchmark_sentence",
@@ -191,9 +197,9 @@ class SentimentQuality(_Texts):
         )
         return Findings(tables=tuple(tables), notes=tuple(notes))
 
-    def _scores(self, texts: Sequence[str], bench: Bench, what: str) -> Floats:
+    def _scores(self, texts: Sequence[str], predictor: EvaluationPredictor, what: str) -> Floats:
         """Scores [texts, labels], computed as in serving."""
-        outputs = bench.run([job for _, job in self._jobs(texts)], what=what)
+        outputs = predictor.run([job for _, job in self._jobs(texts)], what=what)
         logits = np.concatenate([output[self._output] for output in outputs])
         return np.array([softmax(row) for row in logits.tolist()])
 
