@@ -1,1 +1,4 @@
-"""Models on disk: directories, their sources, and the networks they come from."""
+"""Models on disk: the repository, remote repositories to copy models from, and the networks.
+
+Programs are exported from the networks.
+"""

@@ -1,4 +1,4 @@
-"""Dynamic-graph networks by name, as a manifest records them, and saved programs as layers."""
+"""Builds networks (dynamic graphs) by the name in a manifest; loads saved programs as layers."""
 
 import warnings
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def load_program(path: Path) -> Any:
 
 
 def load_parameters(directory: Path) -> dict[str, Any]:
-    """The float32 parameters of a saved program by structured name, ready for `set_state_dict`."""
+    """Return a saved program's parameters as float32, by structured name, for `set_state_dict`."""
     program = load_program(directory / PROGRAM.removesuffix(".json"))
     # Loading appends an index to every parameter's name.
     return {

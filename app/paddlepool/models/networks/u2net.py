@@ -14,7 +14,10 @@ from paddle import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One residual U-block: `depth` levels; `flat` blocks dilate instead of pooling."""
+    """Dimensions of one residual U-block of `depth` levels; `flat` blocks dilate, others pool.
+
+    `inputs`, `middle` and `outputs` are numbers of channels.
+    """
 
     name: str
     depth: int
@@ -53,7 +56,7 @@ U2NET = (
 
 
 def upsample_like(source: Tensor, target: Tensor) -> Tensor:
-    """`source` [N,C,h,w] resized bilinearly (half-pixel centres) to the size of `target`."""
+    """Resize `source` [N,C,h,w] bilinearly (half-pixel centres) to the size of `target`."""
     return F.interpolate(
         source, size=target.shape[2:], mode="bilinear", align_corners=False, align_mode=0
     )
@@ -120,7 +123,7 @@ class U2NetMask(nn.Layer):
     the six by the 1×1 convolution `outconv`. Here, a 1×1 convolution multiplies each feature by the
     nine taps of its kernel, times the weight in `outconv`. A 3×3 convolution with a fixed kernel
     then shifts and adds the nine products. Upsampling does not change a constant, so the biases of
-    the six side outputs and of `outconv` are one. The network is 4 % faster in total.
+    the six side outputs and of `outconv` are added into one. This makes the network 4 % faster.
     """
 
     def __init__(self, stages: Sequence[Stage] = U2NETP) -> None:
@@ -136,7 +139,7 @@ class U2NetMask(nn.Layer):
         self.bias = self.create_parameter([1], is_bias=True)
 
     def features(self, image: Tensor) -> list[Tensor]:
-        """The six decoder features that the side outputs read, fine to coarse."""
+        """Return the six decoder features that the side outputs read, fine to coarse."""
         stage = self._sub_layers
         encoded = [stage["stage1"](image)]
         for index in range(2, 7):

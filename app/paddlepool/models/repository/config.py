@@ -41,9 +41,9 @@ class _Table(BaseModel):
 class DynamicBatching(_Table):
     """How jobs of equal shape share a run.
 
-    `max_queue_size` counts jobs per instance. A job of more than `max_batch_size` rows is divided.
-    0 means that the first axis is not the batch axis: a request may have any size along that axis,
-    and it runs alone.
+    `max_queue_size` counts jobs per instance. `max_batch_size` is in rows; a larger job is divided.
+    A `max_batch_size` of 0 means that the first axis is not the batch axis: a request may have any
+    size along that axis, and it runs alone.
     """
 
     max_batch_size: int = Field(default=1, ge=0, le=1024)
@@ -52,7 +52,10 @@ class DynamicBatching(_Table):
 
 
 class Budget(_Table):
-    """Limits of the loss of a lower precision on the golden input: mean difference, agreement."""
+    """Allowed loss of a group with a lower precision, measured on the golden input.
+
+    `mean_difference` is an upper limit, `agreement` a lower one; None means no limit.
+    """
 
     mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
     agreement: float | None = Field(default=None, gt=0, le=1)
@@ -88,7 +91,7 @@ class InstanceGroup(_Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_for_each_core(cls, table: Any) -> Any:
+    def _resolve_cores_count(cls, table: Any) -> Any:
         if isinstance(table, dict) and table.get("count") == CORES:
             threads = table.get("threads", 1)
             if isinstance(threads, int) and threads > 0:  # else validation rejects it by name
@@ -105,7 +108,7 @@ class InstanceGroup(_Table):
 
 
 class Warmup(_Table):
-    """One set of shapes to run before READY, by input name, batch axis included."""
+    """Input shapes of one run before READY, by input name, batch axis included."""
 
     shapes: dict[str, tuple[Annotated[int, Field(ge=1)], ...]]
 
@@ -126,7 +129,7 @@ class VersionPolicy(_Table):
         return self
 
     def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """The versions to try, newest first, and how many of them to serve.
+        """Return the versions to try, newest first, and how many of them to serve.
 
         An older version replaces a newer one that is unusable. `published` is newest first.
         """
@@ -139,9 +142,9 @@ class VersionPolicy(_Table):
 class ModelConfig(_Table):
     """The whole of config.toml. Only the pipeline reads `parameters`.
 
-    `outputs` gives outputs of the program other names. In the result of load_config(),
-    `default_group` is always the name of a group: "auto" is
-    replaced by the first group with start = "always".
+    `outputs` maps outputs of the program to the names under which they are served. In the result of
+    load_config(), `default_group` is always the name of a group: "auto" is replaced by the first
+    group with start = "always".
     """
 
     pipeline: str | None = None
@@ -185,7 +188,7 @@ class ModelConfig(_Table):
         return next(group for group in self.instance_group if group.name == name)
 
     def lower_precision(self) -> frozenset[str]:
-        """The groups that compute in a lower precision, within a budget."""
+        """Return the names of the groups with a lower precision: those that set a budget."""
         return frozenset(group.name for group in self.instance_group if group.budget is not None)
 
     @property
@@ -194,7 +197,7 @@ class ModelConfig(_Table):
         return self._first_group
 
     def with_first_group(self) -> ModelConfig:
-        """A copy with the name of a group in place of "auto"."""
+        """Return a copy whose `default_group` is the name of a group instead of "auto"."""
         if self.default_group != AUTO or any(group.name == AUTO for group in self.instance_group):
             return self
         first = next(group.name for group in self.instance_group if group.start == "always")
@@ -203,13 +206,12 @@ class ModelConfig(_Table):
         return resolved
 
     def count_in_place(self, name: str) -> int:
-        """Number of processes with which a group takes the place of the default group.
+        """Return the number of processes with which a group would replace the default group.
 
-        As many processes as fit into the threads of the default group; 0 if none fits. There is one
-        exception: if the default group has at most TOGETHER processes and at least one process
-        fits, the group has as many processes as the default group, although each has more threads.
-        A single request then uses several cores, and many requests are answered as fast as before
-        (decision 55).
+        That is count_of_threads(); 0 if none fits. There is one exception: if the default group has
+        at most TOGETHER processes and at least one process fits, the group has as many processes as
+        the default group, although each has more threads. A single request then uses several cores,
+        and many requests are answered as fast as before (decision 55).
         """
         default, count = self.group(self.default_group), self.count_of_threads(name)
         if 0 < count < default.count <= TOGETHER:
@@ -217,7 +219,7 @@ class ModelConfig(_Table):
         return count
 
     def count_of_threads(self, name: str) -> int:
-        """Number of processes of a group that fit into the total threads of the default group."""
+        """Return how many processes of a group fit into the total threads of the default group."""
         default = self.group(self.default_group)
         return default.count * default.threads // self.group(name).threads
 
@@ -234,7 +236,7 @@ class ModelConfig(_Table):
         )
 
     def served_by(self, name: str, count: int | None = None) -> ModelConfig:
-        """A copy in which `name` replaces the default group.
+        """Return a copy in which `name` replaces the default group.
 
         The new default group has at least `count` processes, by default count_in_place(). Its base
         is the replaced group, unless config.toml names another. The replaced group starts on demand
@@ -259,10 +261,11 @@ class ModelConfig(_Table):
         return self.model_copy(update={"default_group": name, "instance_group": groups})
 
     def after_first_group(self) -> ModelConfig | None:
-        """A copy with another first group, for a machine that cannot run the present one.
+        """Return a copy with another first group, for a machine that cannot run the present one.
 
         The next candidate of full precision, in the order of the file, takes over the threads of
-        the first group. None if config.toml names the default group or no candidate is left.
+        the first group. Returns None if config.toml names the default group or no candidate is
+        left.
         """
         if self._first_group is None:
             return None
@@ -279,13 +282,13 @@ class ModelConfig(_Table):
         return None
 
     def base_of(self, name: str) -> str | None:
-        """The group that `name` is proven against; None for a default group without a base."""
+        """Return the group that `name` is compared with; None for the default group without one."""
         base = self.group(name).base or self.default_group
         return None if base == name else base
 
 
 def load_config(path: Path) -> ModelConfig:
-    """Read MODEL/config.toml; a missing file means the defaults.
+    """Read and validate MODEL/config.toml; a missing file means the defaults.
 
     The file may be a link within the repository: clusters mount configuration as links. Raises
     ConfigError that names each fault, and OSError if the system does not let the server read it.
@@ -314,7 +317,7 @@ def load_config(path: Path) -> ModelConfig:
 
 
 def parse_config(text: bytes, label: str = "config.toml") -> ModelConfig:
-    """Read a config.toml for this machine. Raises ConfigError that names each fault.
+    """Parse and validate a config.toml for this machine. Raises ConfigError that names each fault.
 
     The removed key `express_instance` is ignored, with one line in the log for each `label`.
     """
@@ -347,7 +350,7 @@ def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
 
 
 def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
-    """Number of processes that fill the cores.
+    """Return how many processes of `threads` threads fill the cores.
 
     At least 1, and at most MAX_COUNT and one for each GiB of memory.
     """
@@ -355,7 +358,7 @@ def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
 
 
 def parse_parameters(info: ServedModelInfo, kind: type[Table]) -> Table:
-    """Validate `[parameters]`. Raises ConfigError that names the model and each wrong key."""
+    """Validate a model's `[parameters]` as `kind`. Raises ConfigError that names each wrong key."""
     try:
         return kind.model_validate(dict(info.parameters))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Files of the model repository, opened and written safely; its path; and the shipped models."""
+"""Opens and writes repository files safely; finds the user's repository and the shipped models."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ IRREGULAR = (errno.EINVAL, "not a regular file")
 FAULTS = frozenset(
     (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 )
-"""Reasons that lie in the files themselves. The others lie in the system, and may pass."""
+"""Values of errno whose cause is the files themselves. Others have a cause that may pass."""
 
 
 def open_plain_file(path: Path) -> BufferedReader:
@@ -71,7 +71,7 @@ def _remove(path: Path) -> None:
 
 
 def write_synced(path: Path, blocks: Iterable[bytes]) -> None:
-    """Write a new file; it is on disk when this returns."""
+    """Write a new file; it is on disk when this returns. Raises OSError, also if it exists."""
     with path.open("xb") as file:
         file.writelines(blocks)
         file.flush()
@@ -151,7 +151,7 @@ def fill(root: Path, models: Path) -> None:
 
 
 def untouched(model: Path, models: Path) -> bool:
-    """Return True if a model's directory has exactly the entries that were shipped, by name."""
+    """Return whether a model's directory has exactly the entries of the shipped one, by name."""
     shipped = models / model.name
     if not model.is_dir() or not shipped.is_dir():
         return False

@@ -1,4 +1,4 @@
-"""Inputs that a person names for a model: shapes, and arrays in .npz files."""
+"""Checks inputs that a user names for a model: shapes, and arrays in .npz files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -36,7 +36,7 @@ class ModelFiles:
     manifest: Manifest
 
     def group(self, name: str | None) -> InstanceGroup:
-        """An instance group; None means the default. Raises ConfigError with the known names."""
+        """Return a group by name, the default group for None. Raises ConfigError if unknown."""
         names = [group.name for group in self.config.instance_group]
         if name not in (None, *names):
             raise ConfigError(
@@ -51,7 +51,7 @@ class ModelFiles:
 
     @property
     def batched(self) -> bool:
-        """True if the first axis of every tensor is the batch axis: jobs can then share a run."""
+        """Whether the first axis of every tensor is the batch axis: jobs can then share a run."""
         tensors = (*self.manifest.inputs, *self.manifest.outputs)
         free = all(spec.shape[:1] == (-1,) for spec in tensors)
         return self.config.dynamic_batching.max_batch_size > 0 and free
@@ -62,7 +62,7 @@ class ModelFiles:
         return self.config.dynamic_batching.max_batch_size if self.batched else 1
 
     def selftest(self, agreement: Agreement | None = None) -> SelfTest:
-        """The version's self-test with its task's measure of `agreement`. Raises ManifestError."""
+        """Read the version's self-test and add the task's `agreement`. Raises ManifestError."""
         test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
         return replace(test.with_outputs(self.config.outputs), agreement=agreement)
 
@@ -76,7 +76,7 @@ class ModelFiles:
             verify_listed(self.directory, self.manifest, label=label, low_priority=low_priority)
 
     def spec(self, group: InstanceGroup) -> PredictorSpec:
-        """The specification with which a backend opens `group`.
+        """Return the specification with which a backend opens `group`.
 
         Its `format` is None if the manifest does not list the group's program.
         """
@@ -97,7 +97,7 @@ class ModelFiles:
         )
 
     def info(self) -> ServedModelInfo:
-        """The part of this version that its pipeline may use."""
+        """Return the part of this version's data that its pipeline may use."""
         return ServedModelInfo(
             name=self.name,
             version=self.version,
@@ -111,9 +111,9 @@ class ModelFiles:
 
 
 def named_outputs(outputs: Sequence[TensorSpec], config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """Apply the names of config.toml to a program's outputs.
+    """Return a program's outputs with the names that config.toml gives them.
 
-    Raises ConfigError if one is unknown or two get the same name.
+    Raises ConfigError if config.toml names an unknown output or two outputs get the same name.
     """
     names = [spec.name for spec in outputs]
     if unknown := sorted(set(config.outputs) - set(names)):
@@ -137,7 +137,7 @@ class ModelRepository:
         self.root = root
 
     def names(self) -> tuple[str, ...]:
-        """All models, sorted. Raises ConfigError when the repository itself cannot be read."""
+        """Return the names of all models, sorted. Raises ConfigError if `root` cannot be read."""
         try:
             # Take the type of an entry from its parent directory: a model must be listed even if
             # its own directory cannot be read at the moment.
@@ -150,11 +150,17 @@ class ModelRepository:
         return tuple(sorted(filter(MODEL_NAME.fullmatch, names)))
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Published versions, newest first. Raises ModelNotFound, and OSError if unreadable."""
+        """Return published versions, newest first.
+
+        Raises ModelNotFound, and OSError if the model's directory cannot be read.
+        """
         return self._numbered(name, sealed=True)
 
     def unsealed(self, name: str) -> tuple[int, ...]:
-        """Version directories without a manifest: still being copied, or never sealed."""
+        """Return versions without a manifest: still being copied, or never sealed.
+
+        Raises as versions() does.
+        """
         return self._numbered(name, sealed=False)
 
     def _numbered(self, name: str, *, sealed: bool) -> tuple[int, ...]:
@@ -199,7 +205,10 @@ class ModelRepository:
 
 @contextlib.contextmanager
 def _faults_of_system() -> Iterator[None]:
-    """Raise the OSError behind a ManifestError if the model is not at fault: it may pass."""
+    """Replace a ManifestError by the OSError that caused it, if the cause is the system.
+
+    Such an error may pass; errors in FAULTS are the model's.
+    """
     try:
         yield
     except ManifestError as error:
@@ -210,7 +219,7 @@ def _faults_of_system() -> Iterator[None]:
 
 
 def version_numbers(model: Path) -> list[int]:
-    """The numbers of a model's version directories, published or not, highest first."""
+    """Return the numbers of a model's version directories, published or not, highest first."""
     names = [path.name for path in model.iterdir()] if model.is_dir() else []
     return sorted((int(name) for name in names if VERSION.fullmatch(name)), reverse=True)
 
@@ -220,7 +229,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Like os.path.lexists(), but raises OSError if the answer cannot be determined."""
+    """Return what os.path.lexists() returns, but raise OSError if that cannot be determined."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -234,7 +243,10 @@ log = logging.getLogger("paddlepool.server")
 
 
 def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
-    """The configuration of every model that has a valid one; the registry reports the others."""
+    """Read the configuration of every model that has a valid one; the registry reports the others.
+
+    Raises ConfigError if the repository cannot be read.
+    """
     configs = {}
     for name in repository.names():
         with contextlib.suppress(PaddlepoolError):
@@ -245,9 +257,10 @@ def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
 def find_default_models(
     configs: Mapping[str, ModelConfig], tasks: Iterable[str], *, chosen: Mapping[str, str]
 ) -> dict[str, str]:
-    """The default model of each task.
+    """Return the default model of each task that has a model.
 
-    That is the model in `chosen`, else one with `default = true`, else the first by name.
+    That is the model in `chosen`, else the first by name with `default = true`, else the first by
+    name. Logs a warning if several models qualify.
 
     If a default model is damaged, its task is not given to another model. Raises ConfigError if
     `chosen` names an unknown task; an unknown model is accepted, as it may be published later.

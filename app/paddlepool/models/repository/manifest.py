@@ -1,4 +1,4 @@
-"""manifest.json of a model version: parsed strictly, and every file it lists compared by sha256."""
+"""Parses manifest.json of a model version, and compares the files it lists by their sha256."""
 
 import hashlib
 import os
@@ -36,7 +36,7 @@ Figure = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Strict:
-    """Base of all tables: unknown keys are errors."""
+    """Base of all tables of the manifest: unknown keys are errors."""
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ class Derivation(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(Strict):
-    """The data for measuring activations.
+    """The data on which the ranges of activations were measured, to quantize a program.
 
     `sha256` is computed from the digests of the files or, for texts, from the texts themselves.
     """
@@ -93,7 +93,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedProgram(Program, Strict):
-    """Another program for the same function as the reference, with the same inputs and outputs."""
+    """Another program that computes the function of the reference, with equal inputs and outputs.
+
+    `quality` is its loss against the reference.
+    """
 
     name: ProgramName
     derivation: Derivation
@@ -121,23 +124,26 @@ class Manifest(Strict):
 
     @property
     def reference(self) -> Program:
-        """The program that the others are derived from and compared with."""
+        """The program that the other programs are derived from and compared with."""
         form: Format = "onnx" if self.program.endswith(ONNX_SUFFIX) else "paddle"
         return Program(name=None, format=form, program=self.program, params=self.params)
 
     def find(self, name: str | None) -> Program | None:
-        """The program of this name, or the reference for None; None if it does not exist."""
+        """Return the program of this name, the reference for None; None if it does not exist."""
         if name is None:
             return self.reference
         return next((program for program in self.programs if program.name == name), None)
 
     def program_for(self, backend: str, name: str | None) -> Program | None:
-        """The program that a group with this backend runs: OWN_ONNX may replace the reference."""
+        """Return the program that a group with this backend and program name runs, or None.
+
+        For a backend that runs ONNX, the program OWN_ONNX replaces the reference.
+        """
         own = self.find(OWN_ONNX) if name is None and backend in ONNX_BACKENDS else None
         return own or self.find(name)
 
     def sha256(self) -> str:
-        """Fingerprint of the whole version, made from the names and hashes of its files."""
+        """Return a fingerprint of the version, made from the names and digests of its files."""
         lines = (f"{entry.sha256}  {name}\n" for name, entry in sorted(self.files.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -199,9 +205,9 @@ def _contradictions(manifest: Manifest) -> list[str]:
 
 
 def is_unused(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry of a version directory is one that nothing opens, so it needs no digest.
+    """Return whether nothing opens this entry of a version directory, so it needs no digest.
 
-    These are subdirectories, documents, pickles, and names that no manifest can list, such as
+    That holds for subdirectories, documents, pickles, and names that no manifest can list, such as
     hidden ones.
     """
     name = entry.name
@@ -230,7 +236,7 @@ def verify_files(
 def verify_listed(
     directory: Path, manifest: Manifest, *, label: str, low_priority: bool = False
 ) -> None:
-    """Like verify_files(), but accept further files, such as those of a program added later."""
+    """Like verify_files(), but accepts unlisted files, such as those of a program added later."""
     for name, expected in manifest.files.items():
         try:
             with open_plain_file(directory / name) as file:

@@ -38,7 +38,11 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Differences of the worst output from its golden output, and the agreement from 0 to 1."""
+    """How far outputs are from the golden outputs.
+
+    The differences are absolute, each of the output for which it is largest. `agreement` is from 0
+    to 1, None without a measure.
+    """
 
     largest_difference: float
     mean_difference: float
@@ -78,7 +82,10 @@ class SelfTest:
 
     @property
     def mean_tolerance(self) -> float:
-        """Largest mean difference of a group without a budget."""
+        """Largest allowed mean absolute difference from the expected outputs.
+
+        It applies to groups without a `budget`.
+        """
         if not self.relative:
             return self.tolerance
         return self.tolerance * max(map(usual_size, self.outputs.values()), default=1.0)
@@ -130,7 +137,7 @@ class SelfTest:
                 raise BackendError(f"{error.message}; {shapes_of(case.inputs)}") from None
 
     def compare(self, case: Case, outputs: Tensors) -> None:
-        """Check outputs for a case's inputs. Raises as check() does."""
+        """Check `outputs` against a case's expected outputs. Raises as check() does."""
         for name, expected in case.outputs.items():
             array = outputs.get(name)
             if array is None or (array.dtype, array.shape) != (expected.dtype, expected.shape):
@@ -206,21 +213,21 @@ class SelfTest:
             )
 
     def _cause(self) -> str:
-        """The likely cause of a derived program's failure, if this processor has a known one."""
+        """Return the likely cause of a derived program's failure on this processor, else ""."""
         remark = processor().remark if self.program else None
         return f": {remark}" if remark else ""
 
 
 UNEQUAL_SHARE = 0.01
-"""Share of an output's whole numbers that may differ: rounding can decide between two classes."""
+"""Share of an integer output's values that may differ: rounding can decide between two classes."""
 
 
 def usual_size(expected: Array) -> float:
-    """The size of an output's values, for a relative tolerance.
+    """Return the usual magnitude of an output's values, for a relative tolerance.
 
-    The 90th percentile, so that a few huge values do not hide wrong small ones; but at least a
-    hundredth of the largest, so that rounding does not fail where most values are 0, and at least
-    SMALLEST_SIZE: an output of probabilities may be almost 0 everywhere.
+    It is the 90th percentile, so that a few huge values do not hide wrong small ones. It is at
+    least a hundredth of the largest, so that rounding does not fail where most values are 0, and at
+    least SMALLEST_SIZE, because an output of probabilities may be almost 0 everywhere.
     """
     sizes: NDArray[np.float64] = np.abs(expected.astype(np.float64))
     if not sizes.size:
@@ -232,16 +239,16 @@ SMALLEST_SIZE = 1e-3
 
 
 def shapes_of(tensors: Tensors) -> str:
-    """Names and shapes, for messages: `x 1×3×320×480, length 1`."""
+    """Format names and shapes for messages: `x 1×3×320×480, length 1`."""
     return ", ".join(
         f"{name} {'×'.join(map(str, array.shape)) or 'scalar'}" for name, array in tensors.items()
     )
 
 
 def too_small(test: SelfTest, inputs: Sequence[TensorSpec]) -> str:
-    """Why times of the self-test's input tell nothing; an empty string if they tell something.
+    """Return why times measured on the self-test's input tell nothing; "" if they tell something.
 
-    Sealing once ran a program only on size 1 of each free axis: on one pixel, for example.
+    An older Paddlepool sealed programs with size 1 on each free axis: one pixel, for example.
     """
     small = [
         f"{spec.name} {list(test.inputs[spec.name].shape)}"

@@ -1,4 +1,4 @@
-"""Copies the versions of a source to the local repository: verified, or not at all.
+"""Copies versions from a source to the local repository, and publishes them only if verified.
 
 A source is a model repository in an object store, on a hub or in a directory, read with fsspec.
 """
@@ -59,14 +59,18 @@ class RemoteFile:
 
 @dataclass(slots=True)
 class RemoteModel:
-    """The model's own files by name, and the files of each sealed version by number and name."""
+    """Files of a model at the source.
+
+    `files` are the model's own files by name, `versions` the files of each sealed version by number
+    and name.
+    """
 
     files: dict[str, RemoteFile] = field(default_factory=dict)
     versions: dict[int, dict[str, RemoteFile]] = field(default_factory=dict)
 
 
 class Source:
-    """The repository at one address.
+    """A model repository at an address that fsspec can read.
 
     **Invariant**: files whose names are not valid in a local repository are not read.
     """
@@ -89,12 +93,12 @@ class Source:
         self._root = str(root).rstrip("/")
 
     def models(self) -> Mapping[str, RemoteModel]:
-        """All models that the source holds now, in one listing.
+        """Return all models that the source holds now, from one listing.
 
         Raises DownloadError if the source does not answer or holds no version at all: an empty
         listing is more likely a wrong address than an intention to serve nothing.
         """
-        with self._translated("cannot be listed"):
+        with self._as_download_error("cannot be listed"):
             listing = dict(self._files.find(self._root, detail=True))
         models: dict[str, RemoteModel] = defaultdict(RemoteModel)
         for path, details in listing.items():
@@ -120,10 +124,10 @@ class Source:
         return b"".join(self.blocks(file))
 
     def blocks(self, file: RemoteFile) -> Iterator[bytes]:
-        """Yield the file's bytes. Raises DownloadError if there are fewer than were listed."""
+        """Yield the file's bytes. Raises DownloadError on failure or if bytes are missing."""
         left = file.bytes
         with (
-            self._translated(f"cannot be read: {file.path}"),
+            self._as_download_error(f"cannot be read: {file.path}"),
             self._files.open(file.path) as opened,
         ):
             while left > 0 and (block := opened.read(min(BLOCK_BYTES, left))):
@@ -133,7 +137,7 @@ class Source:
             raise DownloadError(f"{file.path} ended {left} bytes before its end")
 
     @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
+    def _as_download_error(self, what: str) -> Iterator[None]:
         """Raise DownloadError for any error: every library behind fsspec has its own classes."""
         try:
             yield
@@ -145,7 +149,7 @@ class Source:
 
 @dataclass(slots=True)
 class Changes:
-    """What sync() did, by `MODEL/VERSION` or `MODEL/FILE`; `refused` and `damaged` have reasons."""
+    """What sync() did. Keys are `MODEL/VERSION` or `MODEL/FILE`; values of dicts are reasons."""
 
     copied: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -255,7 +259,10 @@ def _sync_files(
 
 
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
-    """True if the local version has the source's manifest. Raises ManifestError, DownloadError."""
+    """Return whether the local version has the manifest that the source has.
+
+    Raises ManifestError if the local version is damaged, and DownloadError.
+    """
     try:
         manifest = _read(local / MANIFEST)
     except OSError as error:
@@ -269,7 +276,10 @@ def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) 
 def _copy_version(
     source: Source, model: Path, version: int, files: Mapping[str, RemoteFile]
 ) -> None:
-    """Copy and publish one version; until it is complete, an existing one of that number stays."""
+    """Copy and publish one version; until it is complete, an existing one of that number stays.
+
+    Raises ManifestError, DownloadError and OSError.
+    """
     place = model / str(version)
     text = source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES)
     with staging_name(model) as staging:
@@ -331,7 +341,10 @@ log = logging.getLogger(__name__)
 
 
 def first_refresh(address: str, root: Path, *, polled: bool) -> bool:
-    """Run refresh() at startup; the limit is short if there are versions and polls will follow."""
+    """Run refresh() at startup, and return whether it succeeded.
+
+    The time limit is short if there are local versions and polls will follow (`polled`).
+    """
     short = polled and any(root.glob(f"*/*/{MANIFEST}"))
     timeout = START_SECONDS if short else TIMEOUT_SECONDS
     return refresh(address, root, until=threading.Event(), timeout=timeout)
