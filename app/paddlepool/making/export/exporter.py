@@ -75,7 +75,10 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that differs between networks when a version is built."""
+    """Everything that differs between networks when a version is built.
+
+    `feeds` are the inputs of the self-test, `options` those of the network's constructor.
+    """
 
     network: str
     state: weights.Arrays
@@ -92,7 +95,7 @@ class Recipe:
 
 
 def read_recipe(network: str, path: Path) -> Recipe:
-    """The recipe for `network` with the weights at `path`. Raises ExportError."""
+    """Read the weights at `path` and return the recipe for `network`. Raises ExportError."""
     if network in ("u2netp", "u2net"):
         return _u2net(network, path)
     if network == "bert":
@@ -140,7 +143,7 @@ def bert_recipe(
     weights_sha256: str,
     write_extras: Callable[[Path], None] | None = None,
 ) -> Recipe:
-    """The recipe for a BERT whose weights have been read."""
+    """Return the recipe for a BERT whose weights have been read."""
     random = np.random.default_rng(20)
     ids = random.integers(0, bert.options["vocab_size"], (2, 16))
     mask = np.ones((2, 16), np.int64)

@@ -1,4 +1,4 @@
-"""An ONNX file that a version brings beside its Paddle program, for the engines that run ONNX."""
+"""Checks and runs an ONNX file that lies beside a version's Paddle program, for ONNX backends."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +17,9 @@ from paddlepool.models.repository.manifest import (
 
 
 def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
-    """The manifest's entry of the file beside the program of `spec`.
+    """Return the manifest's entry for the ONNX file `file` beside the program of `spec`.
 
-    Raises ExportError if inputs or outputs of the two do not go together.
+    Raises ExportError if the inputs or outputs of the file and the program do not match.
     """
     inputs, outputs = read_onnx_specs(spec.directory / file)
     pairs = (
@@ -39,7 +39,7 @@ def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
 
 
 def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFactory:
-    """A factory that runs the file with the backends for ONNX, as a server does."""
+    """Return a factory that opens `file` in place of the program for ONNX_BACKENDS."""
 
     def opened(spec: PredictorSpec, *, suspension: Any = None) -> Predictor:
         if spec.backend in ONNX_BACKENDS:
@@ -54,7 +54,7 @@ def _name(spec: TensorSpec) -> str:
 
 
 def _go_together(own: TensorSpec, other: TensorSpec) -> bool:
-    """Whether arrays exist that fit both."""
+    """Return whether some array fits both; a free axis fits every size."""
     sizes = zip(own.shape, other.shape, strict=False)
     fit = all(-1 in pair or pair[0] == pair[1] for pair in sizes)
     same = (own.name, own.dtype, len(own.shape)) == (other.name, other.dtype, len(other.shape))

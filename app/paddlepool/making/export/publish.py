@@ -28,12 +28,15 @@ def sha256_of(path: Path) -> str:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """The installed version of each package, as a manifest records it."""
+    """Return the installed version of each package, as a manifest records it."""
     return {name: importlib.metadata.version(name) for name in packages}
 
 
 def template(name: str, **values: object) -> str:
-    """The text of a new model's config.toml, or a part of it, from `templates/`."""
+    """Return the text of `templates/NAME.toml` with `values` filled in.
+
+    The text is a new model's config.toml or a part of it.
+    """
     return Template((TEMPLATES / f"{name}.toml").read_text("utf-8")).substitute(values)
 
 
@@ -79,7 +82,7 @@ def _sync(path: Path) -> None:
 
 
 def published_version(model: Path, sha256: str) -> Path | None:
-    """The version of `model` built from the weights file with this digest, or None."""
+    """Return the version of `model` built from the weights file with this sha256, or None."""
     for number in version_numbers(model):
         try:
             manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))

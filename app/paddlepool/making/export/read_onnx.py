@@ -10,9 +10,10 @@ from paddlepool.contracts.tensors import TensorSpec
 
 
 def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs under their own names, with -1 for free and symbolic sizes.
+    """Return the inputs and the outputs that a file declares; -1 is a free or symbolic size.
 
-    Raises ExportError if the file is no ONNX graph, or if its weights are in other files.
+    Raises ExportError if the file is no ONNX graph, if its weights are in other files, or if an
+    input or output is no tensor of a known type.
     """
     try:
         graph = onnx.load(path, load_external_data=False).graph

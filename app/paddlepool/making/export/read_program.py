@@ -19,10 +19,10 @@ OPEN_SECONDS = 300.0
 def read_specs(
     directory: Path, program: str, params: str | None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The inputs and outputs that `program` (.json or .pdmodel) declares. Raises ExportError.
+    """Return the inputs and outputs that `program` (.json or .pdmodel) declares.
 
     `params` is the .pdiparams of the same name, if any. A child process loads the program, because
-    a program that Paddle cannot load may end the process.
+    a program that Paddle cannot load may end the process. Raises ExportError.
     """
     legacy = program.endswith(".pdmodel")
     environment = {
@@ -50,9 +50,10 @@ def read_specs(
 
 
 def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
-    """Describe the program's tensors; runs once, in the child.
+    """Load the program and describe its inputs and outputs; runs once, in the child process.
 
-    Outputs are named output_0 and so on: their own names are those of temporary variables.
+    Outputs are named output_0 and so on: their own names are those of temporary variables. Raises
+    ExportError.
     """
     import paddle
 

@@ -1,4 +1,4 @@
-"""What to do about a refusal of a framework, by its own words."""
+"""Adds advice to the error messages of frameworks that refuse a program."""
 
 ADVICE = {
     "Unsupported model IR version": "save the model with a lower one: model.ir_version = 10",
@@ -15,10 +15,10 @@ ADVICE = {
         "the program returns an input unchanged or writes into it: return a copy (paddle.assign)"
     ),
 }
-"""Sentences by a part of the framework's own."""
+"""What to do, by a part of the framework's message."""
 
 
 def with_advice(message: str) -> str:
-    """The message, and what to do if it is known."""
+    """Return the message, followed by what to do, if ADVICE has that."""
     advice = next((text for known, text in ADVICE.items() if known in message), "")
     return f"{message}; {advice}" if advice else message

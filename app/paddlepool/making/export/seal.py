@@ -37,6 +37,7 @@ class Sealed:
     """Results of seal().
 
     `outputs` have the names of config.toml. `config` is its new text, empty if it is unchanged.
+    `unused` are the entries of the directory that nothing opens.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -60,7 +61,7 @@ def seal(
 
     `real_inputs` are .npz files, `shapes` lists `NAME=SIZE,…` of each input; see
     run_trial(). Writes config.toml if there is none, then selftest.npz. Writes manifest.json last,
-    because it makes the version visible to servers. If it is interrupted, it removes what it has
+    because that makes the version visible to servers. If one of these fails, removes what it has
     written.
 
     Raises ExportError before it writes a file if the program cannot be served or the default group
@@ -138,7 +139,10 @@ def seal(
 
 
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
-    """Check the declared dtypes: Paddle returns bfloat16 as float32 with wrong values."""
+    """Raise ExportError if there is no input or no output, or if one has an unknown dtype.
+
+    Paddle, for example, returns bfloat16 as float32 with wrong values.
+    """
     if not (inputs and outputs):
         raise ExportError(
             f"the program has {len(inputs)} inputs and {len(outputs)} outputs, needed is at least "

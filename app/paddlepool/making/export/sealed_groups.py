@@ -1,4 +1,4 @@
-"""Instance groups of a sealed version: which ones give right results, and its config.toml."""
+"""Finds the instance groups that run a sealed program correctly, and writes its config.toml."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -26,18 +26,21 @@ PADDLE_GROUPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("onnxruntime", "onnxruntime", {}),
     ("openvino", "openvino", {}),
 )
-"""Name, backend and options, in the order in which they become the first group."""
+"""Groups to try for a Paddle program: name, backend and options.
+
+The first one that is right becomes the first group.
+"""
 
 ONNX_GROUPS = PADDLE_GROUPS[3:]
 REFERENCES = ("native", "onnxruntime")
-"""The group with whose kernels the expected outputs are computed: Paddle's, ONNX Runtime's."""
+"""Groups that compute the expected outputs: of a Paddle program, and of an ONNX program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOnTrial:
-    """A group's result: `refusal` is empty if all outputs were right.
+    """An instance group and the result of its trial: `refusal` is empty if all outputs were right.
 
-    `budget` is the mean difference that a lower precision may have.
+    `budget` is the mean difference that a group of a lower precision may have, None for others.
     """
 
     name: str
@@ -50,9 +53,9 @@ class GroupOnTrial:
 def check_usual(
     spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory
 ) -> tuple[GroupOnTrial, ...]:
-    """Try each usual group on all cases of the self-test.
+    """Try each usual group on all cases of the self-test, and return the results.
 
-    Raises ExportError if not even the group fits that computes the expected outputs.
+    Raises ExportError if the group that computes the expected outputs fails.
     """
     usual = PADDLE_GROUPS if spec.format == "paddle" else ONNX_GROUPS
     tried = tuple(
@@ -80,7 +83,7 @@ def _on_trial(
 
 
 def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory) -> float:
-    """The largest mean difference of all cases. Raises BackendError if it is too large."""
+    """Return the largest mean difference of all cases. Raises BackendError if it is too large."""
     worst = 0.0
     with closing(open_predictor(spec)) as predictor:
         for case in selftest.cases:
@@ -104,7 +107,7 @@ def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFact
 def check_configured(
     spec: PredictorSpec, config: ModelConfig, selftest: SelfTest, open_predictor: PredictorFactory
 ) -> tuple[GroupOnTrial, ...]:
-    """Try each group of an existing config.toml that runs the program itself.
+    """Try each group of an existing config.toml that runs the program itself; return the results.
 
     Groups on a GPU, and those whose budget is an agreement, are tested when they open. Raises
     ExportError if the default group fails; with "auto", if every group fails.
@@ -134,10 +137,10 @@ def check_configured(
 
 
 def config_text(trial: Trial, groups: Sequence[GroupOnTrial], *, real: bool) -> str:
-    """The text of config.toml with the groups whose results were right.
+    """Return the text of config.toml with the groups whose results were right.
 
     The first one serves until the others are measured. Groups of a lower precision are candidates
-    only if they were judged on real inputs: random ones tell little about the loss (`real`).
+    only if they were tried on real inputs (`real`): random ones tell little about the loss.
     """
     fit = [group for group in groups if not group.refusal]
     text = ""

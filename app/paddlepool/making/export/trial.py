@@ -45,13 +45,13 @@ IMPOSSIBLE = 1_000_000_000
 """A token id beyond every vocabulary."""
 
 WIDE = {"uint8": 1 << 8, "int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 40}
-"""Ends of the ranges of integers that are no ids: int64 beyond 32 bits."""
+"""Ends (exclusive) of the ranges of integers that are no token ids, by dtype."""
 
 HUNDREDS = 1000
-"""The end for integers whose largest values give an infinite output."""
+"""End (exclusive) of the range of integers if the end in WIDE gives outputs that are not finite."""
 
 FEW, MANY = 1, 16
-"""Sizes of a free first axis of the first case: of a batch, and of anything else."""
+"""Sizes of a free first axis in the first case: if it is a batch axis, and if it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +80,13 @@ def run_trial(
 ) -> Trial:
     """Run a program on several inputs, reproducibly.
 
-    The first case is the first of `real_inputs`, else has the first of `shapes`, of the [[warmup]]
-    of `config` or of an inference.yml beside the program, else a realistic size. All of the source
-    become cases. One more has two rows of odd sizes, another one has two rows of a second size, as
-    far as the program accepts them.
+    The inputs come from the first source that has any: `real_inputs`, `shapes`, the largest and the
+    smallest [[warmup]] of `config`, or an inference.yml beside the program; else they have a
+    realistic size. Each of them becomes a case, in this order. One more case has two rows of odd
+    sizes, another one two rows of a second size, as far as the program accepts them.
 
     Raises ExportError if the program cannot be opened, accepts none of the shapes, or returns an
-    output that is not finite, random, or of a varying rank.
+    output that is not finite, random, or of a varying rank; ConfigError for shapes that do not fit.
     """
     native = replace(spec, options={"onednn": False}) if spec.format == "paddle" else spec
     with closing(_Trials(native, open_predictor)) as trials:
@@ -151,7 +151,10 @@ def run_trial(
 def _named_shapes(
     spec: PredictorSpec, config: ModelConfig, shapes: Sequence[Shapes]
 ) -> tuple[str, list[Shapes]]:
-    """The shapes that somebody named, and where. Raises ConfigError if they do not fit."""
+    """Return the source of the named shapes, and the shapes. Raises ConfigError if they do not fit.
+
+    The list is empty if no source names shapes.
+    """
     if shapes:
         return "--shape", [check_shapes(spec.inputs, shape, source="--shape") for shape in shapes]
     if config.warmup:
@@ -214,7 +217,7 @@ class _Trials:
             raise
 
     def outputs(self, inputs: Tensors) -> Tensors | None:
-        """As run(), but None if the program refuses the inputs; `refusal` is then the reason."""
+        """Like run(), but returns None if the program refuses the inputs, and sets `refusal`."""
         try:
             return self.run(inputs)
         except ExportError:
@@ -234,7 +237,11 @@ class _Trials:
         )
 
     def case(self, inputs: Tensors, source: str) -> Case:
-        """Run an input that somebody named. Raises ExportError if that is not possible."""
+        """Run an input of a named source and return the case.
+
+        If outputs are not finite and the values are random, runs values from 0 to 1 instead. Raises
+        ExportError if the program refuses the input or an output is still not finite.
+        """
         if (outputs := self.outputs(inputs)) is None:
             reason = self.refusal.message if self.refusal else ""
             raise ExportError(f"{source}: {shapes_of(inputs)}: {reason}") from self.refusal
@@ -248,10 +255,12 @@ class _Trials:
         return Case(inputs=inputs, outputs=outputs)
 
     def random_case(self, shapes: Shapes, *, seed: int, limit: float) -> Case | None:
-        """Run random values; None if the program refuses the shapes or answers with too much.
+        """Run random values of these shapes and return the case.
 
-        Numbers of both signs are tried first, then numbers from 0 to 1: a logarithm of the former
-        is not finite. None if neither gives finite outputs: a sequence may be too short for a mean.
+        Numbers of both signs are tried first, then numbers from 0 to 1, because the logarithm of a
+        negative number is not finite. Returns None if the program refuses the shapes, if inputs and
+        outputs have more than `limit` bytes, or if neither range gives finite outputs: a sequence
+        may be too short for a mean.
         """
         for both_signs in (True, False):
             inputs = self.values(shapes, seed=seed, both_signs=both_signs)
@@ -301,7 +310,7 @@ class _Trials:
         ) from self.refusal
 
     def _highest(self, name: str, shapes: Shapes) -> int:
-        """The end of the accepted range of an integer input; IMPOSSIBLE if there is none."""
+        """Return the end (exclusive) of an input's accepted integers; IMPOSSIBLE without an end."""
         before = self._below[name]
 
         def accepted(end: int) -> bool:
@@ -333,7 +342,7 @@ def _not_finite(outputs: Tensors) -> str:
 def _fullest(
     trials: _Trials, plans: Sequence[Shapes], limit: float, *, seeds: Sequence[int]
 ) -> list[Case]:
-    """Cases of the first shapes that fit, a case for each seed; none if no shapes fit.
+    """Return a case for each seed, of the first shapes that fit; no cases if no shapes fit.
 
     Shapes for which an output is empty count only if all shapes are like that: a window that is
     longer than a sequence finds nothing in Paddle, and is an error elsewhere.
@@ -356,10 +365,11 @@ def _fullest(
 def _rows_on_trial(
     trials: _Trials, spec: PredictorSpec, plans: Sequence[Shapes]
 ) -> tuple[list[Case], bool | None]:
-    """Cases of odd sizes, and whether rows are independent: they are not if none could be tried.
+    """Return cases of odd sizes, and whether the outputs of a row are independent of other rows.
 
-    Two rows are run alone and as one batch. The batch is a case if it is accepted and not too large
-    to be kept.
+    Two rows are run alone and as one batch. The batch becomes a case if the program accepts it and
+    it is not too large. Rows count as dependent if the program accepts no batch. The second value
+    is None if an input has no free first axis or an output is a scalar.
     """
     rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)

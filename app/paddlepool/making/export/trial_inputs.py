@@ -19,7 +19,7 @@ Sizes = tuple[int, ...]
 
 UNUSABLE = (OSError, LookupError, TypeError, ValueError, StopIteration, ConfigError)
 INFERENCE_YML = "inference.yml"
-"""Where PaddleX, PaddleOCR and others describe an exported model."""
+"""File in which PaddleX, PaddleOCR and others describe an exported model."""
 
 LARGEST = 8.0
 SPREAD = 2.5
@@ -43,14 +43,14 @@ ODD: Mapping[bool, tuple[Sizes, ...]] = {
 
 LAST_RESORT: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((32,), (8,), (5,), (1,)),
-    False: ((32,), (8,), (5,), (1,), (2048,)),  # sound is refused, or answered by nothing, if short
+    False: ((32,), (8,), (5,), (1,), (2048,)),  # short sound is refused or gives empty outputs
 }
 
 
 def is_picture(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether an input looks like pictures: four axes, of which one has 1, 3 or 4 channels.
+    """Return whether an input looks like pictures: four axes, of which one has 1, 3 or 4 channels.
 
-    The mask of a text may have two axes of size 1.
+    Inputs with two axes of size 1 do not: they may be the mask of a text.
     """
     return any(
         len(spec.shape) == 4
@@ -62,7 +62,7 @@ def is_picture(inputs: Sequence[TensorSpec]) -> bool:
 
 
 def filled_shapes(inputs: Sequence[TensorSpec], sizes: Sizes, *, rows: int) -> Shapes:
-    """The inputs' shapes with `rows` for a free first axis and `sizes` for the other free axes.
+    """Return the inputs' shapes: `rows` for a free first axis, `sizes` for the other free axes.
 
     The last size is repeated. Inputs with equally many free axes get equal sizes, as the tokens
     and the mask of a text must.
@@ -81,12 +81,12 @@ def filled_shapes(inputs: Sequence[TensorSpec], sizes: Sizes, *, rows: int) -> S
 
 
 def has_free_sizes(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether an axis other than the first is free."""
+    """Return whether an axis other than the first is free in some input."""
     return any(-1 in spec.shape[1:] for spec in inputs)
 
 
 def parse_shapes(written: Sequence[str]) -> Shapes:
-    """Read `NAME=SIZE,SIZE,…` for each input. Raises ConfigError."""
+    """Parse `NAME=SIZE,SIZE,…` of each input. Raises ConfigError."""
     shapes = {}
     for text in written:
         name, _, sizes = text.rpartition("=")
@@ -98,7 +98,7 @@ def parse_shapes(written: Sequence[str]) -> Shapes:
 
 
 def described_shapes(directory: Path, inputs: Sequence[TensorSpec]) -> list[Shapes]:
-    """The usual and the smallest shapes that an inference.yml in the directory gives, if any.
+    """Return the usual and the smallest shapes in the directory's inference.yml, or an empty list.
 
     The file lists the smallest, usual and largest shape of each input for TensorRT. The largest
     is left out: it may need minutes. Shapes that do not fit the inputs are ignored.
@@ -128,10 +128,10 @@ def values(
     both_signs: bool,
     below: Mapping[str, int],
 ) -> dict[str, Array]:
-    """Random values, reproducible by their seed.
+    """Return random arrays of these shapes; equal seeds give equal values.
 
     Floating-point numbers are normal and up to LARGEST in size if `both_signs`, else from 0 to 1.
-    Integers are from 0 to below `below[name]`, and that range is used up to its end.
+    Integers are from 0 to below `below[name]`; the last element is the largest of these.
     """
     random = np.random.default_rng(seed)
     arrays = {}
@@ -153,7 +153,7 @@ def values(
 
 
 def joined(first: Tensors, second: Tensors) -> Tensors:
-    """Both inputs as the rows of one."""
+    """Concatenate two sets of inputs along the first axis."""
     return {name: np.concatenate([first[name], second[name]]) for name in first}
 
 

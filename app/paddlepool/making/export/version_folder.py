@@ -79,7 +79,7 @@ def read_folder(directory: Path) -> VersionFolder:
 
 
 def _is_program(path: Path) -> bool:
-    """Whether the file is a program; a .json file may also be a tokenizer, for example."""
+    """Return whether the file is a program; a .json file may also be a tokenizer, for example."""
     if path.suffix != ".json":
         return True
     try:

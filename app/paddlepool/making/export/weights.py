@@ -31,7 +31,7 @@ Arrays: TypeAlias = dict[str, NDArray[np.float32]]
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Every array of the file as float32, by name. Raises ExportError."""
+    """Read every array of a .npz or .safetensors file as float32, by name. Raises ExportError."""
     if not path.is_file():
         raise ExportError(f"no weights file at {path}")
     try:
@@ -125,7 +125,7 @@ _RESIZING = ("MaxPool", "Resize", "Upsample")
 
 
 def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
-    """Upstream's convolutions in execution order, each with the convolutions that it reads."""
+    """Return upstream's convolutions in execution order, each with those whose outputs it reads."""
     reads: dict[str, Sources] = {}
 
     def block(stage: Stage, entry: Sources) -> Sources:
@@ -156,7 +156,10 @@ def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
 
 
 def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
-    """Arrays under upstream names. Raises ExportError if the graph does not match `stages`."""
+    """Read the arrays of an ONNX file, and return them under upstream's names.
+
+    Raises ExportError if the file cannot be read or its graph does not match `stages`.
+    """
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
         constants = _constants(graph)
@@ -193,7 +196,7 @@ def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
 
 
 def _sources(value: str, producers: dict[str, Any], names: dict[str, str]) -> Sources:
-    """The convolutions that `value` comes from, skipping nodes without weights."""
+    """Return the convolutions that `value` is computed from by nodes without weights."""
     if value in names:
         return (names[value],)
     node = producers.get(value)
@@ -218,6 +221,8 @@ def _constants(graph: Any) -> dict[str, NDArray[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class BertDirectory:
+    """A published BERT: the fields of BertConfig, the state of the served network, and labels."""
+
     options: dict[str, Any]
     state: Arrays
     labels: tuple[str, ...]

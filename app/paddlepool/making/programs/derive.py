@@ -48,7 +48,7 @@ TRANSFORMERS = ("bert",)
 """Networks that need no ranges: each row of an activation gets its own scale at every run."""
 TOOL = "quant_pre_process of ONNX Runtime, quantised by Paddlepool"
 OLD_TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
-"""Made programs in which a text's scores depend on the other texts of its batch."""
+"""Tool of an earlier release, whose programs score a text by the other texts of its batch too."""
 TOOLS = ("onnxruntime", "paddle2onnx")
 SETTINGS: dict[str, str | int | float | bool] = {
     "activations": "a scale for each row",
@@ -75,7 +75,7 @@ def missing_packages() -> tuple[str, ...]:
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
-    """The reference program as a simplified ONNX graph of OPSET or later.
+    """Return the reference program as a simplified ONNX graph of OPSET or later.
 
     Raises BackendError or ExportError if it cannot be converted.
     """
@@ -103,10 +103,10 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
 
 
 def derive_int8(files: ModelFiles) -> Derived | None:
-    """The version's int8 program, or None if it needs calibration data.
+    """Return the version's int8 program, or None if making it needs calibration data.
 
-    Raises BackendError if the reference cannot be converted, and ExportError if the ranges that
-    come with the package belong to another graph.
+    Raises BackendError or ExportError if the reference cannot be converted, and ExportError if the
+    ranges that come with the package belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     if network.get("name") in TRANSFORMERS:
@@ -127,7 +127,10 @@ def derive_int8(files: ModelFiles) -> Derived | None:
 
 
 def folded(files: ModelFiles) -> Graph:
-    """The version's named graph after ONNX Runtime has computed its constants."""
+    """Return the version's named_graph() after ONNX Runtime has folded its constants.
+
+    Raises as named_graph() does.
+    """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -142,7 +145,10 @@ def folded(files: ModelFiles) -> Graph:
 
 
 def transformer(files: ModelFiles) -> Derived:
-    """Quantise the embeddings and the large matrix products of a transformer."""
+    """Return a transformer's int8 program: its embeddings and large matrix products are quantised.
+
+    Raises as named_graph() does.
+    """
     graph = folded(files)
     quantise_embeddings(graph)
     products = [
@@ -285,7 +291,7 @@ def checked(
 def differences(
     reference: onnx.ModelProto, samples: Sequence[Tensors]
 ) -> Callable[[onnx.ModelProto], float]:
-    """A function that measures a program: the mean drift() over the samples and outputs."""
+    """Return a function that measures a program: the mean drift() over the samples and outputs."""
     expected = _outputs_of(reference, samples)
 
     def measure(model: onnx.ModelProto) -> float:
@@ -312,9 +318,9 @@ def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Arra
 
 
 def drift(output: Array, expected: Array) -> float:
-    """The mean absolute difference as a share of the largest expected value.
+    """Return the mean absolute difference, divided by the largest absolute expected value.
 
-    If the largest expected value is below 1, the share is of 1.
+    The divisor is at least 1.
     """
     if not expected.size:
         return 0.0

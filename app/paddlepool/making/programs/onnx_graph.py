@@ -36,17 +36,17 @@ class Graph:
         return next((node for node in self.nodes if value in node.output), None)
 
     def weight_of(self, node: onnx.NodeProto) -> str | None:
-        """The constant that is the node's weight; None for a node without one."""
+        """Return the name of the constant that is the node's weight; None without a weight."""
         if node.op_type not in WEIGHTED:
             return None
         return next((name for name in node.input[:2] if name in self.constants), None)
 
     def layers(self) -> list[tuple[onnx.NodeProto, str]]:
-        """Each node with a weight, and the name of that constant."""
+        """Return each node with a weight, and the name of the weight."""
         return [(node, weight) for node in self.nodes if (weight := self.weight_of(node))]
 
     def model(self) -> onnx.ModelProto:
-        """The changed model with only the constants that a node reads."""
+        """Return the changed model, with only the constants that a node reads."""
         read = {name for node in self.nodes for name in node.input}
         graph = self._model.graph
         del graph.node[:], graph.initializer[:], graph.value_info[:]
@@ -66,7 +66,7 @@ def simplified(
 
     Inputs and outputs get the given names. A node with weights gets the name of its weights
     without the last part (`stage1.rebnconvin.conv_s1`). Any other node gets the name of its
-    operator and a number.
+    operator and a number. A model with branches or loops is returned unchanged.
     """
     if any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
         return model  # names inside branches and loops would have to be changed too
@@ -135,7 +135,10 @@ def _drop_unread(graph: Graph) -> None:
 
 
 def _unused(kind: str, used: set[str], *, numbered: bool) -> str:
-    """Take the first free name of a kind: kind, kind_1, …, or kind_0, kind_1, … if `numbered`."""
+    """Return the first unused name of a kind, and add it to `used`.
+
+    Names are kind, kind_1, …, or kind_0, kind_1, … if `numbered`.
+    """
     names = (f"{kind}_{number}" if number or numbered else kind for number in itertools.count())
     name = next(candidate for candidate in names if candidate not in used)
     used.add(name)

@@ -1,4 +1,4 @@
-"""int8 by QuantizeLinear and DequantizeLinear nodes: measure ranges once, apply them anywhere.
+"""Makes int8 programs with QuantizeLinear and DequantizeLinear nodes, from measured ranges.
 
 An engine computes a layer in int8 if its input and its weights both come from a DequantizeLinear.
 Weights are quantised here, for each output channel; activations need ranges, which NNCF (extra
@@ -67,7 +67,10 @@ class Ranges:
 
 
 def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
-    """A copy of the simplified graph with `ranges` applied. Raises ExportError."""
+    """Return a copy of the simplified graph with `ranges` applied.
+
+    Raises ExportError if the ranges belong to another graph.
+    """
     graph = Graph(deepcopy(model))
     _check_names(graph, ranges)
     first = True
@@ -137,9 +140,9 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
-    """The ranges that a quantiser put into `model`, a simplified graph; the inverse of quantised().
+    """Return the ranges that a quantiser put into `model`, a simplified graph.
 
-    Raises ExportError if the quantiser removed a layer.
+    It is the inverse of quantised(). Raises ExportError if the quantiser removed a layer.
     """
     plain, quantised_graph = Graph(model), Graph(quantised_model)
     makers = {name: node for node in quantised_graph.nodes for name in node.output}
@@ -178,7 +181,7 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
 
 
 def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
-    """The QuantizeLinear from which a dequantised activation comes; None for any other value."""
+    """Return the QuantizeLinear node of a dequantised activation; None for any other value."""
     maker = makers.get(value)
     if maker is None or maker.op_type != "DequantizeLinear":
         return None
@@ -263,7 +266,7 @@ DIRECTORY = Path(__file__).parent / "ranges"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedRanges(Strict):
-    """Measurements for the weights with one digest, shipped with the package, and their origin.
+    """Ranges for the weights with one sha256, shipped with the package, and their origin.
 
     `python -m training.u2netp.int8_ranges` measures them.
     """
@@ -279,7 +282,7 @@ PARSER = TypeAdapter(ShippedRanges)
 
 
 def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
-    """The shipped measurements for the weights with this digest, or None."""
+    """Return the shipped ranges for the weights with this sha256, or None."""
     for path in sorted(DIRECTORY.glob("*.json")):
         shipped = PARSER.validate_json(path.read_bytes(), strict=True)
         if shipped.weights_sha256 == weights_sha256:
@@ -288,13 +291,13 @@ def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
 
 
 def chosen(files: Sequence[Path], count: int) -> list[Path]:
-    """`count` of the files, or all if there are fewer; the choice is deterministic."""
+    """Return `count` of the files, or all if there are fewer; the choice is deterministic."""
     ordered = sorted(files)
     return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
 
 
 def digest_of(files: Sequence[Path]) -> str:
-    """One sha256 for a set of files."""
+    """Return one sha256 for the contents of a set of files."""
     digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -302,9 +305,10 @@ def digest_of(files: Sequence[Path]) -> str:
 def measure_ranges(
     model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
 ) -> Ranges:
-    """The ranges of all that can be quantised except `float_layers`; `model` is unchanged.
+    """Measure the ranges of all layers that can be quantised except `float_layers`.
 
-    Bias correction is off: on U²-Netp it changes the masks more than quantising does.
+    `model` is unchanged. Bias correction is off: on U²-Netp it changes the masks more than
+    quantising does. Raises ConfigError if a package is missing, and ExportError.
     """
     try:
         with warnings.catch_warnings():
@@ -340,7 +344,7 @@ that may become float."""
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """The ranges with the layers `floats` in float as well; these read their inputs unquantised."""
+    """Return the ranges with the layers `floats` in float too; these read unquantised inputs."""
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)
@@ -373,14 +377,17 @@ class FloatLayers:
         """
         floats: list[str] = []
         loss = self._measured("everything", floats)
-        worst = self._worst(budget) if loss > budget else []
+        worst = self._layers_by_loss(budget) if loss > budget else []
         while worst and loss > budget:
             floats.append(worst.pop(0))
             loss = self._measured(f"float: {', '.join(floats)}", floats)
         return restricted(self.ranges, floats)
 
-    def _worst(self, budget: float) -> list[str]:
-        """The layers that lose most when only that layer is in int8, the worst first; see SHARE."""
+    def _layers_by_loss(self, budget: float) -> list[str]:
+        """Return the layers that lose most if only that layer is in int8, the worst first.
+
+        SHARE says which layers are left out.
+        """
         every = [name for name in layers_of(self.model) if name not in self.ranges.float_layers]
 
         def loss_of(what: str, layers: Sequence[str]) -> float:
