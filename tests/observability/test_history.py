@@ -45,7 +45,7 @@ def test_a_quantile_is_promqls(buckets: list[int], share: float, expected: float
 def test_a_window_holds_what_came_in_since(history: History, clock: ManualClock) -> None:
     """Older runs leave it one interval after the other, and the hour keeps them all."""
     for _ in range(12):
-        history.ran(ONE, 0.01)
+        history.record_run(ONE, 0.01)
         clock.advance(INTERVAL_SECONDS)
     assert history.window(ONE, 6)[0].count == 5  # the newest of the six has only begun
     assert history.window(ONE, INTERVALS)[0].count == 12
@@ -55,11 +55,11 @@ def test_a_window_holds_what_came_in_since(history: History, clock: ManualClock)
 
 def test_intervals_are_told_once_they_are_over(history: History, clock: ManualClock) -> None:
     """So that who asks for those after the last one misses none and gets none twice."""
-    history.ran(ONE, 0.01)
+    history.record_run(ONE, 0.01)
     assert history.runs(-1) == {}
     clock.advance(2 * INTERVAL_SECONDS)
-    history.ran(ONE, 0.02)
-    history.ran(ONE, 0.03)
+    history.record_run(ONE, 0.02)
+    history.record_run(ONE, 0.03)
     [(number, counts)] = history.runs(-1)[ONE]
     assert (number, counts.count) == (0, 1)
     clock.advance(INTERVAL_SECONDS)
@@ -70,7 +70,7 @@ def test_intervals_are_told_once_they_are_over(history: History, clock: ManualCl
 
 def test_an_hour_is_all_that_is_kept(history: History, clock: ManualClock) -> None:
     for _ in range(2 * INTERVALS):
-        history.ran(ONE, 0.01)
+        history.record_run(ONE, 0.01)
         clock.advance(INTERVAL_SECONDS)
     [intervals] = history.runs(-1).values()
     assert len(intervals) == INTERVALS
@@ -84,7 +84,7 @@ def test_a_version_that_has_not_run_for_an_hour_is_forgotten(
 ) -> None:
     """A server that reloads for months does not grow by it."""
     for version in range(1, 50):
-        history.ran(Series("m1", version, "one"), 0.01)
+        history.record_run(Series("m1", version, "one"), 0.01)
         clock.advance((INTERVALS + 2) * INTERVAL_SECONDS)
     assert len(history._runs) == 1
 

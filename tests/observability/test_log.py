@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from paddlepool.cli.serve import _form
+from paddlepool.cli.serve import _log_formatter
 from paddlepool.observability.log import (
     WAITING_LINES,
     BoundedQueueHandler,
-    JsonLines,
-    TerminalLines,
+    JsonFormatter,
+    TerminalFormatter,
 )
 from tests.engine.fakes import PATIENCE
 from tests.ran import ran
@@ -48,7 +48,7 @@ def stream() -> Iterator[Gated]:
 
 def handler_of(stream: Gated) -> BoundedQueueHandler:
     handler = BoundedQueueHandler(stream)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     return handler
 
 
@@ -110,7 +110,7 @@ class Terminal(io.StringIO):
 
 
 def formatted(
-    form: TerminalLines,
+    form: TerminalFormatter,
     event: str,
     *,
     name: str = "paddlepool.server",
@@ -135,7 +135,7 @@ REQUEST: dict[str, Any] = {
 
 def test_the_start_ends_with_where_to_go() -> None:
     """An address that a browser opens, whatever is listened on."""
-    form = TerminalLines(colour=False)
+    form = TerminalFormatter(colour=False)
     listening = formatted(form, "listening", url="http://0.0.0.0:8000", pid=7)
     assert listening == "listening on http://0.0.0.0:8000; the models are being loaded"
     ready = formatted(form, "loaded", ready=True, seconds=8.9)
@@ -144,7 +144,7 @@ def test_the_start_ends_with_where_to_go() -> None:
 
 
 def test_a_request_is_one_line() -> None:
-    form = TerminalLines(colour=False)
+    form = TerminalFormatter(colour=False)
     line = formatted(form, "request", name="paddlepool.access", **REQUEST)
     assert line == "200  POST /segment  132.45 ms  u2netp@2 onednn  3057adea88f0e8c7"
     refused = {name: REQUEST[name] for name in list(REQUEST)[:5]} | {"status": 422}
@@ -155,7 +155,7 @@ def test_a_request_is_one_line() -> None:
 @pytest.mark.parametrize(("status", "colour"), [(200, "32"), (404, "33"), (503, "31")])
 def test_colours_say_how_it_went(status: int, colour: str) -> None:
     """Green, yellow, red; warnings and errors are marked, too, for who sees no colour."""
-    form = TerminalLines(colour=True)
+    form = TerminalFormatter(colour=True)
     line = formatted(form, "request", name="paddlepool.access", **REQUEST | {"status": status})
     assert line.startswith(f"\x1b[{colour}m{status}\x1b[0m  ")
     assert formatted(form, "odd", level=logging.WARNING) == "\x1b[33mwarning: odd\x1b[0m"
@@ -167,7 +167,7 @@ def test_colours_say_how_it_went(status: int, colour: str) -> None:
 
 def test_nothing_in_a_line_is_obeyed_by_the_terminal() -> None:
     """No second line, no colour, no title: they are shown as they are written in Python."""
-    form = TerminalLines(colour=False)
+    form = TerminalFormatter(colour=False)
     hostile = "a\r\n200  GET /forged\x1b]0;title\x07\u202e"
     line = formatted(form, "%s", name="x", level=logging.INFO, path=hostile)
     assert line == r"%s  path=a\r\n200  GET /forged\x1b]0;title\x07\u202e"
@@ -182,10 +182,10 @@ def test_nothing_in_a_line_is_obeyed_by_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("wanted", "stream", "kind"),
     [
-        ("auto", Terminal(), TerminalLines),
-        ("auto", io.StringIO(), JsonLines),
-        ("json", Terminal(), JsonLines),
-        ("text", io.StringIO(), TerminalLines),
+        ("auto", Terminal(), TerminalFormatter),
+        ("auto", io.StringIO(), JsonFormatter),
+        ("json", Terminal(), JsonFormatter),
+        ("text", io.StringIO(), TerminalFormatter),
     ],
     ids=["terminal", "pipe", "json asked for", "text asked for"],
 )
@@ -194,4 +194,4 @@ def test_who_looks_decides_the_form(
 ) -> None:
     """Programs that read the log today read the same."""
     monkeypatch.setattr(sys, "stderr", stream)
-    assert type(_form(wanted, "a")) is kind
+    assert type(_log_formatter(wanted, "a")) is kind

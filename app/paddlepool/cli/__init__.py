@@ -36,7 +36,7 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; an error is one line on stderr."""
+    """Run one command and return its exit code; an error is printed as one line on stderr."""
     listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="paddlepool",

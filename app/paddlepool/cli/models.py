@@ -300,7 +300,10 @@ def _seal(args: argparse.Namespace) -> int:
 
 
 def _sync(args: argparse.Namespace) -> int:
-    """Return 0 even if some versions are rejected: those are listed and are not served."""
+    """Copy models from a source, and list the changes and the versions that were refused.
+
+    Returns 0 even if versions were refused.
+    """
     # SIGTERM raises an exception, so that partial copies are removed.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     if args.end_with_input:
@@ -336,7 +339,7 @@ def _check_quality_options(args: argparse.Namespace) -> None:
 
 
 def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> int:
-    """Print the figures; return 1 if a model card has different ones."""
+    """Measure and print the figures of each model; return 1 if a model card has different ones."""
     source = Source(
         data=args.data or DATA,
         smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),

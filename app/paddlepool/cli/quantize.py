@@ -32,7 +32,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt", ARRAYS)
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""Factor from --budget to the group's budget; above 1, as one sample alone judges the group."""
+"""The group's budget divided by --budget: above 1, because one sample alone tests the group."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"no such folder: {args.data} (--data names it)")
     files = read_model(args)
     every = sorted(path for path in args.data.iterdir() if path.suffix.lower() in SUFFIXES)
-    kept_aside = set(every[::EVERY])
-    calibrated = qdq.chosen([path for path in every if path not in kept_aside], args.samples)
-    held_out = qdq.chosen(list(kept_aside), args.samples)
-    if len(kept_aside) < 2 or not calibrated:
+    holdout = set(every[::EVERY])
+    calibrated = qdq.chosen([path for path in every if path not in holdout], args.samples)
+    held_out = qdq.chosen(list(holdout), args.samples)
+    if len(holdout) < 2 or not calibrated:
         raise ExportError(f"{args.data} holds {len(every)} files, needed are at least {EVERY + 1}")
     # Read both before the search, which takes minutes, to report unreadable files first.
     samples, judges = _samples(files, calibrated), _samples(files, held_out)

@@ -91,7 +91,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
         settings = all_settings(**options)
     except ValidationError as error:
         raise ConfigError(explain(error, options=options)) from None
-    log.configure(settings.log_level, form=_form(settings.log_format, settings.replica))
+    log.configure(settings.log_level, form=_log_formatter(settings.log_format, settings.replica))
     for name in unknown_variables(os.environ, all_settings):
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle(accepts_when_ready=passed is not None)
@@ -128,15 +128,18 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     server.run(app, listener=listener)
 
 
-def _form(form: str, replica: str) -> logging.Formatter:
-    """Readable lines on a terminal, else JSON."""
-    if form == "json" or (form == "auto" and not sys.stderr.isatty()):
-        return log.JsonLines(replica=replica or socket.gethostname())
-    return log.TerminalLines(colour=log.coloured(sys.stderr))
+def _log_formatter(log_format: str, replica: str) -> logging.Formatter:
+    """Return the formatter for "json", "text", or "auto": text on a terminal, else JSON."""
+    if log_format == "json" or (log_format == "auto" and not sys.stderr.isatty()):
+        return log.JsonFormatter(replica=replica or socket.gethostname())
+    return log.TerminalFormatter(colour=log.coloured(sys.stderr))
 
 
 def main() -> int:
-    """Serve for another program. Exit when standard input closes; the program's end closes it."""
+    """Serve as a child process of another program.
+
+    Ends when standard input closes, which the end of that program causes at the latest.
+    """
     parser = argparse.ArgumentParser()
     configure(parser)
     threading.Thread(target=_end_with_input, daemon=True).start()

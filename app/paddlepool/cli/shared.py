@@ -1,4 +1,4 @@
-"""Helpers of several commands: which repository they work on, and a quiet Paddle."""
+"""Helpers of several commands: find repositories and models, write JSON, silence Paddle."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from paddlepool.settings.server import Settings, explain
 
 PULLED = "u2netp"
 PULL_TIMEOUT = 15
-"""Seconds for each source of the official weights: a dead network must not block the start."""
+"""Timeout in seconds for each source of the official weights: they must not block the start."""
 
 logger = logging.getLogger("paddlepool.server")
 
@@ -62,13 +62,19 @@ def open_repository(chosen: Path | None) -> ModelRepository:
 
 
 def read_model(args: argparse.Namespace) -> ModelFiles:
-    """Read and verify the version that a command's options name, by default the newest."""
+    """Read and verify the version that a command's options name, by default the newest.
+
+    Raises as repository_root() and read_version() do.
+    """
     repository = open_repository(args.repository)
     return read_version(repository, args.model, getattr(args, "version", None))
 
 
 def read_version(repository: ModelRepository, name: str, version: int | None = None) -> ModelFiles:
-    """Read and verify a version, by default the newest. Raises ManifestError."""
+    """Read and verify a version, by default the newest.
+
+    Raises ModelNotFound, ConfigError, ManifestError and OSError.
+    """
     versions = repository.versions(name)
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")
@@ -131,7 +137,7 @@ def silence() -> None:
 
 @contextmanager
 def quiet_children() -> Iterator[None]:
-    """Drop in the block what child processes print about their own steps; errors are raised.
+    """Hide log lines of child processes in the block, except errors.
 
     Blocks may overlap in several threads.
     """

@@ -48,7 +48,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 1 and leave config.toml unchanged if nothing is fast enough."""
+    """Find the best configuration or group and write it to config.toml.
+
+    Returns 1 and leaves config.toml unchanged if nothing is fast enough.
+    """
     for name in ("p95", "seconds"):
         value = getattr(args, name)
         if value is not None and not value > 0:
@@ -96,7 +99,7 @@ def _choose_group(args: argparse.Namespace) -> int:
 
 
 def _confirm(question: str) -> bool:
-    """Ask for consent; False without a terminal."""
+    """Ask for consent on the terminal; return False without one."""
     if not sys.stdin.isatty():
         print(f"{question} There is no terminal to ask: use --yes")
         return False

@@ -75,7 +75,7 @@ class Counts:
 
 
 Cumulative = tuple[int, "array[int]", float]
-"""An interval, and at its end the count of each bucket and the sum of all values."""
+"""An interval's number, and at its end the count of each bucket and the sum of all values."""
 
 
 class WindowedHistogram:
@@ -114,8 +114,8 @@ class WindowedHistogram:
         earlier = (entry for entry in reversed(self._cumulative) if entry[0] <= interval)
         return _difference(self._cumulative[-1], next(earlier, self._cumulative[0]))
 
-    def each_after(self, interval: int) -> Iterator[tuple[int, Counts]]:
-        """Yield the intervals after `interval` that have observations, the oldest first."""
+    def intervals_after(self, interval: int) -> Iterator[tuple[int, Counts]]:
+        """Yield each interval after `interval` that has observations, the oldest first."""
         for before, entry in pairwise(self._cumulative):
             if entry[0] > interval:
                 yield entry[0], _difference(entry, before)
@@ -150,7 +150,7 @@ class History:
         """Return the number of the current interval; 0 is the server's first."""
         return int(self.uptime() / INTERVAL_SECONDS)
 
-    def ran(self, series: Series, seconds: float) -> None:
+    def record_run(self, series: Series, seconds: float) -> None:
         with self._lock:
             now = self.interval()
             histogram = self._runs.get(series)
@@ -184,7 +184,7 @@ class History:
             now = self.interval()
             after = max(after, now - INTERVALS - 1)
             intervals = {
-                series: [entry for entry in histogram.each_after(after) if entry[0] < now]
+                series: [entry for entry in histogram.intervals_after(after) if entry[0] < now]
                 for series, histogram in self._runs.items()
             }
         return {series: counts for series, counts in intervals.items() if counts}

@@ -24,7 +24,7 @@ def extras(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats time, level, event and the caller's `extra` as one line of JSON, ASCII only."""
 
     def __init__(self, *, replica: str = "") -> None:
@@ -129,15 +129,15 @@ class BatchingListener(logging.handlers.QueueListener):
             self._stream.flush()
 
     def stop(self) -> None:
-        """As in the standard library, but wait at most `FLUSH_SECONDS` for a reader."""
+        """Write the waiting lines and stop; wait at most `FLUSH_SECONDS` for a reader."""
         self.enqueue_sentinel()
         self._stopped.wait(FLUSH_SECONDS)
 
 
 def configure(level: str, *, form: logging.Formatter | None = None) -> None:
-    """Send all logs of the process to standard error in `form`, by default as JSON."""
+    """Send all logs of the process to standard error through `form`, by default as JSON."""
     handler = BoundedQueueHandler(sys.stderr)
-    handler.setFormatter(form or JsonLines())
+    handler.setFormatter(form or JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -170,8 +170,8 @@ def coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-class TerminalLines(logging.Formatter):
-    """Formats the time of day, the event and the caller's `extra`."""
+class TerminalFormatter(logging.Formatter):
+    """Formats time of day, event and the caller's `extra` as a readable line, in colour or not."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()

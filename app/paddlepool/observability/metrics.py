@@ -102,7 +102,7 @@ PER_GROUP = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGauges:
-    """One model version at the moment of a scrape."""
+    """State of one model version at the moment of a scrape."""
 
     model: str
     version: int
@@ -187,7 +187,7 @@ class Gauges:
 
 @dataclass(frozen=True, slots=True)
 class WithInstanceGroup(Collector):
-    """Adds `instance_group`, with the same value, to series with the label `predictor`."""
+    """Adds the label `instance_group` to series with the label `predictor`, with its value."""
 
     inner: Collector
 
@@ -322,7 +322,7 @@ class Metrics:
         model = self._model(model)
         self._infer.observe(seconds, model, str(version), group, str(rows))
         self._rows.observe(rows, model, group)
-        self.history.ran(Series(model, version, group), seconds)
+        self.history.record_run(Series(model, version, group), seconds)
 
     def retired(self, *, model: str, served: Collection[int]) -> None:
         """Drop the series of the model's versions that are not served."""

@@ -50,10 +50,10 @@ FLUSH_SECONDS = 3.0
 """Maximum wait for unsent spans when the server ends; the collector may be down."""
 
 Values = Callable[[str], Sequence[str]]
-"""All values of a header."""
+"""A function that returns all values of a header, by its name."""
 
 Place = tuple[str, float, float, Mapping[str, int]]
-"""A stage: name, start and end on the jobs' clock, and its own attributes."""
+"""A stage: name, start and end in seconds on the jobs' clock, and its own attributes."""
 
 
 class RequestSpan:
@@ -125,7 +125,7 @@ class Tracing:
         return request
 
     def _parent(self, values: Values) -> Context:
-        """Read the parent span. The library does not get headers that the W3C says to ignore."""
+        """Read the parent span from headers, without those that the W3C says to ignore."""
         headers = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
         if len(headers[TRACEPARENT]) != 1:
             return Context()

@@ -8,7 +8,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paddlepool.observability.log import JsonLines
+from paddlepool.observability.log import JsonFormatter
 from paddlepool.settings.server import Settings
 from tests.service.api.fakes import Client, make_app
 
@@ -38,7 +38,7 @@ def test_every_reply_forbids_guessing_its_type(client: Client, path: str) -> Non
 def logged(client: Client, caplog: pytest.LogCaptureFixture, *requests: tuple) -> list[dict]:  # type: ignore[type-arg]
     with caplog.at_level(logging.INFO, "paddlepool.access"):
         client.send_all(requests)
-    formatter = JsonLines()
+    formatter = JsonFormatter()
     return [
         json.loads(formatter.format(record))
         for record in caplog.records
@@ -81,7 +81,7 @@ def test_a_reply_names_its_replica_if_it_has_a_name(name: str) -> None:
     client = Client(make_app(settings=Settings(replica=name)))
     for path in ("/v2/health/live", "/nothing"):
         assert client.get(path).headers.get("x-replica", "") == name
-    line = json.loads(JsonLines(replica=name).format(logging.makeLogRecord({})))
+    line = json.loads(JsonFormatter(replica=name).format(logging.makeLogRecord({})))
     assert line.get("replica", "") == name
 
 
@@ -108,7 +108,7 @@ def test_a_log_line_cannot_be_forged() -> None:
     record = logging.makeLogRecord({"msg": 'a\r\nb\u2028c\ud800"', "name": "x\n", "extra": "y\n"})
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     handler.emit(record)
     [line] = stream.getvalue().splitlines()
     assert line.isascii()
