@@ -34,7 +34,7 @@ def test_alpha_is_as_if_the_model_were_fitted_everywhere(
     def nothing(stretched: Floats, _: int) -> tuple[Pixels, Pixels]:
         return np.zeros(stretched.shape, np.uint8), np.zeros(stretched.shape, np.uint8)
 
-    monkeypatch.setattr(refine, "_settled", nothing)
+    monkeypatch.setattr(refine, "_certain_regions", nothing)
     everywhere = refine.guided_alpha(pixels, mask)
     assert np.abs(alpha.astype(int) - everywhere).max() <= 1
     assert {0, 255} <= set(alpha.ravel().tolist())

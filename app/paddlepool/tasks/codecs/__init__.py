@@ -2,7 +2,7 @@
 
     pool      runs functions named "module:function" in codec processes      (parent)
     picture   a decoded picture in shared memory, within a budget            (parent and child)
-    sandbox   what runs inside a codec process                               (child)
+    sandbox   the program of a codec process                                 (child)
     limits    accepted formats, and limits on size and processor time        (parent and child)
     decode    bytes to upright 8-bit RGB or RGBA, after checks of the header (child)
     colours   any mode and ICC profile to 8-bit sRGB                         (child)

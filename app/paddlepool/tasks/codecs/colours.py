@@ -25,8 +25,8 @@ _PROBE = np.stack(np.meshgrid(*[_LEVELS[::15]] * 3), axis=-1).reshape(1, -1, 3)
 def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
     """Convert to RGBA if any pixel is transparent, else to RGB.
 
-    `cover` (H, W) is an alpha that the image itself lacks. An ICC profile is applied, unless it is
-    broken, too large or for another kind of picture.
+    Colours become white where alpha is 0. `cover` (H, W) is an alpha that `image` itself lacks. An
+    ICC profile is applied, unless it is broken, too large or for another kind of picture.
     """
     profile = image.info.get("icc_profile")
     if image.mode.startswith("I"):
@@ -39,7 +39,7 @@ def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
     read = _reader(image.mode, "RGBA" if transparent else "RGB", profile)
     height, width = image.height, image.width
     pixels = np.empty((height, width, 4 if transparent else 3), np.uint8)
-    # In bands, because of a whole picture Pillow would make one or two more copies.
+    # In bands, because Pillow would make one or two more copies of a whole picture.
     for rows in bands(height, width):
         pixels[rows] = read(image.crop((0, rows.start, width, rows.stop)))
     if not transparent:
@@ -55,7 +55,7 @@ def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
 
 
 def _reader(source: str, mode: str, profile: object) -> Callable[[Image.Image], Pixels]:
-    """A function that converts a part of a picture from the mode `source` to pixels of `mode`."""
+    """Return a function that converts a part of a picture from the mode `source` to `mode`."""
 
     def plain(part: Image.Image) -> Pixels:
         return np.asarray(part if part.mode == mode else part.convert(mode))
@@ -82,9 +82,9 @@ def _reader(source: str, mode: str, profile: object) -> Callable[[Image.Image], 
 
 @lru_cache(maxsize=8)
 def _transform(profile: bytes, source: str) -> ImageCms.ImageCmsTransform | None:
-    """The conversion to sRGB of a picture whose mode is `source`; RGBA keeps its alpha.
+    """Return the conversion to sRGB of a picture whose mode is `source`; RGBA keeps its alpha.
 
-    None if the profile cannot be used, or changes no colour by more than one level.
+    Returns None if the profile cannot be used, or changes no colour by more than one level.
     """
     try:
         opened = ImageCms.ImageCmsProfile(io.BytesIO(profile))

@@ -40,7 +40,7 @@ from paddlepool.tasks.codecs.limits import (
 from paddlepool.tasks.codecs.picture import Pixels, bands
 
 PNG_CHUNK_BYTES = 32 << 20
-"""Maximum bytes of a profile or text in a PNG, decompressed."""
+"""Maximum bytes of a profile or text in a PNG, after decompression."""
 
 _ORIENTATION = 0x0112
 _METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -57,9 +57,9 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 
 
 def decode(body: bytes, limits: PictureLimits) -> Pixels:
-    """Decode the first frame or page and turn it upright; RGBA if it is transparent, else RGB.
+    """Decode the first frame or page and turn it upright: RGBA if it is transparent, else RGB.
 
-    Colours are white where alpha is 0: what nobody can see must not change a result.
+    Colours are white where alpha is 0, because invisible colours must not change a result.
     Raises InputError. Ends the process if decoding takes more processor time than `limits.seconds`
     allows for a picture of this size.
     """
@@ -92,7 +92,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     quiet: AbstractContextManager[None] = nullcontext()
     if kind == "TIFF":
-        # Pillow's own reader takes the samples of separate planes for bytes.
+        # Pillow's own reader treats the samples of separate planes as bytes.
         TiffImagePlugin.READ_LIBTIFF = check_kind(body) == _SEPARATE
         quiet = _discard_stderr()
     elif kind == "AVIF":
@@ -151,13 +151,14 @@ def _read(image: ImageFile.ImageFile, kind: str, body: bytes) -> Pixels:
 
 
 BIT_DEPTH = 24
-"""The place of the bits per sample in a PNG."""
+"""Offset in a PNG of the byte with the bits per sample."""
 
 
 def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
-    """The alpha of a PNG with a transparent colour, or None if Pillow applies the colour correctly.
+    """Return the alpha (H, W) of a PNG with a transparent colour, or None if Pillow can apply it.
 
-    The colour has the file's own bits, whereas Pillow compares it with samples of 8 bits.
+    The colour has the file's own bits, whereas Pillow compares it with samples of 8 bits. Corrects
+    the colour in `image.info` accordingly.
     """
     key, bits = image.info["transparency"], body[BIT_DEPTH]
     if image.mode == "L":
@@ -180,7 +181,7 @@ def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
 
 
 def _low_bytes(body: bytes) -> Image.Image:
-    """The low bytes of a PNG of 16-bit RGB, of which Pillow returns the high bytes."""
+    """Return the low bytes of a PNG of 16-bit RGB; Pillow itself returns only the high bytes."""
     with Image.open(io.BytesIO(body), formats=("PNG",)) as image:
         image.tile = [tile._replace(args="RGB;16L") for tile in image.tile]
         image.load()
@@ -188,10 +189,10 @@ def _low_bytes(body: bytes) -> Image.Image:
 
 
 def _is_cut_short(body: bytes, image: Image.Image) -> bool:
-    """True if data is missing at the end of a JPEG that has an end marker.
+    """Return whether data is missing at the end of a JPEG that has an end marker.
 
-    libjpeg fills the missing part with mid-grey. If the bottom right corner is mid-grey, decode
-    again with extra bytes inserted before the end marker: they change only an incomplete picture.
+    libjpeg fills the missing part with mid-grey. If the bottom right corner is mid-grey, the JPEG
+    is decoded again with extra bytes before the end marker: they change only an incomplete picture.
     """
     end = body.rfind(b"\xff\xd9")
     width, height = image.size
@@ -205,7 +206,7 @@ def _is_cut_short(body: bytes, image: Image.Image) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8; 1 if the metadata is broken or oversized."""
+    """Return the EXIF orientation; 1 (upright) if the metadata is missing, broken or oversized."""
     if any(len(image.info.get(name) or b"") > EXIF_BYTES for name in _METADATA):
         return 1
     try:
@@ -220,7 +221,7 @@ progressive JPEG with libjpeg's default scans takes 14 passes, with mozjpeg's lo
 about twice as many. Passes are limited because the time that a scan takes depends on the number of
 pixels, not on the bytes of the scan."""
 BUDGET_PIXELS = 12_000_000
-"""A smaller picture gets the budget of a picture of this size."""
+"""A picture with fewer pixels may take as many passes times pixels as one of this size."""
 
 _SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 """Matches the end of a scan: in a scan, 0x00 (stuffing) or a restart marker follows 0xFF."""
@@ -228,7 +229,7 @@ _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 
 
 def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> None:
-    """Raise TooManyScans if a JPEG has more than `limits.scans` scans, or exceeds SCAN_BUDGET."""
+    """Raise TooManyScans if a JPEG has more than `limits.scans` scans or exceeds SCAN_BUDGET."""
     budget = SCAN_BUDGET * max(width * height, BUDGET_PIXELS)
     scans = passes = 0
     at = 2
@@ -268,7 +269,7 @@ MOST_SAMPLES = 6
 def check_kind(body: bytes) -> int:
     """Return how the samples of a TIFF are stored: 1 pixel by pixel, 2 in separate planes.
 
-    Raises UnsupportedMediaType for kinds of TIFF that are not decoded to the right colours.
+    Raises UnsupportedMediaType for kinds of TIFF that Pillow does not decode to the right colours.
     """
     file = io.BytesIO(body)
     page = ImageFileDirectory_v2(body[:8])
@@ -310,12 +311,12 @@ def check_kind(body: bytes) -> int:
 def _is_known(
     order: bytes, colours: int, fill: int, bits: tuple[int, ...], extra: Any, planes: int
 ) -> bool:
-    """True if Pillow decodes this kind of TIFF to the right pixels."""
+    """Return whether Pillow decodes this kind of TIFF to the right pixels."""
     extra = extra if isinstance(extra, tuple) else (extra,)
-    if planes == _SEPARATE and extra and not any(extra):  # it leaves out planes of no use
+    if planes == _SEPARATE and extra and not any(extra):  # Pillow ignores unspecified extra planes
         bits, extra = bits[: -len(extra)], ()
     mode, _ = OPEN_INFO.get((order, colours, (1,), fill, bits, extra), ("", ""))
-    # It loses the alpha of grey in a plane of its own.
+    # Pillow loses the alpha of grey if it is in a plane of its own.
     return mode not in (("", "LA", "La", "PA") if planes == _SEPARATE else ("",))
 
 

@@ -18,8 +18,8 @@ EXIF_BYTES = 256 * 1024
 """Maximum bytes of metadata in which the orientation is looked up: ten times what cameras write. In
 larger metadata, Pillow would create too many objects, one for each fraction."""
 LEAST_SHARE = 0.4
-"""Every picture gets at least this share of the time limit. Even the slowest decoder needs no more
-for a small picture."""
+"""Share of `PictureLimits.seconds` that every picture gets at least. Even the slowest decoder needs
+no more for a small picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class PictureLimits:
 
 
 def check_size(width: int, height: int, limits: PictureLimits) -> None:
-    """Raise ResolutionTooHigh, or ImageUnreadable for an empty picture."""
+    """Raise ResolutionTooHigh if the picture exceeds a limit, ImageUnreadable if it is empty."""
     if width < 1 or height < 1:
         raise errors.ImageUnreadable(
             f"the picture's header gives its size as {width} x {height} pixels"
@@ -74,7 +74,10 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 
 
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
-    """Extend the time limit to the time that a picture of `pixels` pixels may take."""
+    """Extend the limit on processor time to the time that a picture of `pixels` pixels may take.
+
+    Call it within time_limit().
+    """
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds
     left, _ = signal.getitimer(signal.ITIMER_PROF)
     signal.setitimer(signal.ITIMER_PROF, left + more)
@@ -103,12 +106,12 @@ _PREFIXES: dict[str, bytes | tuple[bytes, ...]] = {
 
 @cache
 def accepted_formats() -> tuple[str, ...]:
-    """ACCEPTED, and HEIC if its decoder, an extra, is installed."""
+    """Return the formats that can be decoded: ACCEPTED, and HEIC if its decoder is installed."""
     return (*ACCEPTED, "HEIC") if find_spec(HEIC_DECODER) else ACCEPTED
 
 
 def formats_named(names: Iterable[str]) -> tuple[str, ...]:
-    """The formats with these names, ignoring case. Raises ConfigError if one cannot be decoded."""
+    """Return the formats with these names in any case. Raises ConfigError for an unknown one."""
     known = {name.lower(): name for name in accepted_formats()}
     if unknown := [name for name in names if name.lower() not in known]:
         raise errors.ConfigError(
@@ -119,9 +122,9 @@ def formats_named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sniff(body: bytes, only: Sequence[str] = ()) -> str:
-    """Name the format of a picture's bytes. Raises UnsupportedMediaType.
+    """Return the name of the format of a picture's bytes, one of `only`.
 
-    If `only` is empty, all accepted formats are allowed.
+    If `only` is empty, all of accepted_formats() are allowed. Raises UnsupportedMediaType.
     """
     name, formats = _name(body), only or accepted_formats()
     if name in formats:

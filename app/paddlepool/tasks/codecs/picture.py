@@ -30,7 +30,8 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 class PictureStore:
     """Limits the total bytes of the pictures held at one time, from decoding to the request's end.
 
-    A codec process may hold one longer, so the limit is `budget` plus one picture for each process.
+    Codec processes may keep a picture open longer, so the pictures in memory can take up to
+    `budget` bytes plus one picture for each process. `held` is the number of bytes held now.
     """
 
     def __init__(self, *, budget: int) -> None:
@@ -39,7 +40,9 @@ class PictureStore:
 
     @contextmanager
     def open(self, size: int) -> Iterator[Picture]:
-        """Hold a picture of up to `size` bytes; only written pages take memory. Raises OSError.
+        """Create a picture of up to `size` bytes for the block. Raises OSError.
+
+        Only written pages take memory.
 
         The file is sealed: a compromised process can neither truncate it nor make it grow.
         """
@@ -57,7 +60,10 @@ class PictureStore:
 
 @dataclass(slots=True, eq=False)
 class Picture:
-    """The memory of one picture, and the bytes that it counts against the budget of `store`."""
+    """A picture in shared memory.
+
+    `descriptor` is its file, `charged` the bytes counted against the budget of `store`.
+    """
 
     store: PictureStore
     descriptor: int
@@ -99,7 +105,10 @@ def write_pixels(descriptor: int, pixels: Pixels) -> None:
 
 
 def read_pixels(descriptor: int, shape: tuple[int, int, int]) -> Pixels:
-    """A read-only view of the pixels, valid as long as the array lives; in the child."""
+    """Return a read-only view of the pixels behind the descriptor; in the child.
+
+    Raises ValueError if they are fewer than `shape` needs.
+    """
     size = shape[0] * shape[1] * shape[2]
     if os.fstat(descriptor).st_size < size:
         raise ValueError(f"this is a bug: no picture has {size} bytes, for shape {shape}")
@@ -111,6 +120,6 @@ BAND_PIXELS = 1 << 16
 
 
 def bands(height: int, width: int) -> Iterator[slice]:
-    """Slices that cut `height` rows into bands of about BAND_PIXELS."""
+    """Return slices that divide `height` rows into bands of about BAND_PIXELS pixels."""
     rows = max(1, BAND_PIXELS // width)
     return (slice(top, min(height, top + rows)) for top in range(0, height, rows))

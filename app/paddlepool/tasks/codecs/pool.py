@@ -35,10 +35,10 @@ TARGET = "paddlepool.tasks.codecs.sandbox:open_sandbox"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 KILLED_RETRY_SECONDS = 5.0
-"""Seconds after which a client should retry if the machine lacks memory for a picture."""
+"""Seconds after which a client should retry if the system killed the processes of its picture."""
 
-# By default glibc returns a picture's memory to the system after each step, and gets zeroed pages
-# for the next step. These settings make it keep blocks of up to 32 MiB.
+# By default, glibc returns a picture's memory to the system after each step, and the next step gets
+# zeroed pages. With these settings, glibc keeps blocks of up to 32 MiB.
 ENVIRONMENT = malloc_settings(
     "mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216"
 )
@@ -68,7 +68,7 @@ class Call(Job):
 
 
 class CodecProcess(ChildWorker):
-    """A child process that runs calls: an `paddlepool.contracts.ports.Worker`."""
+    """A child process that runs calls, one at a time: a `paddlepool.contracts.ports.Worker`."""
 
     def __init__(self, child: Child) -> None:
         super().__init__(child)
@@ -179,9 +179,9 @@ class CodecPool:
     on_restart: Callable[[Restart], None] = lambda _: None
 
     checks: dict[str, Check] = field(default_factory=dict, init=False)
-    """Checks of the answers, by function. A process with a rejected answer is killed."""
+    """Checks of replies, by function name. A process whose reply is rejected is killed."""
     held: tuple[str, ...] | None = field(default=None, init=False)
-    """Names of those MEASURES of confinement that are in force; None before a process is opened."""
+    """Those of MEASURES that confine the newest process; None before a process is opened."""
 
     def __post_init__(self) -> None:
         self._backoff = RestartBackoff(time.monotonic)
@@ -307,9 +307,10 @@ class CodecPool:
         return CodecProcess(child)
 
     def _on_loss(self, reason: Restart) -> float:
-        """Seconds to wait before a lost process is replaced.
+        """Return the seconds to wait before a lost process is replaced.
 
-        A process that was open is replaced at once: no picture waits for those that kill processes.
+        A process that was open is replaced at once, so that pictures that kill processes delay no
+        other picture.
         """
         if reason in OPENING_FAILURES:
             return self._backoff.delay_after_loss()

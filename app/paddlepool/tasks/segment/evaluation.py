@@ -32,7 +32,7 @@ BETA_SQUARED = 0.3
 
 @dataclass(frozen=True, slots=True)
 class MaskScores:
-    """Means over `pictures`, and `max_f`, the largest F of 256 thresholds.
+    """Quality of masks: means over `pictures`, and `max_f`, the largest F of 256 thresholds.
 
     F at a threshold is computed from the mean precision and the mean recall at that threshold.
     """
@@ -75,7 +75,7 @@ def measure(predictions: Iterable[Floats], truths: Iterable[Pixels]) -> MaskScor
 
 
 def centred_ellipse(picture: Pixels) -> Floats:
-    """An ellipse whose axes are 0.6 of the picture's sides; foreground is 1."""
+    """Return a mask (H, W): 1 in a centred ellipse whose axes are 0.6 of the picture's sides."""
     height, width = picture.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
     across = (x - (width - 1) / 2) / (0.3 * width)
@@ -84,7 +84,10 @@ def centred_ellipse(picture: Pixels) -> Floats:
 
 
 def grabcut(picture: Pixels) -> Floats:
-    """Run five rounds of OpenCV's GrabCut from a centred box with a margin of 15 % on each side."""
+    """Return a mask (H, W), 0 or 1, by five rounds of OpenCV's GrabCut.
+
+    GrabCut starts from a centred box with a margin of 15 % on each side.
+    """
     height, width = picture.shape[:2]
     left, top = round(0.15 * width), round(0.15 * height)
     box = (left, top, width - 2 * left, height - 2 * top)
@@ -210,7 +213,7 @@ def _picture(path: Path) -> Pixels:
 
 
 def _tensors(info: ServedModelInfo, picture: Pixels) -> Tensors:
-    """The network's input for a picture, as in serving."""
+    """Return the network's input for a picture, as in serving."""
     parameters = read_parameters(info).model_dump(exclude={"output"})
     tensor = matte.network_input(picture, **parameters)
     return {info.inputs[0].name: tensor}
@@ -221,7 +224,7 @@ def _sized(array: Array) -> Array:
 
 
 class MaskComparison:
-    """Samples are (name, tensors); agreement is the intersection over union of two masks."""
+    """How `paddlepool compare` measures a matting model: on pictures, by the IoU of two masks."""
 
     agreement_name = "mask IoU"
     least_agreement = 0.9  # masks of a picture without an object may differ much
@@ -231,9 +234,12 @@ class MaskComparison:
         self.agreement = mask_agreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample per picture. Raises ConfigError, and InputError for a wrong picture."""
+        """Return a sample for each picture.
+
+        Raises ConfigError if a file cannot be read, and InputError for a wrong picture.
+        """
         return [(file.name, _tensors(self._info, _picture(file))) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """No samples: every picture takes the same time, so the self-test's input is enough."""
+        """Return no samples: all pictures take equally long, so the self-test's input is enough."""
         return []

@@ -21,9 +21,9 @@ Plane = TypeVar("Plane", Pixels, Floats)
 RADIUS = 3
 """Radius of each level's window, in pixels of that level."""
 FINEST_PIXELS = 1_000_000
-"""The last level has half the picture's resolution up to 4 MP, a quarter above that, and so on."""
+"""Maximum pixels of the last level: half the picture's resolution up to 4 MP, a quarter above."""
 WHOLE_PIXELS = 200_000
-"""Levels of up to this many pixels are computed as a whole; the last level, only along edges."""
+"""Maximum pixels of a level that is computed as a whole; the last level is only along edges."""
 COARSEST = 64
 TILE = 64
 """Side of the tile that is computed at once, in pixels of the last level."""
@@ -39,7 +39,7 @@ _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 
 
 
 def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
-    """Foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
+    """Return foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
     The colours are the picture's own, except along edges with partial alpha. Near parts that are
     transparent in the picture itself, they are the picture's own along such edges as well.
@@ -68,7 +68,7 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
 
 
 def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Tile]:
-    """The part of a tile, in blocks and in pixels, outside which alpha is 0 or 255."""
+    """Return the part of a tile, in blocks and in pixels, outside which alpha is 0 or 255."""
     left, top, width, height = cv2.boundingRect(cv2.inRange(alpha[place], 1, 254))
     sides = []
     for first, count, whole, pixels in zip(
@@ -85,7 +85,7 @@ def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Ti
 def _coarse(
     picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
 ) -> tuple[Floats, Floats, Floats]:
-    """F and B (h, w, 3) from the levels that are computed everywhere, and a map (h, w).
+    """Return F and B (h, w, 3) of the levels that are computed as a whole, and a map (h, w).
 
     The map is 1 where partial alpha is no edge or the picture itself is transparent (`clear`).
     """
@@ -110,13 +110,13 @@ def _coarse(
 
 
 def _level(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats]:
-    """The reduced picture and its alpha, from 0 to 1."""
+    """Return the picture and its alpha, reduced by `step`; alpha is from 0 to 1."""
     share = _reduced(alpha, step).astype(np.float32) / np.float32(255)
     return _reduced(picture, step).astype(np.float32), share
 
 
 def _reduced(plane: Pixels, step: int) -> Pixels:
-    """Means of blocks of step x step; `step` is a power of two."""
+    """Return the means of blocks of step x step; `step` is a power of two."""
     rows, columns = max(1, plane.shape[0] // step), max(1, plane.shape[1] // step)
     plane = plane[: rows * step, : columns * step]
     # OpenCV is several times faster for a factor of two than for any other.
@@ -142,7 +142,7 @@ def _halved(plane: Plane) -> Plane:
 
 
 def _spread(marked: Pixels) -> Floats:
-    """1 at and around marked pixels, falling to 0."""
+    """Return a map (h, w): 1 at and around marked pixels, and falling to 0 farther away."""
     window = _window(marked)
     near = cv2.dilate(marked, window)
     half = len(window) // 2
@@ -155,7 +155,10 @@ def _window(plane: Plane) -> Pixels:
 
 
 def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[Floats, Floats]:
-    """One step of blur-fusion: the next F, and the B it was made with. `share` is alpha, 0 to 1."""
+    """Do one step of blur-fusion: return the next F and the B that it was computed with.
+
+    `share` is alpha, from 0 to 1.
+    """
     window = (2 * RADIUS + 1, 2 * RADIUS + 1)
     weight = cv2.blur(share, window)
     rest = np.float32(1) + EPSILON - weight
@@ -174,7 +177,7 @@ def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[
 def _finished(
     picture: Pixels, alpha: Pixels, coarse: Sequence[Floats], blocks: Tile, place: Tile, step: int
 ) -> Pixels:
-    """The final colours of `place`; the last level is computed for its `blocks` and a margin."""
+    """Return the final colours of `place`, from the last level of its `blocks` and a margin."""
     margin = RADIUS + 1  # for the window, and for a neighbour to interpolate with
     top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
     bottom, right = blocks[0].stop + margin, blocks[1].stop + margin

@@ -1,18 +1,20 @@
-"""Masks as arrays. Needs neither a picture library nor pydantic: every process imports it."""
+"""Normalises masks. Imports neither a picture library nor pydantic: every process imports this."""
 
 import numpy as np
 
 from paddlepool.tasks.codecs.picture import Floats
 
 FAINT = 0.1
-"""A mask without a value from here on has no foreground. The official networks reach 0.97 or more
-for a subject, and 0.06 for a plain picture, whose noise would become a subject if stretched."""
+"""A mask whose largest value is below this has no foreground. The official networks reach 0.97 for
+a subject, and 0.06 for a plain picture, whose noise would become a subject if stretched."""
 
 
 def normalise(mask: Floats) -> Floats:
-    """Stretch a mask to 0…1, as normPRED() of
-    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py does. A flat mask is clipped, and
-    a faint one has no foreground."""
+    """Stretch a mask to 0…1, as normPRED() of U²-Net does.
+
+    See https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py. A mask of one value is only
+    clipped to 0…1. A mask below FAINT becomes 0 everywhere.
+    """
     low, high = float(mask.min()), float(mask.max())
     if high < FAINT:
         return np.zeros_like(mask)

@@ -47,7 +47,7 @@ def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
 def place_of(
     subject: Area, canvas: Area, *, scale: float | None, position: Sequence[float] | None
 ) -> Area:
-    """The subject's place, relative to the top left corner of the canvas.
+    """Return the subject's area, relative to the top left corner of the canvas.
 
     `scale` is the percentage of the canvas that the subject fills in the tighter direction.
     `position` is the share of the free room that lies left of the subject and above it, in percent.
@@ -73,7 +73,7 @@ def place_of(
 
 
 def on_canvas(plane: Pixels, canvas: Area) -> Pixels:
-    """The part of a plane (H, W) or (H, W, C) that the canvas shows; 0 outside the plane."""
+    """Return the part of a plane (H, W) or (H, W, C) that the canvas shows; 0 outside the plane."""
     rows, columns = canvas.slices
     top, left = max(0, rows.start), max(0, columns.start)
     inside = plane[top : rows.stop, left : columns.stop]
@@ -92,7 +92,7 @@ def resized_alpha(alpha: Pixels, height: int, width: int) -> Pixels:
 
 
 def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> Pixels:
-    """Resize to RGB with colours weighted by alpha."""
+    """Resize to RGB, with colours weighted by alpha (H, W)."""
     if alpha.shape == (height, width):
         return pixels[..., :3]
     cover = _resized_cover(alpha, height, width)
@@ -159,7 +159,7 @@ def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Ti
 
 
 def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:
-    """The resized alpha times 255, in 16 bits: the scale of a colour multiplied by alpha."""
+    """Return the resized alpha times 255, in 16 bits: the scale of a colour multiplied by alpha."""
     return resize(np.multiply(alpha, 255, dtype=np.uint16), height, width)
 
 
@@ -169,7 +169,7 @@ BOX_LEVEL = 16
 
 
 def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequence[float]) -> Floats:
-    """The network's input (1, 3, size, size), made as in U2-Net's training.
+    """Return the network's input (1, 3, size, size), made as in U2-Net's training.
 
     The picture is scaled bilinearly and divided by its own maximum, as in RescaleT and
     ToTensorLab(flag=0) of https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py.
@@ -186,13 +186,15 @@ def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequenc
 
 
 def confidence(mask: Floats) -> float:
-    """Mean of |2p - 1| over the network's own probabilities."""
+    """Return the mean of |2p - 1| over the network's own probabilities p, from 0 to 1."""
     return float(np.abs(2.0 * np.clip(mask, 0.0, 1.0) - 1.0).mean())
 
 
 def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
-    """The mask resized to the picture; levels are truncated, not rounded, as in save_output() of
-    https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py"""
+    """Resize the mask to the picture; levels are truncated, as in save_output() of U²-Net.
+
+    See https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py.
+    """
     levels = (mask * np.float32(255.0)).astype(np.uint8)
     if width < levels.shape[1] or height < levels.shape[0]:
         # OpenCV would skip pixels. Pillow, which made the official masks, weights all of them.
@@ -201,14 +203,17 @@ def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
 
 
 def box_of(alpha: Pixels) -> Area:
-    """The foreground's place; all zeros when there is none."""
+    """Return the foreground's bounding box; all zeros if there is no foreground."""
     foreground = cv2.threshold(alpha, BOX_LEVEL - 1, 255, cv2.THRESH_BINARY)[1]
     left, top, width, height = cv2.boundingRect(foreground)
     return Area(top, left, height, width)
 
 
 def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
-    """The cut-out, RGBA. Colours are 0 where alpha is 0: the file must not hold the background."""
+    """Return the cut-out, RGBA.
+
+    Colours are 0 where alpha is 0, because the file must not contain the background.
+    """
     height, width = alpha.shape
     result = np.zeros((height, width, 4), np.uint8)
     for rows in bands(height, width):
@@ -219,7 +224,7 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
 
 
 def over_white(pixels: Pixels) -> Pixels:
-    """The picture as the network sees it: RGB, over white where it is transparent."""
+    """Return the picture as the network sees it: RGB, over white where it is transparent."""
     if pixels.shape[2] == 3:
         return pixels
     return stacked(pixels, pixels[..., 3], ground=flat(WHITE, pixels.shape[1]))
@@ -237,13 +242,13 @@ DOUBT = 0.02
 
 
 def flat(colour: Sequence[int], width: int) -> Bands:
-    """A background of one colour (red, green, blue, alpha); RGB if the colour is opaque."""
+    """Return a background of one colour (red, green, blue, alpha): RGB if the colour is opaque."""
     paint = np.array(colour if colour[3] < 255 else colour[:3], np.uint8)
     return lambda rows: np.tile(paint, (rows.stop - rows.start, width, 1))
 
 
 def reduced(picture: Pixels, height: int, width: int) -> Pixels:
-    """Shrink the picture as far as it still covers height x width."""
+    """Shrink the picture as far as possible while it covers height x width; never enlarge it."""
     tall, wide = picture.shape[:2]
     factor = min(1.0, max(height / tall, width / wide))
     return resized(picture, max(1, round(tall * factor)), max(1, round(wide * factor)))
@@ -278,9 +283,10 @@ def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequen
 
 
 def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> Bands:
-    """The picture's own background, blurred, for the canvas; beyond the picture its edge repeats.
+    """Return the picture's own background, blurred, for the canvas.
 
-    The subject is removed first, and the gap is filled from its surroundings.
+    The subject is removed first, and the gap is filled from its surroundings. Beyond the picture,
+    the background's edge repeats. `percent` is the blur's sigma, in percent of the longer side.
     """
     height, width = alpha.shape
     sigma = percent / 100 * max(height, width)
@@ -304,7 +310,7 @@ def blurred(pixels: Pixels, alpha: Pixels, *, percent: float, canvas: Area) -> B
 
 
 def _filled(sums: Floats, weight: Floats, sigma: float) -> Floats:
-    """The blurred `sums` (colours times their weight) divided by the blurred `weight`.
+    """Return the blurred `sums` (colours times their weight) divided by the blurred `weight`.
 
     Where the weight is close to 0, the colour comes from a smaller picture, blurred the same way.
     """
@@ -335,7 +341,7 @@ def resized(picture: Pixels, height: int, width: int) -> Pixels:
 
 
 def _centred(height: int, width: int, inner_height: float, inner_width: float) -> Area:
-    """The middle of height x width, at least a pixel and at most the whole."""
+    """Return the middle of height x width: the inner size, but at least a pixel, at most all."""
     rows = max(1, min(height, round(inner_height)))
     columns = max(1, min(width, round(inner_width)))
     return Area((height - rows) // 2, (width - columns) // 2, rows, columns)
@@ -377,7 +383,7 @@ REACH = 3.0
 
 
 def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
-    """The alpha of the shadow of the subject at `place`, in bands of rows that are `width` wide."""
+    """Return the alpha of the shadow of the subject at `place`, for rows that are `width` wide."""
     longer = max(place.height, place.width)
     sigma = BLUR * longer
     step = max(1.0, sigma / SMALL_SIGMA)

@@ -42,7 +42,7 @@ _SUM = np.ones(4, np.float32)
 
 
 def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
-    """Alpha (H, W) for a picture (H, W, 3) and a mask of any size, 0 to 1.
+    """Return the alpha (H, W) of `guided` for a picture (H, W, 3) and a mask of any size, 0 to 1.
 
     Undecided regions keep the mask's own value, because colours do not show the foreground there.
     """
@@ -53,13 +53,13 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
     target = cv2.resize(mask, (columns, rows), interpolation=cv2.INTER_LINEAR)
     stretched = np.clip((target - np.float32(LEVELS)) / np.float32(1.0 - 2 * LEVELS), 0, 1)
     radius = max(1, round(RADIUS * max(rows, columns)))
-    full, empty = _settled(stretched, radius)
+    full, empty = _certain_regions(stretched, radius)
     share = undecided(mask, rows, columns)
     unsettled: Pixels = (full | empty) ^ np.uint8(1)
     if share is not None:
         unsettled |= share > 0
     alpha = np.zeros((height, width), np.uint8)
-    # The smoothed linear model: slopes and offset, all in units of 1/255. In settled areas, it is
+    # The smoothed linear model: slopes and offset, all in units of 1/255. In certain regions, it is
     # the mask's own 0 or 1.
     model = np.zeros((rows, columns, 4), np.float32)
     model[..., 3] = full * np.float32(1 / 255)
@@ -111,10 +111,10 @@ def _apply(padded: Floats, pixels: Pixels, place: Tile, step: int, alpha: Pixels
     alpha[place] = (value + np.float32(0.5)).reshape(tall, wide)
 
 
-def _settled(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
-    """Two maps, full and empty.
+def _certain_regions(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
+    """Return two maps (h, w): where the mask is certainly foreground, and certainly background.
 
-    They are 1 where all windows that affect a pixel contain only ones, or only zeros.
+    A map is 1 where all windows that affect a pixel contain only ones, or only zeros.
     """
     reach = np.ones((4 * radius + 3, 4 * radius + 3), np.uint8)
     full = cv2.erode((stretched >= 1).astype(np.uint8), reach)
@@ -133,7 +133,10 @@ def _around(marked: Pixels, margin: int) -> Tile | None:
 
 
 def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
-    """The weight of the mask's own value: 1 inside undecided regions; None if there is none."""
+    """Return the weight (rows, columns) of the mask's own value: 1 inside undecided regions.
+
+    Returns None if there is no such region.
+    """
     radius = max(1, round(BROAD * max(mask.shape)))
     region = opened(cv2.inRange(mask, *UNDECIDED), 2 * radius + 1)
     if not region.any():
@@ -143,7 +146,7 @@ def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
 
 
 def opened(marked: Pixels, side: int) -> Pixels:
-    """The marked pixels without the parts into which no disc of this diameter fits."""
+    """Return the marked pixels without the parts into which no disc of diameter `side` fits."""
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
     return cv2.morphologyEx(marked, cv2.MORPH_OPEN, disc, borderType=cv2.BORDER_REPLICATE)
 
@@ -181,7 +184,10 @@ class ColourModel:
         self._inverse = (rr, rg, rb), (rg, gg, gb), (rb, gb, bb)
 
     def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
-        """The slopes for red, green and blue and the offset, as means over each pixel's windows."""
+        """Fit the model to a plane (h, w), and return its slopes and offset at each pixel.
+
+        The slopes are those for red, green and blue. All are means over the pixel's windows.
+        """
         middle = self._mean(plane)
         red, green, blue = (
             self._mean(colour * plane) - mean * middle
@@ -209,9 +215,9 @@ such a disc does not fit into the partial alpha of `guided`."""
 
 
 def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
-    """Alpha (H, W) for a picture (H, W, 3) and a mask of any size, 0 to 1.
+    """Return the alpha (H, W) of `matting` for a picture (H, W, 3) and a mask of any size, 0 to 1.
 
-    The solution is not used at sharp edges, nor in regions that are undecided throughout.
+    Sharp edges, and regions that are undecided throughout, keep the alpha of `guided`.
     """
     alpha = guided_alpha(pixels, mask)
     height, width = alpha.shape
@@ -241,7 +247,7 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def unsure(level: Floats) -> Pixels:
-    """The band to solve (h, w): 1 at and near uncertain pixels and edges of the mask."""
+    """Return the band to solve (h, w): 1 at and near uncertain pixels and edges of the mask."""
     doubt = cv2.inRange(level, *SURE) // 255
     # A hard edge of the mask has no pixels in doubt, so its gradient is added.
     rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))
@@ -250,7 +256,7 @@ def unsure(level: Floats) -> Pixels:
 
 
 def thin(level: Floats) -> Floats:
-    """1 (h, w) in and near parts that are narrower than the band, such as a tripod's legs.
+    """Return a map (h, w): 1 in and near parts narrower than the band, such as a tripod's legs.
 
     No pixel of such a part is fixed, so the solution would make it background.
     """
@@ -269,7 +275,7 @@ def _reach(level: Floats) -> int:
 
 
 def broad(start: Floats, band: Pixels) -> Floats:
-    """The weight (h, w) of the solution: 0 outside the band and at sharp edges of `start`."""
+    """Return the solution's weight (h, w): 0 outside the band and at sharp edges of `start`."""
     radius = max(1, round(NARROW * max(start.shape)))
     side = 2 * radius + 1
     wide = opened(cv2.inRange(start, *SURE), side)
@@ -278,7 +284,7 @@ def broad(start: Floats, band: Pixels) -> Floats:
 
 
 def unexplained(model: ColourModel, alpha: Floats) -> Floats:
-    """The part of the alpha that the colours do not explain.
+    """Return the part of the alpha (h, w) that the colours do not explain.
 
     This is the matting Laplacian, divided by the window's size, times the alpha.
     """
@@ -289,7 +295,7 @@ def unexplained(model: ColourModel, alpha: Floats) -> Floats:
 
 
 def solved(model: ColourModel, start: Floats, band: Pixels, target: Floats) -> Floats:
-    """Solve for the alpha inside the band, with conjugate gradients.
+    """Solve for the alpha (h, w) inside the band, with conjugate gradients.
 
     Outside the band, alpha is `start`. Inside, PRIOR is the weight that pulls it to `target`.
     """

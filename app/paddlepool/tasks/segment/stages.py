@@ -59,7 +59,7 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
 
 
 def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Decode the second picture, `body`, into its own memory; reduce it to the size that is needed.
+    """Decode the background picture `body` into its own memory, reduced to the size it needs.
 
     meta: limits, and shape of the first picture.
     """
@@ -114,9 +114,9 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """Whether the picture's pixels are used; a plain mask of an opaque picture needs none.
+    """Return whether the result needs the picture's pixels; a plain mask of an opaque one does not.
 
-    That saves 3 MB per megapixel.
+    Leaving them out saves 3 MB per megapixel.
     """
     return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
 
@@ -153,7 +153,7 @@ def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
 def _compose(
     pixels: Pixels, mask: Floats, meta: Mapping[str, Any], background: Pixels | None
 ) -> tuple[Pixels, matte.Area]:
-    """Return the result's pixels, and the foreground's place in the picture.
+    """Return the result's pixels, and the foreground's area in the picture.
 
     render() keeps no reference to `pixels`, so the picture is freed before the result is encoded.
     Without a foreground, nothing is cropped or moved, and no shadow is drawn. Raises OutputTooLarge

@@ -39,7 +39,7 @@ BINS = 15
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality of the predictions for `texts` texts; each other figure is from 0 to 1."""
+    """Quality of the predictions for `texts` texts; `f1` is by label. Figures are from 0 to 1."""
 
     texts: int
     accuracy: float
@@ -65,7 +65,7 @@ def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Qua
 
 
 def calibration_error(probabilities: Floats, truth: Ints) -> float:
-    """The expected calibration error (ECE) over BINS bins of the top score.
+    """Return the expected calibration error (ECE) over BINS bins of the top score.
 
     It is the gap between mean top score and accuracy in each bin, averaged over all texts.
     """
@@ -76,7 +76,10 @@ def calibration_error(probabilities: Floats, truth: Ints) -> float:
 
 
 def text_key(text: str) -> str:
-    """A key that copies of one post share: its letters and digits in lower case and NFKC form."""
+    """Return a key that copies of a post share: its letters and digits, in lower case and NFKC.
+
+    The key of a text without letters and digits is the text itself.
+    """
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()
 
 
@@ -86,7 +89,7 @@ BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。�
 
 
 class Posts(NamedTuple):
-    """Texts, the class number of each, and which of them do not occur among the training posts."""
+    """Texts with their class numbers; `fresh` is True for texts that are no training posts."""
 
     name: str
     texts: Sequence[str]
@@ -94,21 +97,21 @@ class Posts(NamedTuple):
     fresh: NDArray[np.bool_]
 
 
-class _Texts:
-    """The texts of one model version, tokenised as in serving."""
+class _TextJobs:
+    """Turns texts into jobs with the tokenizer of one model version, as in serving."""
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
         self._tokenizer = open_tokenizer(info, self._parameters)
 
     def _jobs(self, texts: Sequence[str]) -> list[tuple[int, Tensors]]:
-        """The number of tokens of each text, and its job."""
+        """Return the number of tokens of each text, and its job."""
         parameters = self._parameters
         tokenised = tokenise(texts, self._tokenizer, lengths=parameters.lengths())
         return [(text.tokens, tensors_of([text], pad_id=parameters.pad_id)) for text in tokenised]
 
 
-class SentimentQuality(_Texts):
+class SentimentQuality(_TextJobs):
     """Measures a model on labelled posts. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
@@ -198,7 +201,7 @@ class SentimentQuality(_Texts):
         return Findings(tables=tuple(tables), notes=tuple(notes))
 
     def _scores(self, texts: Sequence[str], predictor: EvaluationPredictor, what: str) -> Floats:
-        """Scores [texts, labels], computed as in serving."""
+        """Return scores [texts, labels], computed as in serving."""
         outputs = predictor.run([job for _, job in self._jobs(texts)], what=what)
         logits = np.concatenate([output[self._output] for output in outputs])
         return np.array([softmax(row) for row in logits.tolist()])
@@ -209,15 +212,17 @@ CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120, 160)
 """Lengths of the texts that are compared by default. Most are short, as posts are."""
 
 
-class LabelComparison(_Texts):
-    """Samples are (name, tensors); agreement is the share of texts that get the same label."""
+class LabelComparison(_TextJobs):
+    """How `paddlepool compare` measures a text classifier: by the share of equal labels."""
 
     agreement_name = "label agreement"
     least_agreement = 0.99
     agreement = staticmethod(label_agreement)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """One sample for each line of the files; of a line in a .jsonl file, its member `text`.
+        """Return a sample for each line of the files that has text.
+
+        In a .jsonl file, each line is an object and the text is its member `text`.
 
         Raises ConfigError if a file cannot be read, and InputError if a text is not accepted.
         """
