@@ -151,6 +151,7 @@ class History:
         return int(self.uptime() / INTERVAL_SECONDS)
 
     def record_run(self, series: Series, seconds: float) -> None:
+        """Record the duration of one run in the current interval."""
         with self._lock:
             now = self.interval()
             histogram = self._runs.get(series)

@@ -154,7 +154,10 @@ def measure_single(
 
 
 def runs_of_slice(requests: int, instances: int) -> int:
-    """Number of runs in one of SLICES slices: equally many on each instance, so rounded up."""
+    """Return the number of runs in one of SLICES slices: `requests` divided among them.
+
+    It is rounded up to a multiple of `instances`.
+    """
     return -(-requests // (SLICES * instances)) * instances
 
 

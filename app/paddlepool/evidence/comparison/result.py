@@ -87,7 +87,7 @@ class Comparison:
     not_busy: Mapping[str, str]
 
     def times_as_fast(self) -> dict[str, float]:
-        """Each group's requests per second with all cores busy, divided by the default group's.
+        """Return each group's requests per second on all cores, divided by the default group's.
 
         If that was not measured for every group, it is the default group's median time of a single
         request divided by the group's.

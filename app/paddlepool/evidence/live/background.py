@@ -106,7 +106,10 @@ class Shadow:
         return True
 
     def _groups_of(self, served: ServedModel) -> list[str]:
-        """The groups to replay on: those of `groups`, or else all that are ready."""
+        """Return the groups to replay on: those of `groups`, or all ready groups if it is empty.
+
+        The default group and groups that cannot be opened are left out.
+        """
         return [
             status.name
             for status in served.groups()

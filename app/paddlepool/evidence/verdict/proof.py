@@ -142,9 +142,10 @@ def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
 def ratio_interval(
     seconds: Sequence[float], base_seconds: Sequence[float]
 ) -> tuple[float, float, float]:
-    """The median ratio of paired times and its 99 % bootstrap interval; deterministic.
+    """Return the median ratio of paired times, and the ends of its 99 % bootstrap interval.
 
-    Logarithms give "twice as fast" and "twice as slow" the same weight.
+    Equal times give equal results. Logarithms give "twice as fast" and "twice as slow" the same
+    weight.
     """
     logs: NDArray[np.float64] = np.log(seconds) - np.log(base_seconds)
     picks = np.random.default_rng(SEED).integers(0, len(logs), (RESAMPLES, len(logs)))
@@ -183,7 +184,7 @@ def clearly_faster(low: float) -> bool:
 
 
 def undecided(low: float, high: float) -> bool:
-    """Whether the interval of a candidate's gain, `low` to `high`, is too wide to decide."""
+    """Return whether the interval of a candidate's gain, `low` to `high`, is too wide to decide."""
     return low <= GAIN < high and high / low > HIDDEN_EFFECT
 
 
