@@ -5,8 +5,9 @@ import numpy as np
 from paddlepool.tasks.codecs.picture import Floats
 
 FAINT = 0.1
-"""A mask whose largest value is below this has no foreground. The official networks reach 0.97 for
-a subject, and 0.06 for a plain picture, whose noise would become a subject if stretched."""
+"""A mask whose largest value is below this has no foreground. The official networks reach at least
+0.97 for a subject, and 0.06 for a plain picture, whose noise would become a subject if stretched.
+"""
 
 
 def normalise(mask: Floats) -> Floats:
