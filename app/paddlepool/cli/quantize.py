@@ -82,19 +82,21 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.model}/{files.version}: calibrating on {len(calibrated)} files", flush=True)
     ranges = qdq.measure_ranges(model, samples)
     print("int8 layers and their loss:")
-    layers = qdq.FloatLayers(
-        model=model,
-        ranges=ranges,
-        loss=differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES]),
-        show=lambda what, loss: print(f"  {loss:.4f}  {what}", flush=True),
-    )
-    ranges = layers.find(args.budget)
+    tried = 0
+
+    def show(what: str, loss: float) -> None:
+        nonlocal tried
+        tried += 1
+        print(f"  {loss:.4f}  {what}", flush=True)
+
+    loss_of = differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES])
+    ranges = qdq.find_float_layers(model, ranges, args.budget, loss_of=loss_of, show=show)
     small = qdq.quantised(model, ranges)
     loss = differences(model, judges)(small)
     floats = ", ".join(ranges.float_layers) or "none"
     summary = (
         f"mean difference {loss:.4f} on {len(held_out)} held-out files "
-        f"(budget {args.budget:g}); float: {floats}; {layers.tried} programs measured"
+        f"(budget {args.budget:g}); float: {floats}; {tried} programs measured"
     )
     if not loss <= args.budget:
         raise ExportError(f"not published: {summary}")

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from paddlepool.making.programs.derive import differences
-from paddlepool.making.programs.qdq import Activation, FloatLayers, Ranges
+from paddlepool.making.programs.qdq import Activation, Ranges, find_float_layers
 from tests.making.programs.networks import named, planted
 
 LAYERS = [f"{stage}.{name}" for stage in ("in", "middle", "out") for name in ("a", "b")]
@@ -48,15 +48,9 @@ def found_in(network: onnx.ModelProto) -> tuple[Ranges, dict[str, float]]:
     """What the search for a loss of 0.01 finds, and the losses it has shown."""
     pytest.importorskip("openvino")
     seen: dict[str, float] = {}
-    layers = FloatLayers(
-        model=network,
-        ranges=ranges_of(network),
-        loss=differences(network, samples()),
-        show=seen.__setitem__,
-    )
-    ranges = layers.find(0.01)
-    assert layers.tried == len(seen)
-    return ranges, seen
+    loss_of = differences(network, samples())
+    ranges = ranges_of(network)
+    return find_float_layers(network, ranges, 0.01, loss_of=loss_of, show=seen.__setitem__), seen
 
 
 def test_the_planted_layer_is_found() -> None:
@@ -77,13 +71,9 @@ def test_nothing_stays_float_where_nothing_collapses() -> None:
 
 def test_if_no_float_layer_mends_the_loss_all_become_float() -> None:
     network = named(planted("middle.b"))
-    ranges = Ranges(
-        activations=(
-            Activation(value="x", scale=1.0, zero_point=0, signed=False, readers=("in.a",)),
-        ),
-        float_layers=(),
+    x = Activation(value="x", scale=1.0, zero_point=0, signed=False, readers=("in.a",))
+    ranges = Ranges(activations=(x,), float_layers=())
+    found = find_float_layers(
+        network, ranges, 0.01, loss_of=lambda _model: 0.5, show=lambda _what, _loss: None
     )
-    found = FloatLayers(
-        model=network, ranges=ranges, loss=lambda _model: 0.5, show=lambda _what, _loss: None
-    ).find(0.01)
     assert sorted(found.float_layers) == sorted(LAYERS)

@@ -69,9 +69,8 @@ class Derived:
     backend: str
 
 
-def missing_packages() -> tuple[str, ...]:
-    packages = ("onnxruntime", "openvino", "paddle2onnx")
-    return tuple(name for name in packages if find_spec(name) is None)
+def missing_packages() -> list[str]:
+    return [name for name in ("onnxruntime", "openvino", "paddle2onnx") if find_spec(name) is None]
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
@@ -183,8 +182,7 @@ def quantise_embeddings(graph: Graph) -> None:
         graph.constants[f"{name}.int8"] = np.rint(table / scale).astype(np.int8)
         graph.constants[f"{name}.scale"] = scale.astype(np.float32)
         node.input[0], node.output[0] = f"{name}.int8", f"{rows}.int8"
-        place = graph.nodes.index(node) + 1
-        graph.nodes[place:place] = [
+        graph.insert_after(f"{rows}.int8", [
             helper.make_node(
                 "Cast", [f"{rows}.int8"], [f"{rows}.cast"], f"{rows}.cast",
                 to=onnx.TensorProto.FLOAT,
@@ -193,7 +191,7 @@ def quantise_embeddings(graph: Graph) -> None:
                 "Gather", [f"{name}.scale", node.input[1]], [f"{rows}.scale"], f"{rows}.scale"
             ),
             helper.make_node("Mul", [f"{rows}.cast", f"{rows}.scale"], [rows], f"{rows}.float"),
-        ]  # fmt: skip
+        ])  # fmt: skip
 
 
 def add_program(directory: Path, derived: Derived) -> None:

@@ -35,6 +35,12 @@ class Graph:
     def maker(self, value: str) -> onnx.NodeProto | None:
         return next((node for node in self.nodes if value in node.output), None)
 
+    def insert_after(self, value: str, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Insert nodes after the one that makes `value`; before all others if it is an input."""
+        maker = self.maker(value)
+        place = 0 if maker is None else self.nodes.index(maker) + 1
+        self.nodes[place:place] = nodes
+
     def weight_of(self, node: onnx.NodeProto) -> str | None:
         """Return the name of the constant that is the node's weight; None without a weight."""
         if node.op_type not in WEIGHTED:

@@ -80,10 +80,7 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
             first = False
     added = [(entry.value, _quantise_value(graph, entry)) for entry in ranges.activations]
     for value, nodes in reversed(added):
-        # The nodes that quantise a value follow its producer; those of inputs come first.
-        maker = graph.maker(value)
-        place = 0 if maker is None else graph.nodes.index(maker) + 1
-        graph.nodes[place:place] = nodes
+        graph.insert_after(value, nodes)
     done = graph.model()
     onnx.checker.check_model(done)
     return done
@@ -126,7 +123,7 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
             node.input[0], output = relative, node.output[0]
             node.output[0] = f"{output}.relative"
             scaled = helper.make_node("Mul", [node.output[0], largest], [output], f"{output}.Mul")
-            graph.nodes.insert(graph.nodes.index(node) + 1, scaled)
+            graph.insert_after(node.output[0], [scaled])
         activation = Activation(
             value=relative,
             scale=1 / ROW_LEVELS,
@@ -134,9 +131,7 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
             signed=False,
             readers=tuple(node.name for node in nodes),
         )
-        maker = graph.maker(value)
-        place = 0 if maker is None else graph.nodes.index(maker) + 1
-        graph.nodes[place:place] = [*before, *_quantise_value(graph, activation)]
+        graph.insert_after(value, [*before, *_quantise_value(graph, activation)])
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
@@ -354,61 +349,49 @@ def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
     return Ranges(activations=tuple(activations), float_layers=tuple(merged))
 
 
-@dataclass(slots=True, kw_only=True)
-class FloatLayers:
-    """Finds the layers that must stay float. `loss` measures a program, `show` reports its loss.
+def find_float_layers(
+    model: onnx.ModelProto,
+    ranges: Ranges,
+    budget: float,
+    *,
+    loss_of: Callable[[onnx.ModelProto], float],
+    show: Callable[[str, float], None],
+) -> Ranges:
+    """Find a small set of float layers that brings the loss within the budget, if there is one.
 
-    `tried` counts the programs that were measured.
+    If the program with every layer in int8 loses too much, measure the loss with only one stage
+    in int8, for each stage (layers whose names have the same first part). Then measure the loss
+    with only one layer in int8, for each layer of the stages that lose most (SHARE). Then make the
+    layers float one after another, the worst first, until the loss is within the budget.
+    `loss_of` measures a program; `show` is called with each program's description and loss.
     """
+    every = [name for name in layers_of(model) if name not in ranges.float_layers]
 
-    model: onnx.ModelProto
-    ranges: Ranges
-    loss: Callable[[onnx.ModelProto], float]
-    show: Callable[[str, float], None]
-    tried: int = 0
-
-    def find(self, budget: float) -> Ranges:
-        """Find a small set of float layers that brings the loss within the budget, if there is one.
-
-        If the program with every layer in int8 loses too much, measure the loss with only one stage
-        in int8, for each stage (layers whose names have the same first part). Then measure the loss
-        with only one layer in int8, for each layer of the stages that lose most. Then make the
-        layers float one after another, the worst first, until the loss is within the budget.
-        """
-        floats: list[str] = []
-        loss = self._measured("everything", floats)
-        worst = self._layers_by_loss(budget) if loss > budget else []
-        while worst and loss > budget:
-            floats.append(worst.pop(0))
-            loss = self._measured(f"float: {', '.join(floats)}", floats)
-        return restricted(self.ranges, floats)
-
-    def _layers_by_loss(self, budget: float) -> list[str]:
-        """Return the layers that lose most if only that layer is in int8, the worst first.
-
-        SHARE says which layers are left out.
-        """
-        every = [name for name in layers_of(self.model) if name not in self.ranges.float_layers]
-
-        def loss_of(what: str, layers: Sequence[str]) -> float:
-            return self._measured(f"only {what}", [name for name in every if name not in layers])
-
-        stages: dict[str, list[str]] = {}
-        for layer in every:
-            stages.setdefault(layer.partition(".")[0], []).append(layer)
-        by_stage = {stage: loss_of(stage, layers) for stage, layers in stages.items()}
-        least = SHARE * max(budget, *by_stage.values())
-        own: dict[str, float] = {}
-        for stage, layers in stages.items():
-            if len(layers) == 1:
-                own[layers[0]] = by_stage[stage]
-            elif by_stage[stage] > least:
-                own |= {layer: loss_of(layer, [layer]) for layer in layers}
-        worst = [layer for layer, loss in own.items() if loss > least]
-        return sorted(worst, key=own.__getitem__, reverse=True)
-
-    def _measured(self, what: str, floats: Sequence[str]) -> float:
-        loss = self.loss(quantised(self.model, restricted(self.ranges, floats)))
-        self.tried += 1
-        self.show(what, loss)
+    def measured(what: str, floats: Sequence[str]) -> float:
+        loss = loss_of(quantised(model, restricted(ranges, floats)))
+        show(what, loss)
         return loss
+
+    def alone(what: str, layers: Sequence[str]) -> float:
+        return measured(f"only {what}", [name for name in every if name not in layers])
+
+    loss = measured("everything", ())
+    if loss <= budget:
+        return ranges
+    stages: dict[str, list[str]] = {}
+    for layer in every:
+        stages.setdefault(layer.partition(".")[0], []).append(layer)
+    by_stage = {stage: alone(stage, layers) for stage, layers in stages.items()}
+    least = SHARE * max(budget, *by_stage.values())
+    own: dict[str, float] = {}
+    for stage, layers in stages.items():
+        if len(layers) == 1:
+            own[layers[0]] = by_stage[stage]
+        elif by_stage[stage] > least:
+            own |= {layer: alone(layer, [layer]) for layer in layers}
+    floats: list[str] = []
+    for layer in sorted(own, key=own.__getitem__, reverse=True):
+        if own[layer] > least and loss > budget:
+            floats.append(layer)
+            loss = measured(f"float: {', '.join(floats)}", floats)
+    return restricted(ranges, floats)
