@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from paddlepool.contracts.errors import ExportError
@@ -22,13 +23,12 @@ def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
     Raises ExportError if the inputs or outputs of the file and the program do not match.
     """
     inputs, outputs = read_onnx_specs(spec.directory / file)
-    pairs = (
-        ("inputs", sorted(inputs, key=_name), sorted(spec.inputs, key=_name)),
+    by_name = attrgetter("name")
+    for kind, own, others in (
+        ("inputs", sorted(inputs, key=by_name), sorted(spec.inputs, key=by_name)),
         # Outputs are identified by their order.
-        ("outputs", [replace(output, name="") for output in outputs],
-         [replace(output, name="") for output in spec.outputs]),
-    )  # fmt: skip
-    for kind, own, others in pairs:
+        ("outputs", _unnamed(outputs), _unnamed(spec.outputs)),
+    ):
         if len(own) != len(others) or not all(map(_go_together, own, others)):
             raise ExportError(
                 f"{file} does not go with {spec.program}: its {kind} are {_listed(own)}, those of "
@@ -49,8 +49,8 @@ def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFacto
     return opened
 
 
-def _name(spec: TensorSpec) -> str:
-    return spec.name
+def _unnamed(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    return [replace(spec, name="") for spec in specs]
 
 
 def _go_together(own: TensorSpec, other: TensorSpec) -> bool:

