@@ -29,17 +29,6 @@ def lost(asked: Asked, status: int) -> Lost:
         (lost(PICTURE, 500), Kill(11.0, CODEC), False),
         (lost(PICTURE, 0), Kill(11.0, PREDICTOR), False),
     ],
-    ids=[
-        "batch",
-        "before",
-        "dying",
-        "noted-late",
-        "no-picture",
-        "no-picture-503",
-        "codec",
-        "tried-again",
-        "connection",
-    ],
 )
 def test_a_loss_is_explained_by_a_kill_of_what_it_was_in(
     request_lost: Lost, kill: Kill, explained: bool

@@ -46,16 +46,11 @@ def stream() -> Iterator[Gated]:
     stream.gate.set()
 
 
-def handler_of(stream: Gated) -> BoundedQueueHandler:
-    handler = BoundedQueueHandler(stream)
-    handler.setFormatter(JsonFormatter())
-    return handler
-
-
-def logger_of(handler: logging.Handler) -> logging.Logger:
-    logger = logging.Logger("test")
+def log_to(stream: Gated) -> tuple[logging.Logger, BoundedQueueHandler]:
+    handler, logger = BoundedQueueHandler(stream), logging.Logger("test")
+    handler.setFormatter(JsonLines())
     logger.addHandler(handler)
-    return logger
+    return logger, handler
 
 
 def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
@@ -64,9 +59,9 @@ def test_a_reader_that_is_stuck_does_not_hold_the_end_up(
     """Closing gives up on it after a moment, with the queue full or not."""
     monkeypatch.setattr("paddlepool.observability.log.FLUSH_SECONDS", 0.05)
     for lines in (1, WAITING_LINES + 1):
-        handler = handler_of(stream)
+        logger, handler = log_to(stream)
         for _ in range(lines):
-            logger_of(handler).info("line")
+            logger.info("line")
         closing = threading.Thread(target=handler.close, daemon=True)
         closing.start()
         closing.join(10)
@@ -89,8 +84,7 @@ for number in range(1000):
 
 def test_a_blocked_writer_does_not_block_the_caller(stream: Gated) -> None:
     """Lines beyond the limit are dropped, counted, and the count is written when there is room."""
-    handler = handler_of(stream)
-    logger = logger_of(handler)
+    logger, handler = log_to(stream)
     logger.info("first")
     assert stream.writing.wait(PATIENCE)
     for _ in range(WAITING_LINES + 7):  # returns although nothing is being written

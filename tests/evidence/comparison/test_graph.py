@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddlepool.cli import main
-from tests.model_files import group
+from tests.model_files import add_to_config, group, write_config
 
 pytestmark = pytest.mark.slow  # reads the programs of a whole model
 
@@ -36,24 +36,16 @@ def test_a_real_graph_is_fused_timed_and_drawn(
     assert "--group must be one of onednn, native" in capsys.readouterr().err
 
 
-def test_a_model_without_such_a_group_says_so(
-    tiny_model_repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its default group is of another backend, and so are all others."""
-    models = shutil.copytree(tiny_model_repository, tmp_path / "models")
-    (models / "tiny" / "config.toml").write_text(
-        'default_group = "jit"\n' + group("jit", backend="paddle_jit")
-    )
-    assert main(["graph", "tiny", "--repository", str(models)]) == 1
-    assert "tiny has no instance group of Paddle Inference" in capsys.readouterr().err
-
-
 @pytest.mark.paddle
-def test_the_default_is_a_group_that_has_a_graph(
+def test_only_a_group_of_paddle_inference_has_a_graph(
     tiny_model_repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It is the default of the command; a model without one says so."""
     models = shutil.copytree(tiny_model_repository, tmp_path / "models")
-    groups = group("jit", backend="paddle_jit") + group("onednn", backend="paddle_inference")
-    (models / "tiny" / "config.toml").write_text('default_group = "jit"\n' + groups)
-    assert main(["graph", "tiny", "--repository", str(models)]) == 0
+    arguments = ["graph", "tiny", "--repository", str(models)]
+    write_config(models / "tiny", 'default_group = "jit"\n' + group("jit", backend="paddle_jit"))
+    assert main(arguments) == 1
+    assert "tiny has no instance group of Paddle Inference" in capsys.readouterr().err
+    add_to_config(models / "tiny", group("onednn", backend="paddle_inference"))
+    assert main(arguments) == 0
     assert "group onednn" in capsys.readouterr().out

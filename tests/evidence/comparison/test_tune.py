@@ -75,9 +75,6 @@ def test_bucket_sets_keep_the_longest_text() -> None:
             id="the most per second",
         ),
         pytest.param(
-            [outcome(PAIR, 4.0, 0.5), outcome(WIDE, 3.9, 0.5)], WIDE, id="of equals, least memory"
-        ),
-        pytest.param(
             [outcome(PAIR, 4.0, 0.5), outcome(WIDE, 3.6, 0.5, alone=0.1)],
             WIDE,
             id="a single request is much faster",
@@ -86,11 +83,6 @@ def test_bucket_sets_keep_the_longest_text() -> None:
             [outcome(PAIR, 4.0, 0.5), outcome(Configuration(4, 1, 2), 4.2, 0.9, alone=0.15)],
             PAIR,
             id="of equals, no batching",
-        ),
-        pytest.param(
-            [outcome(PAIR, 4.0, 0.5), outcome(Configuration(4, 1, 2), 8.0, 0.9)],
-            Configuration(4, 1, 2),
-            id="batching that pays",
         ),
         pytest.param(
             [outcome(PAIR, 4.0, 1.5), outcome(WIDE, 2.0, 0.5)], WIDE, id="within the latency only"

@@ -12,6 +12,7 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.evidence.live.background import Shadow
 from paddlepool.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from tests.engine.fakes import FakeFactory, FakePredictor
 
@@ -51,6 +52,19 @@ class Live:
     gate: IdleGate
     suspension: Suspension
     observer: RecordingLive
+
+
+def shadow_of(live: Live, registry: ModelRegistry | None = None, **changes: Any) -> Shadow:
+    """Replays every request on the group `spare`."""
+    options: dict[str, Any] = {
+        "fraction": 1.0,
+        "groups": ("spare",),
+        "max_predictors": 4,
+        "observer": live.observer,
+        "agreement_of": lambda info: None,
+        "draw": lambda: 0.0,
+    }
+    return Shadow(registry or live.registry, live.predictors, **options | changes)
 
 
 def nudged(inputs: Tensors) -> Tensors:

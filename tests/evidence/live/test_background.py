@@ -3,18 +3,17 @@
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from paddlepool.contracts.status import UNKNOWN_EFFECT
 from paddlepool.engine.registry.model import ServedModel
-from paddlepool.evidence.live.background import Background, Prover, Shadow
+from paddlepool.evidence.live.background import Background, Prover
 from paddlepool.evidence.live.chooser import Chooser
-from paddlepool.evidence.live.shadow_predictor import IDLE_DELAY_SECONDS
-from paddlepool.observability.metrics import Metrics
+from paddlepool.evidence.live.shadow_predictor import SETTLE_SECONDS
 from tests.engine.fakes import Gate, ManualClock, doubled, eventually, row
-from tests.evidence.live.fakes import Live
+from tests.evidence.live.fakes import Live, shadow_of
 
 Build = Callable[..., Background]
 
@@ -24,20 +23,11 @@ async def build(live: Live) -> AsyncIterator[Build]:
     built: list[Background] = []
 
     def build(**options: Any) -> Background:
-        shadow = Shadow(
-            live.registry,
-            live.predictors,
-            fraction=1.0,
-            groups=("spare",),
-            max_predictors=1,
-            observer=cast(Metrics, live.observer),
-            agreement_of=lambda info: None,
-        )
         prover = Prover(live.registry, live.predictors, which="all")
         chooser = Chooser(
             live.registry, live.predictors, precision="off", store=lambda files, choice: None
         )
-        built.append(Background(live.gate, shadow, prover, chooser, **options))
+        built.append(Background(live.gate, shadow_of(live), prover, chooser, **options))
         built[-1].start()
         return built[-1]
 

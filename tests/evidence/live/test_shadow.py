@@ -9,10 +9,11 @@ import pytest
 from paddlepool.contracts.errors import BackendError, WorkerCrashed
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.evidence.live.background import Shadow, warn_of_unknown_groups
 from paddlepool.models.repository.config import InstanceGroup, ModelConfig
 from tests.engine.fakes import FakeFactory, doubled, failing, open_registry, row, write_double
-from tests.evidence.live.fakes import Live, nudged
+from tests.evidence.live.fakes import Live, nudged, shadow_of
 from tests.model_files import ON_DEMAND, add_to_config, group
 
 Build = Callable[..., Shadow]
@@ -22,16 +23,8 @@ Build = Callable[..., Shadow]
 async def build(live: Live) -> AsyncIterator[Build]:
     built: list[Shadow] = []
 
-    def build(of: Any = live.registry, **changes: Any) -> Shadow:
-        options: dict[str, Any] = {
-            "fraction": 1.0,
-            "groups": ("spare",),
-            "max_predictors": 4,
-            "observer": live.observer,
-            "agreement_of": lambda info: None,
-            "draw": lambda: 0.0,
-        }
-        built.append(Shadow(of, live.predictors, **options | changes))
+    def build(registry: ModelRegistry | None = None, **changes: Any) -> Shadow:
+        built.append(shadow_of(live, registry, **changes))
         return built[-1]
 
     yield build
@@ -118,7 +111,7 @@ async def test_no_more_predictors_exist_than_may(live: Live, tmp_path: Path, bui
         return doubled(inputs)
 
     live.beside.selftest = counting
-    shadow = build(of=registry, groups=("spare", "third"), max_predictors=1)
+    shadow = build(registry, groups=("spare", "third"), max_predictors=1)
     await registry.load_all()
     [served] = registry.served()
     for _ in range(2):

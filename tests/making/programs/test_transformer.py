@@ -10,6 +10,7 @@ from paddlepool.making.programs.onnx_graph import Graph
 from paddlepool.making.programs.qdq import quantise_by_rows
 from paddlepool.models.repository.layout import ModelRepository
 from tests.ran import ROOT, needs_converter
+from tests.tiny_onnx import model as tiny_onnx
 
 MODELS = ROOT / "model_repo"
 CHANNELS, HIDDEN = 5, 6
@@ -95,16 +96,10 @@ def test_two_neighbouring_products_fit_into_16_bits(rows: int) -> None:
     weights[:, :100] = rng.choice([-1.0, 1.0], (rows, 100))
     weights[0, 100:200] = 30.0
     nodes = [helper.make_node("MatMul", ["x", "weights"], ["y"], "product")]
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, size])
-        for name, size in (("x", rows), ("y", 400))
-    ]
-    constants = [numpy_helper.from_array(weights, "weights")]
+    sizes: tuple[list[int | str], list[int | str]] = (["N", rows], ["N", 400])
+    constants = {"weights": weights}
     graph = Graph(
-        helper.make_model(
-            helper.make_graph(nodes, "product", values[:1], values[1:], constants),
-            opset_imports=[helper.make_opsetid("", 17)],
-        )
+        tiny_onnx(nodes, inputs={"x": sizes[0]}, outputs={"y": sizes[1]}, constants=constants)
     )
     quantise_by_rows(graph, graph.nodes[:1])
     small = np.abs(graph.constants["weights.int8"].astype(int))
