@@ -48,7 +48,7 @@ def stream() -> Iterator[Gated]:
 
 def log_to(stream: Gated) -> tuple[logging.Logger, BoundedQueueHandler]:
     handler, logger = BoundedQueueHandler(stream), logging.Logger("test")
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     logger.addHandler(handler)
     return logger, handler
 

@@ -11,7 +11,7 @@ from paddlepool.contracts.status import UNKNOWN_EFFECT
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.live.background import Background, Prover
 from paddlepool.evidence.live.chooser import Chooser
-from paddlepool.evidence.live.shadow_predictor import SETTLE_SECONDS
+from paddlepool.evidence.live.shadow_predictor import IDLE_DELAY_SECONDS
 from tests.engine.fakes import Gate, ManualClock, doubled, eventually, row
 from tests.evidence.live.fakes import Live, shadow_of
 

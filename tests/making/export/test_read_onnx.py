@@ -10,8 +10,7 @@ from onnx import TensorProto, helper
 from paddlepool.contracts.errors import ExportError
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import TensorSpec
-from paddlepool.making.export.own_onnx import own_onnx
-from paddlepool.making.export.read_onnx import read_onnx_specs
+from paddlepool.making.export.read_onnx import own_onnx, read_onnx_specs
 from tests.tiny_onnx import classifier
 
 

@@ -1,12 +1,23 @@
-"""Reads the inputs and outputs that an ONNX file declares."""
+"""Reads ONNX files: a version's program, or a file beside its Paddle program, for other engines."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from paddlepool.contracts.errors import ExportError
+from paddlepool.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.models.repository.manifest import (
+    ONNX_BACKENDS,
+    OWN_ONNX,
+    Derivation,
+    DerivedProgram,
+)
 
 
 def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -47,3 +58,51 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
         for size in kind.shape.dim
     )
     return TensorSpec(value.name, dtype, shape)
+
+
+def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
+    """The manifest's entry of the file beside the program of `spec`.
+
+    Raises ExportError if inputs or outputs of the two do not go together.
+    """
+    inputs, outputs = read_onnx_specs(spec.directory / file)
+    by_name = attrgetter("name")
+    for kind, own, others in (
+        ("inputs", sorted(inputs, key=by_name), sorted(spec.inputs, key=by_name)),
+        # Outputs are identified by their order.
+        ("outputs", _unnamed(outputs), _unnamed(spec.outputs)),
+    ):
+        if len(own) != len(others) or not all(map(_go_together, own, others)):
+            raise ExportError(
+                f"{file} does not go with {spec.program}: its {kind} are {_listed(own)}, those of "
+                f"{spec.program} {_listed(others)}; correct it or remove it"
+            )
+    derivation = Derivation(tool="supplied with the model", versions={})
+    return DerivedProgram(name=OWN_ONNX, format="onnx", program=file, derivation=derivation)
+
+
+def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFactory:
+    """A factory that runs the file with the backends for ONNX, as a server does."""
+
+    def opened(spec: PredictorSpec, *, suspension: Any = None) -> Predictor:
+        if spec.backend in ONNX_BACKENDS:
+            spec = replace(spec, program=file, params=None, format="onnx")
+        return open_predictor(spec, suspension=suspension)
+
+    return opened
+
+
+def _unnamed(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    return [replace(spec, name="") for spec in specs]
+
+
+def _go_together(own: TensorSpec, other: TensorSpec) -> bool:
+    """Whether arrays exist that fit both."""
+    sizes = zip(own.shape, other.shape, strict=False)
+    fit = all(-1 in pair or pair[0] == pair[1] for pair in sizes)
+    same = (own.name, own.dtype, len(own.shape)) == (other.name, other.dtype, len(other.shape))
+    return same and fit
+
+
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{spec.name} {spec.dtype} {list(spec.shape)}".lstrip() for spec in specs)

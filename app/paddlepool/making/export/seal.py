@@ -11,11 +11,9 @@ from pathlib import Path
 from paddlepool.contracts.errors import ExportError
 from paddlepool.contracts.ports import PredictorFactory, PredictorSpec
 from paddlepool.contracts.tensors import DTYPES, TensorSpec
-from paddlepool.making.export.own_onnx import own_onnx, with_own_onnx
 from paddlepool.making.export.publish import Origin, sha256_of, write_manifest
-from paddlepool.making.export.read_onnx import read_onnx_specs
-from paddlepool.making.export.read_program import read_specs
-from paddlepool.making.export.refusals import with_advice
+from paddlepool.making.export.read_onnx import own_onnx, read_onnx_specs, with_own_onnx
+from paddlepool.making.export.read_program import read_specs, with_advice
 from paddlepool.making.export.sealed_groups import (
     GroupOnTrial,
     check_configured,
