@@ -10,8 +10,8 @@ import pytest
 
 from paddlepool.cli import main
 from paddlepool.contracts.errors import ExportError
-from paddlepool.making.export.exporter import check_against_onnx, import_u2net, read_recipe
-from paddlepool.making.export.publish import Origin, published_version, sha256_of
+from paddlepool.making.export.exporter import check_against_onnx, read_recipe
+from paddlepool.making.export.publish import published_version, sha256_of
 from paddlepool.making.export.release import RELEASES
 from paddlepool.models.networks.u2net import U2NET
 from tests.making.export.test_u2net_weights import random_arrays
@@ -86,18 +86,6 @@ def test_what_is_published_is_not_pulled_again(
     assert "already holds the official release" in said
     assert "paddlepool quantize u2netp" in said
     assert published_version(published.parent, "0" * 64) is None
-
-
-@pytest.mark.nightly
-def test_import_of_another_file(published: Path, onnx_file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.onnx"
-    write_u2netp(other, random_arrays(batch_norm=False))
-    repository, release = published.parents[1], release_of(onnx_file.read_bytes())
-    with pytest.raises(ExportError, match="use --origin"):
-        import_u2net("u2netp", other, repository=repository, release=release)
-    origin = Origin("random", source="a test", licence="CC0-1.0")
-    directory = import_u2net("u2netp", other, repository=repository, release=release, origin=origin)
-    assert directory.name == "2"
 
 
 def test_check_against_onnx_runtime(published: Path, tmp_path: Path) -> None:

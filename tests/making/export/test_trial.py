@@ -55,15 +55,10 @@ def opening(
     return open_predictor  # type: ignore[return-value]
 
 
-def tried(behaviour: Behaviour, *outputs: TensorSpec, **options: object) -> Trial:
-    inputs = options.pop("inputs", (ROWS,))
-    directory = options.pop("directory", Path("m/1"))
-    return run_trial(
-        spec(*outputs, inputs=inputs, directory=directory),  # type: ignore[arg-type]
-        config=options.pop("config", ModelConfig()),  # type: ignore[arg-type]
-        open_predictor=opening(behaviour),
-        **options,  # type: ignore[arg-type]
-    )
+def tried(behaviour: Behaviour, *outputs: TensorSpec, **options: Any) -> Trial:
+    of_program = {key: options.pop(key) for key in ("inputs", "directory") if key in options}
+    usual: dict[str, Any] = {"config": ModelConfig(), "open_predictor": opening(behaviour)}
+    return run_trial(spec(*outputs, **of_program), **usual | options)
 
 
 def test_rows_that_differ_in_length_are_no_batch() -> None:

@@ -52,11 +52,6 @@ def test_a_manifest_lists_derived_programs(version: Path) -> None:
     assert manifest.find("int4") is None
 
 
-def test_format_1_still_loads(version: Path) -> None:
-    write_manifest(version, format=1)
-    assert read_manifest(version).programs == ()
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -73,15 +68,6 @@ def test_format_1_still_loads(version: Path) -> None:
             {"files": {"inference.pdiparams.info": {"bytes": 1, "sha256": "0" * 64}}},
             "inference.pdiparams.info is a pickle",
         ),
-    ],
-    ids=[
-        "format 1",
-        "ONNX in format 1",
-        "twice",
-        "unlisted",
-        "unknown kind",
-        "a later format",
-        "pickle",
     ],
 )
 def test_contradictions_are_named(version: Path, changes: dict[str, Any], said: str) -> None:
