@@ -299,7 +299,6 @@ print(sorted(heavy & set(sys.modules)))
 
 
 def test_the_server_does_not_import_the_client() -> None:
-    """`paddlepool segment` loads it by name; the server knows nothing of it."""
     assert not [entry for entry in ALL if within(entry.imported, "paddlepool_client")]
 
 
@@ -320,7 +319,6 @@ def test_the_client_imports_nothing_but_httpx() -> None:
 
 
 def test_the_picture_names_every_layer_and_package() -> None:
-    """ARCHITECTURE.md leaves out no module or layer, and no package of a layer."""
     picture = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Code map")[2]
     picture = picture.partition("```")[2].partition("```")[0]
     lines = {line.split()[0]: line.split() for line in picture.strip().splitlines()}

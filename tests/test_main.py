@@ -49,7 +49,6 @@ class CountedSettings(settings_class(load_tasks(PIPELINES).values())):  # type: 
 
 
 def test_the_key_file_is_read_once(tmp_path: Path) -> None:
-    """What was checked before the start is what requests are held against."""
     file = tmp_path / "keys"
     file.write_text("secret\n")
     settings = CountedSettings(model_repository=tmp_path, api_keys_file=file)
@@ -106,7 +105,6 @@ class FailingRegistry(FakeRegistry):
 async def test_a_background_task_that_fails_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the log with its traceback, and by a server that is not ready any more."""
     settings = make_settings(model_repository=tmp_path, codec_processes=1, prove_groups="off")
     app = create_app(settings, registry=cast(ModelRegistry, FailingRegistry()))
     async with app.router.lifespan_context(app), Client(app).session() as client:
@@ -120,7 +118,6 @@ async def test_a_background_task_that_fails_is_told(
 
 
 async def test_codec_processes_are_in_the_metrics() -> None:
-    """One that a picture ends is counted by its reason, and its successor as alive."""
     metrics = Metrics(build={})
     workers = build_workers(Settings(codec_processes=1), metrics, tasks=())
     pool = workers.codec.pool

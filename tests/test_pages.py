@@ -55,7 +55,6 @@ def test_no_page_is_long() -> None:
 
 
 def test_the_manual_names_every_page() -> None:
-    """docs/README.md leads to each page, the decisions' index to each decision."""
     for folder in (ROOT / "docs", ROOT / "docs" / "decisions"):
         index = (folder / "README.md").read_text("utf-8")
         names = {page.name for page in folder.glob("*.md")} - {"README.md"}

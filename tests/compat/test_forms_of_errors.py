@@ -140,7 +140,6 @@ def test_keys(case: Case, header: str) -> None:
 
 @every
 def test_a_body_that_is_too_large(case: Case) -> None:
-    """The task's own limit; nothing of it reaches the task."""
     server = shared_server(segment_max_bytes=20, sentiment_max_bytes=5)
     check(server.post(case.path, **case.request), case, case.statuses["too_large"])
     assert not server.plane.payloads
@@ -148,7 +147,6 @@ def test_a_body_that_is_too_large(case: Case) -> None:
 
 @every
 def test_another_method_and_a_wrong_deadline(server: FakeServer, case: Case) -> None:
-    """What routing and the query's own checks refuse."""
     request = dict(case.request)
     headers = request.get("headers", {})
     response = server.client.send("DELETE", case.path, headers=headers)

@@ -22,7 +22,6 @@ def test_labels_are_nested(server: FakeServer, path: str) -> None:
 
 @pytest.mark.parametrize("agent", ["curl/8", "", "python-httpx/0.28"])
 def test_others_get_what_they_always_got(server: FakeServer, agent: str) -> None:
-    """A flat list for one text, and a picture for a picture."""
     headers = {"user-agent": agent}
     reply = server.post("/sentiment", json={"inputs": "好"}, headers=headers).json()
     assert [each["label"] for each in reply] == ["happy", "sad"]

@@ -45,7 +45,6 @@ def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(server: FakeServ
 def test_fields(
     server: FakeServer, fields: dict[str, str], query: str, expected: dict[str, object]
 ) -> None:
-    """What rembg takes no notice of is taken no notice of here."""
     response = server.form(PATH + query, "file", fields)
     assert response.status_code == 200, response.text
     asked = server.plane.picture

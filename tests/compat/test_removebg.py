@@ -30,7 +30,6 @@ def refusal(response: Any, status: int = 400) -> dict[str, str]:
 
 
 def test_a_form_with_a_file(server: FakeServer) -> None:
-    """A preview, as it is there, with remove.bg's headers."""
     response = server.form(PATH, "image_file")
     assert (response.status_code, response.content) == (200, b"encoded")
     found = {name: response.headers[f"x-{name}"] for name in ("width", "height", "type")}
@@ -106,7 +105,6 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(server: FakeServer) -> None:
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_fields(server: FakeServer, fields: dict[str, str], expected: dict[str, object]) -> None:
-    """Each as the task's own option; what has an effect on nothing here has none."""
     response = server.form(PATH, "image_file", fields)
     assert response.status_code == 200, response.text
     asked = server.plane.picture

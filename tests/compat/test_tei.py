@@ -65,7 +65,6 @@ def test_a_body_that_no_parser_takes(server: FakeServer) -> None:
 
 
 def test_health_and_info(server: FakeServer) -> None:
-    """What clients ask first: one status, also for PaddleX's, and the limits of a classifier."""
     healthy = server.client.get("/health")
     assert (healthy.status_code, healthy.json()["errorCode"]) == (200, 0)
     info = server.client.get("/info").json()

@@ -54,7 +54,6 @@ def chosen_by(server: Server) -> str:
 def test_a_kept_choice_answers_from_the_start(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the machine that it was made for."""
     choices = StoredChoices(repository.parent / "choices.json", precision="auto", machine=machine())
     choice = Choice(group="fast", by="measured", reason="twice the throughput of first")
     choices.store(ModelRepository(repository).read("tiny", 1), choice)
@@ -69,7 +68,6 @@ def test_a_kept_choice_answers_from_the_start(
 
 @pytest.mark.nightly  # measures, with users beside it
 def test_choosing_and_swapping(repository: Path) -> None:
-    """Two users lose no request; the reason is told everywhere."""
     answers: list[httpx.Response] = []
 
     def ask(user: httpx.Client) -> None:
@@ -106,7 +104,6 @@ def test_choosing_and_swapping(repository: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_end_in_the_middle_of_choosing(repository: Path) -> None:
-    """Prompt, clean, and nothing is left running; what is not decided is not kept."""
     with start(repository, "1") as server:
         children = server.children()
         wait_until(lambda: bool(server.children() - children), patience=IDLE_PATIENCE)

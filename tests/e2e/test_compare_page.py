@@ -104,7 +104,6 @@ def test_at_first_sight_a_picture_runs_through_what_runs(
 def test_a_group_is_started_on_a_press_and_compared(
     page: Page, served: Server, complaints: list[str]
 ) -> None:
-    """Then it has an answer and a histogram, and no ratio: nothing has measured one."""
     page.goto(f"{served.url}/compare?model=emotion&text={quote('今天真开心')}")
     page.click(f"{card('native')} .asking button")
     page.wait_for_selector(f"#cards {card('native')} .answer li")
@@ -187,8 +186,6 @@ def test_every_half_is_read_as_it_is(page: Page, served: Server) -> None:
 
 
 def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server) -> None:
-    """A model without candidates is settled without a measurement."""
-
     def settled(route: Route) -> None:
         data = route.fetch().json()
         for model in data["models"]:
@@ -256,7 +253,6 @@ def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
 
 @pytest.mark.skipif(has_gpu(), reason="NOT TESTED: no GPU to be missing")
 def test_a_group_without_its_device_is_not_offered(page: Page, served: Server) -> None:
-    """The reason stands in its card and its row before anybody has tried to start it."""
     page.goto(f"{served.url}/compare?model=emotion")
     page.wait_for_selector(f"{card('gpu')} .words:has-text('no CUDA device')")
     assert page.inner_text(f"{card('gpu')} .badge.warn") == "cannot run here"
@@ -295,7 +291,6 @@ def test_a_full_table_fits_a_usual_screen(browser: Browser, served: Server, lang
 
 
 def test_a_link_restores_what_was_shown(page: Page, served: Server) -> None:
-    """Model, window, view, figure, hidden groups and text; nonsense is dropped."""
     page.goto(f"{served.url}/compare")
     page.click("#models button[data-value=emotion]")
     page.click("#windows button[data-value='1h']")
@@ -314,7 +309,6 @@ def test_a_link_restores_what_was_shown(page: Page, served: Server) -> None:
 
 
 def test_exports_hold_what_is_shown(page: Page, served: Server) -> None:
-    """JSON as the server tells it, CSV with a row for each group, PNG with both charts."""
     page.goto(f"{served.url}/compare?model=emotion")
     page.wait_for_selector(f"{card('onednn')} .answer li")
     page.wait_for_selector("#overlay canvas")
@@ -430,7 +424,6 @@ def test_whatever_is_written_anywhere_is_text(
 
 
 def test_a_hostile_text_and_file_name_stay_text(page: Page, served: Server) -> None:
-    """What people type or choose is shown as it is."""
     page.goto(f"{served.url}/compare?model=emotion")
     for text in OURS:
         page.fill("#text", text)
@@ -447,7 +440,6 @@ def test_a_hostile_text_and_file_name_stay_text(page: Page, served: Server) -> N
 
 
 def test_a_key_is_asked_for_and_an_absent_server_is_said(browser: Browser, tmp_path: Path) -> None:
-    """The data need the key, the page does not; when the server goes the page says so."""
     empty = tmp_path / "models"
     empty.mkdir()
     with opened(browser, []) as page:

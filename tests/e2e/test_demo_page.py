@@ -270,7 +270,6 @@ def test_pictures_come_in_by_every_way(page: Page, complaints: list[str]) -> Non
 
 
 def test_several_files_stand_in_a_strip(page: Page) -> None:
-    """Each has its own result or its own refusal; one is looked at; all can be cleared."""
     broken = payload("notes.txt", b"no picture at all", "text/plain")
     page.set_input_files("#file", [file_of("one.png"), broken, file_of("three.png")])
     expect(page.locator("#strip .state")).to_have_text(["done", "refused", "done"])
@@ -317,7 +316,6 @@ def test_several_files_stand_in_a_strip(page: Page) -> None:
 
 
 def test_the_line_and_the_zoom_move(page: Page) -> None:
-    """By mouse, by keys and by buttons; a zoomed picture is dragged, its line by the knob."""
     line = "document.querySelector('#canvas').style.getPropertyValue('--at')"
     box = page.locator("#canvas").bounding_box()
     assert box is not None
@@ -374,7 +372,6 @@ def test_emotions_follow_the_typing(page: Page, complaints: list[str]) -> None:
 
 
 def test_a_refused_text_says_so_with_its_limit(page: Page) -> None:
-    """In the page's words, the server's words and figures; the next good text takes it away."""
     refusal = page.locator("#sentiment-refusal")
     for text, title, limit in (
         ("好" * 2001, "The text is too long", "2,000"),
@@ -421,7 +418,6 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
 
 @pytest.mark.parametrize("fault", ["bytes", "side"])
 def test_a_picture_too_large_is_made_smaller_here(page: Page, fault: str) -> None:
-    """The refusal says so in megabytes or pixels, and a press on its button sends less."""
     if fault == "bytes":
         info = page.request.get(f"{page.url}info").json()
         info["limits"]["segment_max_bytes"] = 10_000
@@ -478,7 +474,6 @@ def test_a_plain_picture_has_no_subject(page: Page) -> None:
 
 
 def test_a_group_that_cannot_start_says_why(page: Page) -> None:
-    """The reason of /info stands beside the server's refusal, and in the list from then on."""
     page.click("#text-more summary")
     page.select_option("#sentiment-predictor", "gpu")
     refusal = page.locator("#sentiment-refusal")
@@ -549,7 +544,6 @@ def test_starting_is_waited_for_and_shown(
 
 
 def test_a_start_may_take_longer_than_a_request(page: Page) -> None:
-    """A group that is still starting when the request's time ends is asked again."""
     late = 1
 
     def end(route: Any) -> None:
@@ -596,7 +590,6 @@ def test_the_code_does_what_the_page_did(page: Page, tmp_path: Path, full_server
 
 
 def test_the_code_of_a_text_does_what_the_page_did(page: Page, tmp_path: Path) -> None:
-    """The labels are those of the page, in every language."""
     page.click("#sentiment-code summary")
     page.fill("#text", "它说：'好' \"吗\" $x\n今天多云")
     expect(page.locator("#scores > li details")).to_have_count(2)
@@ -766,7 +759,6 @@ def test_nobody_is_shut_out(
 def test_colours_of_the_system_hide_no_choice(
     browser: Browser, full_server: Server, complaints: list[str]
 ) -> None:
-    """Swatches and bars keep theirs, and what is chosen still shows."""
     colour = "e => getComputedStyle(e).backgroundColor"
     with visited(browser, full_server, complaints, forced_colors="active") as page:
         assert page.eval_on_selector(".swatch.red", colour) == "rgb(214, 47, 58)"
@@ -780,7 +772,6 @@ def test_colours_of_the_system_hide_no_choice(
 
 
 def test_a_phone_shows_it_all(browser: Browser, full_server: Server, complaints: list[str]) -> None:
-    """Nothing is wider than the screen, and a finger meets everything."""
     touch = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
     with visited(browser, full_server, complaints, color_scheme="dark", **touch) as page:
         page.tap("#more summary")

@@ -63,7 +63,6 @@ def test_a_picture_is_picked_sent_and_seen(page: Page, complaints: list[str]) ->
 
 
 def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path) -> None:
-    """The body as a form or as the picture alone, the reply in each type that can be chosen."""
     operation = ready(page, SEGMENT)
     sent = operation.locator("select[aria-label='Request content type']")
     reply = operation.locator("tr.response[data-code='200'] select.content-type")
@@ -78,7 +77,6 @@ def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path
 
 
 def test_every_example_of_a_text_is_200(page: Page, complaints: list[str]) -> None:
-    """As they stand; none is the word `string`."""
     operation = ready(page, SENTIMENT)
     examples = operation.locator(".opblock-section-request-body .examples-select select")
     names = options(examples)
@@ -109,7 +107,6 @@ def test_what_stands_there_is_200(page: Page, small: Path) -> None:
 
 
 def test_errors_are_one_row_with_a_way_to_their_table(page: Page, full_server: Server) -> None:
-    """And the table opens at the code that is looked for."""
     operation = ready(page, SENTIMENT)
     rows = operation.locator("tr.response[data-code]")
     assert [row.get_attribute("data-code") for row in rows.all()] == ["200", "default"]
@@ -156,7 +153,6 @@ def test_both_pages_speak_chinese(browser: Browser, full_server: Server) -> None
 
 
 def test_a_key_is_given_once(browser: Browser, keyed_server: Server) -> None:
-    """Where the server wants one: the page has a button for it, and then Execute works."""
     with opened(browser, []) as page:
         page.goto(f"{keyed_server.url}/docs")
         page.locator("button.authorize").first.click()

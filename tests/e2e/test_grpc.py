@@ -135,7 +135,6 @@ def test_whole_tasks(client: Any, full_server: Server) -> None:
 
 
 def test_asynchronous_requests_and_streams(client: Any) -> None:
-    """Sixteen at once; and a stream, of which one request is refused."""
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     for _ in range(16):
         client.async_infer("tiny", [image()], lambda result, error: answers.put((result, error)))
@@ -184,7 +183,6 @@ def test_model_control(client: Any) -> None:
 
 
 def test_health_and_reflection(full_server: Server) -> None:
-    """What balancers and grpcurl ask; the description has every method."""
     with grpc.insecure_channel(address(full_server)) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE, "tiny", "segment"):

@@ -126,7 +126,6 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
 
 
 def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
-    """503 for a request that the drain timeout cuts off; the process ends all the same."""
     with slow_server(tmp_path, drain_timeout_seconds=1) as server:
         with server.client() as client, ThreadPoolExecutor(1) as thread:
             asked = thread.submit(client.post, "/slow?seconds=50")
@@ -141,7 +140,6 @@ def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    """Whatever is still in flight; exit code 1."""
     with slow_server(tmp_path, drain_delay_seconds=50) as server:
         server.process.send_signal(signal.SIGTERM)
         with server.client() as client:
@@ -184,7 +182,6 @@ def test_no_child_outlives_a_server_that_is_killed(
 
 @pytest.mark.paddle
 def test_the_socket_answers_while_models_load(repository: Path, tmp_path: Path) -> None:
-    """Live from the first moment, ready when the model is."""
     gate = tmp_path / "gate"
     (repository / "tiny" / "config.toml").write_text(GATED.format(gate=gate))
     with (
@@ -213,7 +210,6 @@ def test_the_socket_answers_while_models_load(repository: Path, tmp_path: Path) 
 
 
 def test_the_limit_of_open_files_is_raised_for_the_connections(tmp_path: Path) -> None:
-    """And the connection that is one too many gets its 503."""
     (tmp_path / "models").mkdir()
     few, settings = OWN_DESCRIPTORS + 20, {"max_connections": 20}
 
@@ -330,7 +326,6 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, int], str]] = {
 
 
 def test_what_is_wrong_ends_the_start_with_3(tmp_path: Path) -> None:
-    """With one line that says what."""
     (tmp_path / "blank").write_bytes(b"\n")
     (tmp_path / "models").mkdir()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PADDLEPOOL_")}

@@ -245,7 +245,6 @@ def test_who_sends_everything_before_reading_hears_why_it_was_refused(
 
 
 def test_a_body_is_asked_for_only_where_it_fits(strict_server: Server) -> None:
-    """Expect: 100-continue gets its 100, or the refusal and the end of the connection."""
     head = POST + b"Expect: 100-continue\r\n"
     with strict_server.connect() as connection:
         connection.sendall(head + b"Content-Length: 3\r\n\r\n")

@@ -27,8 +27,6 @@ def reasons(client: httpx.Client) -> dict[tuple[str, str], str]:
 
 
 def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> None:
-    """Versions and models come and go; a broken configuration leaves every version serving."""
-
     def wait_for(path: str, status: int) -> None:
         wait_until(lambda: client.get(path).status_code == status)
 

@@ -18,7 +18,6 @@ SEED = "41"
 
 @pytest.mark.nightly
 def test_every_answer_is_as_the_document_says(tmp_path: Path) -> None:
-    """Statuses, types and bodies of what is sent by the document and against it; never a 500."""
     if not SCHEMATHESIS.exists():
         pytest.skip("SKIPPED SCHEMA TESTS: make .venv-schema/.installed makes their environment")
     settings = {"codec_timeout_seconds": 60, "timeout_default_ms": 30_000}

@@ -55,7 +55,6 @@ def test_the_configuration(client: Any) -> None:
 
 
 def test_infer(client: Any, tiny_model_repository: Path) -> None:
-    """Raw and as JSON, both ways, packed and not."""
     with np.load(tiny_model_repository / "tiny" / "1" / "selftest.npz") as archive:
         golden = {name: archive[f"output.{name}"] for name in ("scores", "mean")}
     for binary_in, binary_out in product((True, False), repeat=2):
@@ -77,7 +76,6 @@ def test_infer(client: Any, tiny_model_repository: Path) -> None:
 
 
 def test_a_picture_is_cut_out(client: Any, full_server: Server) -> None:
-    """As /segment does it, and with its parameters."""
     result = client.infer("segment", [strings("image", picture())])
     with full_server.client() as http:
         response = http.post("/segment", content=picture(), headers={"Content-Type": "image/png"})

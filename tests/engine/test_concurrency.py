@@ -15,7 +15,6 @@ PATIENCE = 30.0
 
 
 async def test_work_that_blocks_runs_in_a_thread_of_its_name() -> None:
-    """What it returns or raises comes back, and the loop goes on meanwhile."""
     gate = threading.Event()
 
     def work() -> str:
@@ -69,7 +68,6 @@ def test_a_system_without_a_thread_to_give_is_told_like_one_without_a_process(
 
 
 async def test_the_first_failure_ends_the_wait_and_cancels_the_others() -> None:
-    """Also where it is not the first of the list."""
     loop = asyncio.get_running_loop()
     waiting, failed, done = (loop.create_future() for _ in range(3))
     failed.set_exception(ValueError("unlucky"))
@@ -82,7 +80,6 @@ async def test_the_first_failure_ends_the_wait_and_cancels_the_others() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("first", ["task", "future"])
 async def test_a_task_and_its_futures_are_cancelled_together(count: int, first: str) -> None:
-    """Whichever is cancelled first."""
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[int]] = [loop.create_future() for _ in range(count)]
     task = asyncio.create_task(gather_or_cancel(list(futures)))

@@ -124,7 +124,6 @@ def test_what_is_no_picture_is_named(asking: Asking, source: Any) -> None:
 
 
 def test_an_unknown_option_is_named(asking: Asking) -> None:
-    """Before anything is sent, with those that there are."""
     server = asking()
     with pytest.raises(TypeError, match=r"segment\(\) has no option 'colour', it has output, "):
         server.segment(b"", colour="red")
@@ -149,7 +148,6 @@ def test_a_background_makes_it_a_form(asking: Asking, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_path_is_read(asking: Asking, kind: type, tmp_path: Path) -> None:
-    """What is sent is the file as it is."""
     (tmp_path / "cat.jpg").write_bytes(b"a cat")
     server = asking(cutout())
     server.segment(kind(tmp_path / "cat.jpg"))
@@ -157,7 +155,6 @@ def test_a_path_is_read(asking: Asking, kind: type, tmp_path: Path) -> None:
 
 
 def test_sentiment_returns_typed_emotions(asking: Asking) -> None:
-    """Each text's classes come back in the server's order."""
     server = asking(httpx.Response(200, json=EMOTIONS))
     assert server.sentiment(["难过"], top_k=1) == [[Emotion("sad", "悲伤", 0.75)]]
     [request] = server.requests

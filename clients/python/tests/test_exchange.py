@@ -96,7 +96,6 @@ def test_a_server_that_asks_for_long_is_not_waited_for(asking: Asking, retry_aft
 
 @pytest.mark.parametrize("attempts", [1, 3])
 def test_the_last_refusal_is_raised(asking: Asking, attempts: int) -> None:
-    """When every attempt was refused the caller sees the server's own code."""
     server = asking(*(busy("1") for _ in range(attempts)), retries=Retries(attempts=attempts))
     with pytest.raises(Unavailable) as refused:
         server.sentiment(["好"])
@@ -106,7 +105,6 @@ def test_the_last_refusal_is_raised(asking: Asking, attempts: int) -> None:
 
 
 def test_a_lost_connection_is_tried_again(asking: Asking) -> None:
-    """With the same bytes."""
     server = asking(httpx.ReadError("lost"), answer())
     server.sentiment(["好"])
     first, second = server.requests
@@ -144,7 +142,6 @@ def test_a_lost_reply_names_the_address_without_the_password(asking: Asking) -> 
 
 
 def test_an_address_that_is_none_is_not_tried_again(asking: Asking) -> None:
-    """It stays wrong."""
     server = asking(url="nowhere://x", transport=None)
     with pytest.raises(Unreachable, match=r"^cannot send to nowhere://x \(.*nowhere"):
         server.sentiment(["好"])
@@ -152,7 +149,6 @@ def test_an_address_that_is_none_is_not_tried_again(asking: Asking) -> None:
 
 
 def test_a_closed_client_and_a_parameter_that_cannot_be_encoded_are_unreachable() -> None:
-    """Like every other request without an answer; no second attempt is made."""
     transport = httpx.MockTransport(lambda request: answer())
     with Client(transport=transport) as client, pytest.raises(Unreachable, match="surrogates"):
         client.segment(b"", model="\ud800")
@@ -201,7 +197,6 @@ def test_no_error_of_httpx_gets_through(asking: Asking, error: type[Exception]) 
     ],
 )
 def test_the_status_decides_which_error(asking: Asking, status: int, kind: type) -> None:
-    """Of all but the busy ones no second attempt is made."""
     with pytest.raises(ApiError, match=f"^{status} unknown: ") as refused:
         asking(httpx.Response(status, text="a proxy's page"), retries=ONCE).sentiment(["好"])
     assert type(refused.value) is kind

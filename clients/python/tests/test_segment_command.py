@@ -172,7 +172,6 @@ def test_a_picture_is_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
-    """Those of the result, those of who answers, and the second picture as a file."""
     photos(tmp_path, "photo.jpg", "beach.jpg")
     given = {
         "--size": "preview",
@@ -227,7 +226,6 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
 def test_what_every_picture_would_be_refused_for_is_said_before_the_first(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, with what was received; no picture is sent."""
     photos(tmp_path, "photos/a.jpg", "photos/b.jpg")
     monkeypatch.chdir(tmp_path)
     server = Server()
@@ -238,7 +236,6 @@ def test_what_every_picture_would_be_refused_for_is_said_before_the_first(
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_refused_option_ends_the_run_once(several: bool, tmp_path: Path) -> None:
-    """With the server's words and the value; nothing is written, and the next run is free."""
     pictures = photos(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg")
     detail = "bg_color must be #rgb or a CSS colour name (in a query, # is written %23)"
     refused = httpx.Response(422, json={"code": "invalid_parameter", "detail": detail})
@@ -275,7 +272,6 @@ def test_where_no_server_is_one_line_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Start one, or do without."""
     monkeypatch.chdir(photos(tmp_path, "a.jpg"))
     with socket.socket() as taken:  # bound and not listening: nobody else's, and it refuses
         taken.bind(("127.0.0.1", 0))
@@ -296,7 +292,6 @@ def test_an_error_shows_the_address_without_the_password() -> None:
 def test_a_background_that_is_refused_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not for each picture that it would stand behind."""
     pictures = [photos(tmp_path, name) / name for name in ("1.jpg", "2.jpg", "3.jpg", "notes.txt")]
     refusal = {"code": "unsupported_media_type", "detail": "bg_image: the file is in no format"}
     server = Server(lambda number: httpx.Response(415, json=refusal))
@@ -306,7 +301,6 @@ def test_a_background_that_is_refused_is_told_once(
 
 
 def test_a_server_that_goes_away_ends_the_run_once(tmp_path: Path) -> None:
-    """Not with a line for each picture; what was done stays."""
     photos(tmp_path / "in", *(f"{number}.jpg" for number in range(50)))
 
     def leave(number: int) -> httpx.Response | None:
@@ -321,7 +315,6 @@ def test_a_server_that_goes_away_ends_the_run_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "65", "many"])
 def test_jobs_have_limits(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are named, and what was received."""
     with pytest.raises(SystemExit) as ended:
         main(["segment", ".", "-o", "cutouts", "--jobs", jobs])
     assert ended.value.code == 2
@@ -361,7 +354,6 @@ def test_ctrl_c_leaves_the_rest_to_the_next_run(
 def test_a_refused_picture_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is named, and the exit code tells."""
     photos(tmp_path / "in", "a.jpg", "b.jpg")
     server = Server(lambda number: httpx.Response(422, json={"code": "x"}) if number == 1 else None)
     assert server.segment(tmp_path / "in", "-o", tmp_path / "out", "--jobs", 1) == 1

@@ -153,7 +153,6 @@ def test_columns_of_the_same_name_are_not_lost(
 def test_a_file_at_fault_is_refused_before_anything_is_asked(
     content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the line, and without a trace: nothing is half-written."""
     table = tmp_path / "posts.csv"
     table.write_bytes(content)
     assert main(["sentiment", str(table), "--url", "http://127.0.0.1:1"]) == 1
@@ -226,7 +225,6 @@ def test_what_excel_writes_excel_can_read(
 
 @pytest.mark.parametrize("refusal", [422, 413])
 def test_a_bad_text_costs_only_its_row(refusal: int, tmp_path: Path, server: Server) -> None:
-    """Its request is repeated text by text; the next request is whole again."""
     table = many(tmp_path / "posts.csv", 64)
     table.write_text(table.read_text("utf-8").replace("text 3\n", f"text {BAD}\n"), "utf-8")
     server.refusal = refusal
@@ -319,7 +317,6 @@ def test_only_rows_that_fit_are_gone_on_from(
 def test_errors_of_the_first_run_count_in_the_second(
     tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is that of the whole file."""
     table = many(tmp_path / "posts.csv", 64)
     table.write_text(table.read_text("utf-8").replace("text 3\n", f"text {BAD}\n"), "utf-8")
     server.fails = {33: lambda: httpx.Response(500)}
@@ -341,7 +338,6 @@ def test_another_column_is_not_gone_on_from(tmp_path: Path, server: Server) -> N
 def test_one_text_is_shown_with_all_its_labels(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bar each; nothing has to be written to a file before."""
     assert server.classify(Path("今天真开心")) == 0
     assert server.asked == [["今天真开心"]]
     assert capsys.readouterr().out.split() == ["of", "今天真开心", "中文", "50.0%", "█" * 12]
@@ -382,7 +378,6 @@ def test_bytes_that_are_no_text_are_refused_before_they_are_sent(server: Server)
 def test_numbers_begin_at_one(
     option: str, value: str, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Said with what was received, before anything is sent."""
     with pytest.raises(SystemExit):
         server.classify(Path("好"), f"{option}={value}")
     assert f"must be a whole number from 1, received '{value}'" in capsys.readouterr().err

@@ -51,7 +51,6 @@ def opened(files: ModelFiles, backend: str, **options: Any) -> AbstractContextMa
 
 
 def test_a_rebuilt_network_gives_the_golden_output(mnist: ModelFiles) -> None:
-    """For the whole batch, and for its first row alone."""
     golden = mnist.selftest()
     with opened(mnist, "paddle_dygraph") as predictor:
         for rows in (slice(None), slice(1)):
@@ -112,7 +111,6 @@ def test_a_failed_run_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("backend", ["paddle_jit", *CONVERTED])
 def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> None:
-    """Two outputs, and pictures of sizes that were not seen before."""
     random = np.random.default_rng(5)
     with opened(tiny, backend) as predictor, opened(tiny, "paddle_inference") as reference:
         for rows, height, width in ((1, 8, 8), (3, 11, 7), (1, 8, 8)):

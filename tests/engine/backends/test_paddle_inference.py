@@ -174,7 +174,6 @@ def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> N
 
 
 def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessPredictor) -> None:
-    """A wrong number of channels is an error with Paddle's sentence; the next run works."""
     with pytest.raises(RunRefused) as refused:
         predictor.run({"image": np.zeros((1, 5, 8, 8), np.float32)}, timeout=PATIENCE)
     assert refused.value.library_text.startswith(

@@ -92,7 +92,6 @@ def readable(predictor: ProcessPredictor, seconds: float) -> bool:
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 0), (1, 1 << 21), (7, 5)], ids=str)
 def test_arrays_of_every_size_cross(predictor: ProcessPredictor, shape: tuple[int, int]) -> None:
-    """Nothing, a few bytes and 8 MiB arrive unchanged."""
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 7
     assert np.array_equal(predictor.run({"x": x}, timeout=PATIENCE)["y"], 2 * x)
 
@@ -116,7 +115,6 @@ def test_a_refused_batch_leaves_the_one_behind_it(predictor: ProcessPredictor) -
 
 
 def test_a_dead_process_is_noticed_when_a_batch_is_sent(predictor: ProcessPredictor) -> None:
-    """And the event loop is told of its end."""
     send(predictor, row(CRASH))
     assert readable(predictor, PATIENCE)
     os.waitid(os.P_PID, predictor.pid, os.WEXITED | os.WNOWAIT)
@@ -147,7 +145,6 @@ def test_the_end_of_a_run_is_named(
 
 
 def test_a_refusal_leaves_the_process_alive(caplog: pytest.LogCaptureFixture) -> None:
-    """The error has the framework's sentence without the server's paths; nothing is printed."""
     directory = Path("/models/double/1")
     with opened(spec(directory=directory)) as predictor:
         with pytest.raises(RunRefused) as refused:
@@ -284,7 +281,6 @@ async def test_a_signal_under_load_costs_one_request(
     predictors: Callable[[], set[int]],
     sent: signal.Signals,
 ) -> None:
-    """Four clients, two predictors, one struck: one request lost at most, and both are back."""
     outcomes: list[BaseException | None] = []
     stopped = False
 

@@ -118,7 +118,6 @@ async def test_the_next_batch_is_there_when_a_run_ends(served: Served) -> None:
 
 
 async def test_a_batch_that_a_job_could_join_waits_for_the_end_of_the_run(served: Served) -> None:
-    """Handed over when it is full, and not before."""
     gate = served.behave()
     futures = [served.submit(1)]
     await gate.entered()
@@ -154,7 +153,6 @@ async def test_nothing_lies_behind_where_it_would_gain_nothing(
 
 
 async def test_a_crash_costs_the_run_it_happened_in(served: Served) -> None:
-    """The batch behind it had not begun: the next predictor runs it."""
     gate, futures = await served.run_behind(1, 2, 3, 4, 5, 6, crashes=2)
     gate.open()
     assert await all_fail(futures[:2], WorkerCrashed)
@@ -164,7 +162,6 @@ async def test_a_crash_costs_the_run_it_happened_in(served: Served) -> None:
 
 
 async def test_a_refused_batch_is_divided_behind_the_one_under_way(served: Served) -> None:
-    """Its jobs run alone after the batch that had been handed over; only the guilty one fails."""
     gate, [good, bad, third, fourth] = await served.run_behind(1, 2, 3, 4, refuses=2)
     gate.open()
     with pytest.raises(BackendError):
@@ -210,7 +207,6 @@ async def test_what_cannot_be_sent_is_kept(
 async def test_a_batch_that_cannot_be_written_fails_alone(
     served: Served, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """It counts as under way no longer, and the predictor serves on."""
     work = getattr(served.predictor, step)
     written: list[Any] = []
 
@@ -234,7 +230,6 @@ async def test_a_batch_that_cannot_be_written_fails_alone(
 async def test_as_many_as_wait_may_fail_to_be_written(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A system without memory for any request: each fails, and the next one is served as ever."""
     put = served.predictor.put
 
     def full(_: Tensors) -> None:
@@ -253,7 +248,6 @@ async def test_as_many_as_wait_may_fail_to_be_written(
 
 
 async def test_closing_settles_what_was_handed_over(served: Served) -> None:
-    """A run in progress is broken off, and the jobs behind it hear of it, too."""
     _, futures = await served.run_behind(1, 2, 3, 4)
     await served.model.close()
     assert served.predictor.aborted.is_set()

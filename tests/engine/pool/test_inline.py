@@ -123,7 +123,6 @@ async def test_what_is_large_is_copied_in_a_thread(
 
 
 async def test_small_requests_are_answered_between_large_ones(copying: Copying) -> None:
-    """In the order of their turns, each with its own result."""
     widths = [1, WIDEST + 1, 2, WIDEST + 2, WIDEST + 3, 3]
     futures = [copying.ask(width, width)[0] for width in widths]
     assert [(await future).outputs["y"].shape[1] for future in futures] == widths
@@ -162,7 +161,6 @@ async def test_a_copy_that_fails_costs_its_job(
 async def test_without_a_thread_to_be_had_nothing_is_lost(
     copying: Copying, monkeypatch: pytest.MonkeyPatch, width: int, answer: int
 ) -> None:
-    """The event loop itself copies, and ends the process that has died."""
     no_thread = NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN))
     monkeypatch.setattr(concurrency, "in_thread", AsyncMock(side_effect=no_thread))
     outputs = (await copying.ask(width, answer)[0]).outputs

@@ -35,7 +35,6 @@ def stops(groups: list[Mock]) -> list[int]:
 
 
 def test_the_one_unused_for_longest_makes_room() -> None:
-    """Of those that nobody uses now."""
     on_demand = OnDemand(3)
     first, second, third, fourth, fifth = groups = idle_groups(5)
     for group in (first, second, third, first):
@@ -47,7 +46,6 @@ def test_the_one_unused_for_longest_makes_room() -> None:
 
 
 def test_no_group_is_started_beyond_the_memory() -> None:
-    """Whoever is unused makes room first; with all at work the next choice is refused."""
     on_demand = OnDemand(10, max_bytes=1_000)
     first, second, third = groups = idle_groups(3)
     for group in groups:
@@ -114,7 +112,6 @@ async def test_a_stopped_group_starts_again(two: Two) -> None:
 
 
 async def test_a_group_at_work_keeps_its_processes(two: Two) -> None:
-    """The other's request is refused before anything of it is done."""
     two.factory.behaviour = gate = Gate()
     future = two.submit(0)
     await gate.entered()
@@ -127,7 +124,6 @@ async def test_a_group_at_work_keeps_its_processes(two: Two) -> None:
 
 
 async def test_a_group_that_cannot_start_takes_no_room(two: Two) -> None:
-    """It has no processes, and the others go on."""
     two.factory.refuse = BackendError("no such device")
     with pytest.raises(ModelNotReady):
         await two.run(0, 1)
@@ -136,7 +132,6 @@ async def test_a_group_that_cannot_start_takes_no_room(two: Two) -> None:
 
 
 async def test_an_unloaded_model_takes_no_room(two: Two) -> None:
-    """Its groups are forgotten with it, also those at work."""
     await two.run(0, 1)
     await two.models[0].close()
     await two.run(1, 2)

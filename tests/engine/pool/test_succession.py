@@ -7,7 +7,6 @@ from paddlepool.engine.pool.succession import POLL_SECONDS, Succession
 
 
 def test_short_runs_share_a_look_at_the_memory() -> None:
-    """The first run of a worker is looked at, and then one in POLL_SECONDS."""
     now = 0.0
     worker = Mock(**{"resident_bytes.return_value": 1})
 

@@ -84,7 +84,6 @@ def test_a_child_inherits_how_code_runs_and_no_secret(monkeypatch: pytest.Monkey
 
 
 def test_a_refused_model_leaves_nothing() -> None:
-    """Nor does closing twice close what was opened since."""
     before = open_descriptors()
     with pytest.raises(BackendError, match="refused"):
         Child(TARGET, {"options": {"refuse": True}})

@@ -36,7 +36,6 @@ def test_each_line_is_a_record_of_the_process(
 
 
 def test_a_child_that_prints_without_end_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
-    """The lines beyond the limit are counted, and the next one has room again."""
     clock = ManualClock()
     printed = OutputLogger(7, clock=clock)
     printed.add(b"again\n" * (BURST_LINES + 9))

@@ -40,7 +40,6 @@ def test_an_answer_that_is_none_is_refused(name: str) -> None:
 def test_an_answer_that_is_none_ends_the_child(
     attack: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The process is gone. A message of no bytes is such an answer, and not the child's end."""
     with contextlib.closing(hostile(attack)) as child:
         child.put({"x": np.zeros(4, np.float32)})
         child.send({})

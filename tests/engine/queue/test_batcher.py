@@ -130,7 +130,6 @@ async def bench(build: Build) -> Bench:
 
 
 async def test_the_queue_is_bounded(bench: Bench) -> None:
-    """The job after the last that fits is refused with the limit and a time to come back."""
     bench.expect(0.25)
     bench.fill(16)
     with pytest.raises(Overloaded) as refused:
@@ -141,7 +140,6 @@ async def test_the_queue_is_bounded(bench: Bench) -> None:
 
 
 async def test_a_full_queue_has_a_place_for_each_caller_who_has_none(bench: Bench) -> None:
-    """Whoever fills it is refused; others have as many places again, and their turn is soon."""
     bench.expect(1.0)
     bench.submit(caller="flood")
     bench.take()
@@ -211,7 +209,6 @@ async def test_a_place_at_once_is_given_whatever_the_estimate(bench: Bench) -> N
 
 
 async def test_places_and_jobs_share_the_limit_of_the_queue(bench: Bench) -> None:
-    """Sixteen together; jobs of low priority would make room."""
     jobs = bench.fill(8, priority=1)
     for _ in range(9):
         bench.reserve()
@@ -265,7 +262,6 @@ async def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
 
 
 async def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench) -> None:
-    """It goes first, does not count against the limit, and sheds nobody."""
     bench.expect(100.0)
     jobs = [bench.submit(timeout=math.inf, priority=number % 2) for number in range(16)]
     urgent = bench.fill(3, timeout=1.0, priority=URGENT)
@@ -276,7 +272,6 @@ async def test_urgent_work_is_never_refused_and_takes_nobodys_place(bench: Bench
 
 
 async def test_two_instances_halve_the_wait(build: Build) -> None:
-    """What one instance could not do in time, two can."""
     bench = await build(live=2)
     bench.expect(1.0)
     bench.fill(4, timeout=60.0)
@@ -305,7 +300,6 @@ async def test_a_deadline_fires_on_time(build: Build, running: bool) -> None:
 
 
 async def test_an_earlier_deadline_is_not_hidden_by_a_later_one(build: Build) -> None:
-    """The second job's deadline comes first and fires first, and then the other's."""
     bench = await build(time.monotonic)
     later, sooner = bench.submit(timeout=1.5), bench.submit(timeout=0.5)
     with pytest.raises(DeadlineExceeded):
@@ -316,7 +310,6 @@ async def test_an_earlier_deadline_is_not_hidden_by_a_later_one(build: Build) ->
 
 
 async def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
-    """It is not queued. An instance that comes too late gets the next job."""
     with pytest.raises(DeadlineExceeded):
         bench.submit(timeout=0.0)
     assert bench.batcher.depth == 0
@@ -328,7 +321,6 @@ async def test_a_job_past_its_deadline_never_starts(bench: Bench) -> None:
 
 
 async def test_a_cancelled_job_leaves_the_queue_at_once(bench: Bench) -> None:
-    """A client that goes away frees its place and is counted; its job never runs."""
     gone, good = bench.submit(), bench.submit()
     await bench.cancel(gone)
     assert bench.batcher.depth == 1
@@ -351,7 +343,6 @@ async def test_a_job_that_runs_may_be_cancelled(build: Build) -> None:
 
 
 async def test_jobs_of_one_request_are_queued_together_or_not_at_all(bench: Bench) -> None:
-    """Five for four places: none is queued, and what was shed for them is back in its order."""
     low = bench.fill(2, priority=1)
     bench.fill(12)
     with pytest.raises(Overloaded) as refused:
@@ -390,7 +381,6 @@ async def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
 
 
 async def test_an_unhealthy_instance_takes_nothing(build: Build) -> None:
-    """The job goes to another one that is free, or stays queued until there is one."""
     bench = await build(live=2)
     first, second = bench.consumers
     bench.offer_all()
@@ -434,7 +424,6 @@ async def test_what_an_idle_instance_will_take_is_not_refused(build: Build) -> N
 
 
 async def test_who_has_left_is_handed_nothing(build: Build) -> None:
-    """Whether it was free or at work, and however often it leaves."""
     bench = await build(live=2)
     first, second = bench.consumers
     bench.batcher.offer(first)
@@ -507,7 +496,6 @@ async def test_what_comes_back_is_not_sent_to_a_busy_instance(build: Build) -> N
 
 
 async def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
-    """Failed in the queue, or failed or cancelled in a batch that came back."""
     bench = await build(max_rows=4)
     await bench.expire(bench.submit())
     over, gone, waiting = bench.fill(3)
@@ -526,7 +514,6 @@ async def test_nobody_is_given_a_job_that_is_over(build: Build) -> None:
 
 
 async def test_closing_fails_what_waits_and_what_comes_back(build: Build) -> None:
-    """Before or later: nobody will take it any more, and nobody may submit."""
     bench = await build(live=2)
     early, late = bench.submit(), bench.submit()
     first, second = bench.take(), bench.take()

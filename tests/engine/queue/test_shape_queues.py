@@ -73,7 +73,6 @@ def test_callers_take_turns_by_rows() -> None:
 
 
 def test_who_waited_out_a_rest_has_saved_nothing() -> None:
-    """A caller that was away begins where the others are."""
     first = [job(caller="a") for _ in range(6)]
     queues = filled(*first)
     for each in first[:4]:
@@ -118,7 +117,6 @@ def test_the_wait_of_a_quiet_caller_is_not_the_queue() -> None:
 
 
 def test_a_lane_waits_its_delay_for_company() -> None:
-    """Before the delay is over there is no batch; the answer says when to ask again."""
     waiting = job(enqueued=10.0)
     queues = filled(waiting, max_delay=0.5)
     assert queues.next_batch(10.4) == ([], 10.5)
@@ -126,7 +124,6 @@ def test_a_lane_waits_its_delay_for_company() -> None:
 
 
 def test_a_full_lane_does_not_wait_behind_an_older_one() -> None:
-    """A queue that is full runs while the older head of another one still waits its delay."""
     older = job(width=2, enqueued=9.9)
     full = [job(width=1, enqueued=10.0) for _ in range(4)]
     assert filled(older, *full, max_delay=0.5).next_batch(10.0)[0] == full
@@ -154,7 +151,6 @@ def test_the_runs_up_to_a_job_are_counted() -> None:
 
 
 def test_low_priority_waits_while_a_normal_job_waits_its_delay() -> None:
-    """A ready job of low priority does not slip in front of a normal one that is not ready yet."""
     low, normal = job(priority=1, enqueued=0.0), job(priority=0, enqueued=10.0)
     queues = filled(low, normal, max_delay=0.5)
     assert queues.next_batch(10.0) == ([], 10.5)
@@ -163,7 +159,6 @@ def test_low_priority_waits_while_a_normal_job_waits_its_delay() -> None:
 
 
 def test_the_youngest_of_the_least_urgent_is_shed_first() -> None:
-    """Shedding takes the largest priority number, then the latest arrival; never an equal."""
     jobs = [job(priority=1), job(priority=2, width=1), job(priority=2, width=2), job(priority=0)]
     queues = filled(*jobs)
     assert queues.least_urgent(0) is jobs[2]
@@ -182,7 +177,6 @@ def test_the_youngest_of_the_least_urgent_is_shed_first() -> None:
     ],
 )
 def test_the_wait_counts_the_runs_before_a_job(waiting: list[Job], expected: float) -> None:
-    """Runs, not jobs, make up the wait, each with the usual seconds of its own shape."""
     times = ServiceTime()
     times.record(job(width=1).key, 1.0)
     times.record(job(width=2).key, 5.0)

@@ -127,7 +127,6 @@ async def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
 async def test_unfit_tensors_are_refused_before_the_queue(
     bench: Bench, inputs: Tensors, message: str
 ) -> None:
-    """The message says what was expected and received, and no predictor sees the tensors."""
     model = await bench.serve()
     bench.factory.behaviour = gate = Gate()
     with pytest.raises(InvalidTensor, match=message):
@@ -173,8 +172,6 @@ async def test_a_fixed_first_axis_is_not_a_batch(bench: Bench) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
 async def test_a_value_that_is_no_number_fails_its_job_alone(bench: Bench, value: float) -> None:
-    """NaN and infinity never reach a reply; the other rows of the batch do."""
-
     def spoil(inputs: Tensors) -> Tensors:
         x = inputs["x"]
         return {"y": np.where(x == 13, np.float32(value), 2 * x)}  # type: ignore[operator]
@@ -186,7 +183,6 @@ async def test_a_value_that_is_no_number_fails_its_job_alone(bench: Bench, value
 
 
 async def test_outputs_that_do_not_fit_the_batch_are_an_error(bench: Bench) -> None:
-    """A model that loses rows cannot be split; no job gets another one's numbers."""
     futures = await bench.run_together(
         lambda inputs: {"y": inputs["x"][: max(1, len(inputs["x"]) - 1)]}, row(5), row(7)
     )
@@ -224,7 +220,6 @@ async def test_a_predictor_that_was_stopped_is_replaced_although_it_runs_again(
 async def test_a_system_without_threads_left_costs_no_instance(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A predictor above its memory cap serves on where its successor cannot be opened."""
     model = await bench.serve()
     start = threading.Thread.start
     refused = threading.Event()
@@ -248,8 +243,6 @@ async def test_a_system_without_threads_left_costs_no_instance(
 async def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
     bench: Bench, count: int
 ) -> None:
-    """After the sixth loss within a minute the model is not ready and refuses jobs; a predictor
-    that lives is no part of the loop."""
     model = await bench.serve(count=count)
     bench.factory.refuse = BackendError("no more")
     bench.factory.opened[0].die(Restart.CRASHED)
@@ -266,7 +259,6 @@ async def test_a_crash_loop_takes_a_group_out_that_has_no_other_predictor(
 
 
 async def test_a_large_predictor_is_replaced_without_losing_a_request(bench: Bench) -> None:
-    """The successor is opened while the old predictor serves on, and takes over between runs."""
     model = await bench.serve(max_resident_bytes=100 << 20)
     opening = threading.Event()
     bench.factory.selftest = lambda inputs: opening.wait(PATIENCE) and doubled(inputs)  # type: ignore[assignment, return-value]
@@ -296,7 +288,6 @@ async def test_an_idle_predictor_makes_way_for_its_successor(bench: Bench) -> No
 
 
 async def test_a_predictor_that_is_large_from_the_start_is_not_replaced(bench: Bench) -> None:
-    """A cap below the model's own size counts as half as much again as that size."""
     model = await bench.serve(max_resident_bytes=1)
     for _ in range(5):
         assert await completed(model, 1) == [2]
@@ -334,7 +325,6 @@ async def test_what_passes_closes_no_group(bench: Bench, group: str, error: Exce
 async def test_what_the_system_lacks_closes_no_group_however_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty attempts without a descriptor are no crashes; once there is one the model serves."""
     monkeypatch.setattr("paddlepool.engine.pool.group.LACKING_SECONDS", 0.0)
     model = await bench.serve()
     bench.factory.refuse = OSError(errno.EMFILE, "too many open files")
@@ -358,7 +348,6 @@ async def test_a_model_that_kills_every_process_is_refused(
 
 
 async def test_a_group_that_cannot_start_fails_its_jobs(bench: Bench) -> None:
-    """The waiting job and every later one hear that the group is not ready; the others serve on."""
     model = await bench.serve()
     bench.factory.refuse = BackendError("no")
     waiting = model.submit(row(1), deadline=soon(), group="spare")
@@ -395,7 +384,6 @@ async def test_what_was_verified_is_what_a_later_process_opens(
 
 
 async def test_files_that_cannot_be_read_for_a_moment_close_no_group(bench: Bench) -> None:
-    """They have not changed: a group that starts meanwhile is opened again."""
     model = await bench.serve()
     with mode(bench.root / "double" / "1" / "inference.pdiparams", 0):
         waiting = model.submit(row(1), deadline=soon(), group="spare")
@@ -421,7 +409,6 @@ async def test_a_group_that_starts_later_opens_what_was_verified(bench: Bench) -
 
 
 async def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> None:
-    """Loaded is not proven: a predictor with other numbers is refused and closed."""
     bench.factory.selftest = lambda inputs: {"y": inputs["x"] * np.float32(2.01)}  # type: ignore[operator]
     model = bench.write()
     with pytest.raises(BackendError, match=r"'y' differs by 0\.01 from the expected values"):
@@ -430,7 +417,6 @@ async def test_a_wrong_self_test_keeps_a_model_from_starting(bench: Bench) -> No
 
 
 async def test_a_group_without_its_program_is_listed_and_not_fatal(bench: Bench) -> None:
-    """Even one that always runs; only the default group's absence makes the version unfit."""
     model = write_double(bench.root)
     add_to_config(model, group("fast", 'program = "int8"', backend="onnxruntime"))
     served = bench.open()

@@ -92,7 +92,6 @@ async def test_the_key_of_a_removed_mechanism_loads(
 
 
 async def test_a_request_keeps_its_version_through_a_reload(bench: Bench) -> None:
-    """A lease taken before the swap answers with the old version, one taken after with the new."""
     registry = await bench.serve(1)
     with registry.lease("double") as held:
         write_version(bench.root / "double" / "2")
@@ -107,7 +106,6 @@ async def test_a_request_keeps_its_version_through_a_reload(bench: Bench) -> Non
 
 @pytest.mark.parametrize("reloads", [6, pytest.param(30, marks=pytest.mark.nightly)])
 async def test_no_request_is_lost_across_reloads(bench: Bench, reloads: int) -> None:
-    """100 requests by 8 clients while the model is reloaded back to back: all answered."""
     config = write_double(bench.root, 1, 2, count=2, queue=64) / "config.toml"
     text = config.read_text("utf-8")
     registry = bench.open()
@@ -154,8 +152,6 @@ async def test_the_series_of_retired_versions_go(bench: Bench) -> None:
 
 
 async def test_a_bad_model_does_not_keep_the_others_from_loading(bench: Bench) -> None:
-    """load_all() never raises for one model; the server is not ready until it is mended, nor
-    while nothing is loaded."""
     registry = bench.open()
     await registry.load_all()
     assert not registry.ready()
@@ -178,7 +174,6 @@ async def test_a_repository_that_is_not_there_is_a_configuration_error(bench: Be
 
 
 async def test_unload_drains(bench: Bench) -> None:
-    """A request that holds the model is answered; new ones hear that it is not there."""
     bench.factory.behaviour = gate = Gate()
     registry = await bench.serve(1)
     request = asyncio.create_task(infer(registry))
@@ -240,7 +235,6 @@ async def test_a_model_that_failed_can_be_unloaded(bench: Bench) -> None:
 
 
 async def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(bench: Bench) -> None:
-    """A load that finds no version changes nothing; the index has one row, with the reason."""
     registry = await bench.serve(1)
     shutil.rmtree(bench.root / "double" / "1")
     with pytest.raises(ManifestError):
@@ -267,8 +261,6 @@ async def test_an_unknown_name_is_not_found(bench: Bench, name: str) -> None:
 
 
 async def test_a_pipeline_that_refuses_keeps_the_model_out(bench: Bench) -> None:
-    """Its ConfigError is the reason, and no process was started for it."""
-
     async def refuse(info: ServedModelInfo) -> None:
         raise ConfigError(f"{info.name}: labels are missing")
 
@@ -292,7 +284,6 @@ async def test_an_absurd_number_of_threads_is_refused(bench: Bench) -> None:
 
 
 async def test_nothing_is_left_behind_by_a_load_that_close_overtakes(bench: Bench) -> None:
-    """A model that becomes ready after close() is closed again and not served."""
     write_double(bench.root)
     bench.factory.selftest = gate = Gate()
     registry = bench.open()
@@ -379,7 +370,6 @@ DAMAGE |= {f"manifest {name}": partial(_edit, change=change) for name, change in
 async def test_a_damaged_version_is_never_served(
     bench: Bench, damage: Callable[[Path], object]
 ) -> None:
-    """The old version goes on; the damaged one never reaches a predictor, and the index has why."""
     registry = await bench.serve(1)
     damage(write_version(bench.root / "double" / "2"))
     with pytest.raises(ManifestError):

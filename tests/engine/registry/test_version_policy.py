@@ -79,7 +79,6 @@ either_way = pytest.mark.parametrize("bench", ["request", "poll"], indirect=True
     ids=["default", "latest-2", "latest-9", "all", "specific"],
 )
 async def test_a_policy_chooses_versions(bench: Bench, policy: str, expected: list[int]) -> None:
-    """Each of them answers by its number, and the highest where none is named."""
     bench.prepare(policy, 1, 3, 10)
     await bench.registry.load("double")
     assert bench.served() == expected
@@ -92,7 +91,6 @@ async def test_a_policy_chooses_versions(bench: Bench, policy: str, expected: li
 
 
 async def test_an_older_version_stands_in_beside_a_damaged_one(bench: Bench) -> None:
-    """The two latest that are fit, while version 3 is not."""
     bench.prepare("count = 2", 1, 2, 3)
     (bench.model / "3" / "inference.json").write_bytes(b"")
     await bench.registry.load("double")
@@ -100,7 +98,6 @@ async def test_an_older_version_stands_in_beside_a_damaged_one(bench: Bench) -> 
 
 
 async def test_a_listed_version_that_is_not_there_is_an_error(bench: Bench) -> None:
-    """The others serve: at start nothing else could."""
     bench.prepare('kind = "specific"\nversions = [1, 7]', 1, 2)
     await bench.registry.load("double")
     assert bench.served() == [1]
@@ -110,7 +107,6 @@ async def test_a_listed_version_that_is_not_there_is_an_error(bench: Bench) -> N
 
 
 async def test_a_version_that_lost_its_predictors_gives_way(bench: Bench) -> None:
-    """Without a version the highest READY one answers."""
     bench.prepare('kind = "all"', 1, 2)
     await bench.registry.load("double")
     with bench.registry.lease("double", 2) as newest:
@@ -218,7 +214,6 @@ async def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_
 async def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serving(
     bench: Bench,
 ) -> None:
-    """The index says what the system said, without a path."""
     bench.prepare('kind = "all"', 1, 2)
     await bench.registry.load("double")
     with mode(bench.model / "config.toml", 0), pytest.raises(PermissionError):
@@ -230,7 +225,6 @@ async def test_a_configuration_that_the_system_keeps_from_us_leaves_every_versio
 
 @either_way
 async def test_a_failed_version_that_is_removed_is_forgotten(bench: Bench) -> None:
-    """By the next load: it was UNAVAILABLE, and now there is no such version."""
     bench.prepare('kind = "all"', 1, 2)
     await bench.load()
     (write_version(bench.model / "4") / "inference.json").write_bytes(b"")

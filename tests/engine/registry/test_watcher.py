@@ -51,7 +51,6 @@ ALL = '[version_policy]\nkind = "all"\n'
 
 
 async def test_a_new_version_is_served_and_the_old_one_retired(bench: Bench) -> None:
-    """Once: a second look changes nothing. When it is removed the one before is served again."""
     write_version(bench.root / "double" / "2")
     await bench.poll_twice()
     assert bench.served() == [("double", 2)]
@@ -82,7 +81,6 @@ async def test_a_configuration_that_is_being_written_counts_for_nothing(bench: B
 
 
 async def test_a_version_that_fails_is_tried_again_only_when_it_changes(bench: Bench) -> None:
-    """The old one serves on, and the index says why the new one does not."""
     bad = write_version(bench.root / "double" / "2")
     params = (bad / "inference.pdiparams").read_bytes()
     (bad / "inference.pdiparams").write_bytes(params[:-1])
@@ -114,7 +112,6 @@ async def test_a_new_model_appears_and_a_removed_one_goes(bench: Bench) -> None:
 
 
 async def test_a_changed_policy_opens_only_what_is_missing(bench: Bench) -> None:
-    """A version that is added later leaves its neighbours as they are."""
     write_version(bench.root / "double" / "2")
     add_to_config(bench.root / "double", ALL)
     await bench.poll_twice()
@@ -160,7 +157,6 @@ async def test_a_model_that_cannot_be_read_for_a_moment_is_kept(
 async def test_a_load_that_cannot_read_is_tried_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And does not keep the models after it from being loaded."""
     for name in ("a", "more"):
         write_double(bench.root, name=name)
     with mode(bench.root / "a" / "config.toml", 0):
@@ -187,7 +183,6 @@ async def test_a_load_that_cannot_read_is_tried_again(
 async def test_a_start_that_cannot_read_is_tried_again(
     tmp_path: Path, empty: ModelRegistry, factory: FakeFactory, where: str
 ) -> None:
-    """By the first poll, without a change on disk; what was read is not loaded again."""
     for name in ("double", "more"):
         write_double(tmp_path, name=name)
     with mode(tmp_path / where, 0):
@@ -206,7 +201,6 @@ async def test_a_start_that_cannot_read_is_tried_again(
 async def test_a_version_that_cannot_be_read_at_the_start_is_loaded_later(
     tmp_path: Path, empty: ModelRegistry, factory: FakeFactory
 ) -> None:
-    """Older ones serve until then, and are not opened again."""
     write_double(tmp_path, 1, 2, 3)
     add_to_config(tmp_path / "double", ALL)
     with mode(tmp_path / "double" / "2" / "manifest.json", 0):
@@ -222,8 +216,6 @@ async def test_a_version_that_cannot_be_read_at_the_start_is_loaded_later(
 async def test_a_bug_costs_one_model(
     tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged whole; the next model is loaded."""
-
     async def build(info: ServedModelInfo) -> None:
         if info.name == "a":
             raise RuntimeError("a bug")

@@ -86,7 +86,6 @@ def test_a_window_is_no_longer_than_the_server_has_run(uptime: float, seconds: f
 
 
 def test_a_refused_group_says_why(client: Client) -> None:
-    """With its configuration; an effective one has its proof in words."""
     by_name = groups(client)
     assert by_name["one"]["effective"] is True
     assert by_name["one"]["proof"] == "other outputs than two"
@@ -96,7 +95,6 @@ def test_a_refused_group_says_why(client: Client) -> None:
 
 
 def test_the_choice_and_shadowing_are_told(client: Client, metrics: Metrics) -> None:
-    """What was chosen, of which candidates, and what became of the sampled requests."""
     metrics.drifted(model="m1", group="two", drift=0.0, agreement=1.0)
     metrics.drifted(model="m1", group="two", drift=0.01, agreement=0.9)
     metrics.shadowed(model="m1", outcome=ShadowOutcome.REPLAYED)
@@ -110,7 +108,6 @@ def test_the_choice_and_shadowing_are_told(client: Client, metrics: Metrics) -> 
 
 
 def test_a_model_that_is_not_served_says_why() -> None:
-    """It has no groups to compare."""
     broken = ModelStatus(name="m2", version=4, state="UNAVAILABLE", reason="its file is damaged")
     client = Client(make_app(registry=FakeRegistry(failed=[broken])))
     [_, model] = client.get("/compare/data").json()["models"]
@@ -123,5 +120,4 @@ def test_a_model_that_is_not_served_says_why() -> None:
 def test_a_wrong_question_is_answered_with_what_it_may_be(
     client: Client, query: dict[str, str]
 ) -> None:
-    """As everywhere: 422 with the limit."""
     assert_problem(client.get("/compare/data", params=query), 422, "invalid_parameter")

@@ -178,7 +178,6 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("sent", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_does_not_fit_is_refused(client: Client, sent: bytes, words: str) -> None:
-    """With HTTP's words, as an invalid argument; the next call is answered."""
     code, details, metadata = client.refused("ModelInfer", sent)
     assert (code, words in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
     assert metadata["error-code"] in ("invalid_tensor", "invalid_parameter")
@@ -221,7 +220,6 @@ def test_model_control_is_off_without_a_key(client: Client) -> None:
 
 
 def test_quotas_are_those_of_the_caller(serve: Serve) -> None:
-    """Counted by address; who has none left is told when to come again."""
     with serve(quota_requests_per_minute=2) as client:
         left = [client.ask("ModelInfer", infer())[1]["ratelimit-remaining"] for _ in range(2)]
         assert left[0] == "1"
@@ -233,7 +231,6 @@ def test_quotas_are_those_of_the_caller(serve: Serve) -> None:
 
 
 def test_too_large(serve: Serve) -> None:
-    """A message above the cap, one above all memory for messages, numbers above JSON's cap."""
     sizes = {"infer_max_bytes": 10_000, "body_memory_bytes": 5_000, "infer_json_max_bytes": 1_000}
     with serve(**sizes) as client:
         exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -258,7 +255,6 @@ def gate(client: Client, factory: FakeFactory) -> Iterator[Gate]:
 
 
 def test_a_full_queue(client: Client, gate: Gate) -> None:
-    """Unavailable, with the time after which to try again."""
     waiting = [client.start("ModelInfer", infer()) for _ in range(40)]
     wait_until(lambda: any(call.done() for call in waiting))
     gate.open()
@@ -278,7 +274,6 @@ def test_the_calls_deadline_is_the_requests(client: Client, gate: Gate) -> None:
 
 
 def test_a_client_that_leaves_cancels_its_work(client: Client, gate: Gate) -> None:
-    """Its job is taken out of the queue, and the call is counted as one whose client has gone."""
     leaving = client.start("ModelInfer", infer())
     [served] = client.services.registry.served()
     wait_until(lambda: served.groups()[0].queue_depth == 1)
@@ -310,7 +305,6 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 
 @pytest.mark.parametrize("greeting", [b"", HTTP2], ids=["silent", "HTTP/2"])
 def test_idle_connections_are_bounded(serve: Serve, greeting: bytes) -> None:
-    """As many as may be open, whether they begin to speak HTTP/2 or not; and none for long."""
     short = {"header_timeout_seconds": 0.5, "send_stall_seconds": 0.05}
     with serve(max_connections=8, **short) as client, contextlib.ExitStack() as stack:
         connections = []
@@ -518,7 +512,6 @@ async def silent(begun: asyncio.Event) -> AsyncIterator[bytes]:
 
 
 async def test_a_message_has_its_time_and_a_call_waits_as_long_for_a_place() -> None:
-    """Places are given back, whatever becomes of the call."""
     arrivals = Arrivals(1, seconds=0.05)
     begun = asyncio.Event()
     with pytest.raises(TimeoutError):

@@ -95,7 +95,6 @@ def test_any_bytes_are_divided_or_refused(message: bytes) -> None:
 
 @pytest.mark.parametrize("message", [b"\x3a\x05abc", b"\x3a\x80", b"\x0d\x00", b"\x3b"])
 def test_a_message_that_ends_inside_a_part_is_refused(message: bytes) -> None:
-    """Or that has a part of an unknown kind."""
     with pytest.raises(InvalidTensor, match="malformed"):
         divide(message, max_head=HEAD)
 

@@ -162,7 +162,6 @@ def test_other_versions_hosts_and_schemes_are_refused(head: bytes, status: int) 
 
 
 def test_no_more_requests_wait_than_may() -> None:
-    """Those before the one too many are answered, then it gets 503, and nothing behind it."""
     received = replies(b"".join(GET % number for number in range(100)))
     answers(received, [*(b"/%d 0>" % number for number in range(PIPELINED + 1)), b"overloaded"])
     assert b"HTTP/1.1 503 " in received
@@ -184,7 +183,6 @@ def test_what_reaches_no_callback_has_the_limit_of_headers(before: bytes) -> Non
     ids=["no-http", "no-host", "bad-chunk"],
 )
 def test_what_is_broken_behind_another_request_is_refused_in_its_turn(broken: bytes) -> None:
-    """It never begins, and the reply before it is not lost."""
     answers(replies(GET % 1 + broken, GET % 2), [b"/1 0>", b"invalid_request"])
 
 
@@ -197,7 +195,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("status", REFUSED)
 async def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
-    """Up to a mebibyte is discarded, and then nothing is read."""
     state, line = ServerState(), Transport()
     protocol = opened(make_app(settings=make_settings(api_keys=("k",))), line, state)
     protocol.data_received(REFUSED[status])

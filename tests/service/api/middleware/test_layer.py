@@ -60,7 +60,6 @@ def attributes_of(span: ReadableSpan) -> dict[str, object]:
 def test_a_failed_request_says_what_failed(
     app: FastAPI, memory: Memory, path: str, name: str, code: str, outcome: StatusCode
 ) -> None:
-    """The code of its reply, without the text of a bug; only the server's errors are errors."""
     status = Client(app).get(path).status_code
     span = memory.spans()[name]
     assert attributes_of(span)["error.type"] == code
@@ -74,7 +73,6 @@ def test_a_failed_request_says_what_failed(
 def test_log_lines_of_a_request_say_which_trace_it_is(
     app: FastAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line of the request itself, and those said on its way."""
     caplog.handler.addFilter(add_trace_id)
     with caplog.at_level(logging.INFO):
         Client(app).get("/broken", headers={"traceparent": GIVEN})

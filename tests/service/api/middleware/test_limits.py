@@ -43,7 +43,6 @@ CAPS = {"/other": 16 * 1024, "/own": 100}
 @pytest.mark.parametrize("path", CAPS)
 @pytest.mark.parametrize("announced", [True, False], ids=["length", "chunked"])
 def test_a_body_may_have_exactly_its_cap(path: str, announced: bool) -> None:
-    """One byte less and the cap itself pass, one more is 413 with both numbers."""
     client, cap = Client(make_app(reading_router())), CAPS[path]
     for size in (cap - 1, cap):
         body = b"x" * size if announced else streamed(size)
@@ -126,7 +125,6 @@ def packing() -> Client:
 def test_a_reply_is_compressed_where_it_is_worth_it(
     packing: Client, path: str, asked: str, packed: bool
 ) -> None:
-    """Long ones for those who ask, and no picture."""
     response = packing.get(path, headers={"Accept-Encoding": asked})
     assert response.status_code == 200
     assert response.headers.get("content-encoding") == ("gzip" if packed else None)
@@ -167,7 +165,6 @@ def test_either_key_opens_in_either_header(headers: dict[str, str]) -> None:
     ],
 )
 def test_nothing_else_opens(headers: dict[str, str]) -> None:
-    """401 that never repeats what was tried, for paths with and without a route."""
     client = Client(make_app(settings=KEYED))
     for path in ("/info", "/nothing"):
         response = client.get(path, headers=headers)

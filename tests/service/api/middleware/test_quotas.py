@@ -75,7 +75,6 @@ def test_an_ipv6_client_is_its_network() -> None:
 
 
 async def test_requests_at_one_time_are_limited() -> None:
-    """The one too many is refused at once, and when they are done there is room again."""
     inside = 0
     gate, full = asyncio.Event(), asyncio.Event()
     router = APIRouter()

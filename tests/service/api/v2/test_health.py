@@ -27,7 +27,6 @@ def client_of(registry: FakeRegistry) -> Client:
 
 
 def test_readiness_needs_every_model() -> None:
-    """503 with Retry-After for one that is broken or down; liveness does not depend on models."""
     assert client_of(FakeRegistry()).get("/v2/health/ready").status_code == 200
     down = client_of(FakeRegistry(models=[FakeModel(is_ready=False)]))
     assert down.get("/v2/models/m1/ready").status_code == 503
@@ -42,7 +41,6 @@ def test_readiness_needs_every_model() -> None:
 
 
 def test_info_tells_what_is_served_and_from_where() -> None:
-    """Version, fingerprints, provenance, labels, predictors; and why something is not served."""
     info = client_of(FakeRegistry(failed=[BROKEN])).get("/info").json()
     assert info["ready"] is False
     assert info["default_models"] == {"echo": "m1"}
@@ -123,7 +121,6 @@ def test_a_group_of_no_use_says_why(
 
 
 def test_info_tells_the_limits_that_are_in_force() -> None:
-    """A client reads them instead of guessing; those that tasks declare among them."""
     settings = make_settings(text_max_characters=77, segment_max_bytes=1234)
     limits = Client(make_app(settings=settings)).get("/info").json()["limits"]
     assert limits["text_max_characters"] == 77

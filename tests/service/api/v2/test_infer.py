@@ -71,7 +71,6 @@ async def test_what_the_framework_refuses_is_the_clients_to_mend(
 async def test_each_served_version_answers_by_its_number(
     client: httpx.AsyncClient, registry: ModelRegistry, tmp_path: Path
 ) -> None:
-    """The highest unless one is named; a version that is not there is 404."""
     add_to_config(write_double(tmp_path, 2), '[version_policy]\nkind = "all"\n')
     await registry.load("double")
     for version in (1, 2):
@@ -170,7 +169,6 @@ async def test_a_word_in_a_large_body_is_no_parameter(
 async def test_an_unfit_request_is_400_and_never_reaches_a_predictor(
     client: httpx.AsyncClient, registry: ModelRegistry
 ) -> None:
-    """By its document, its tensors or its deadline; the next request is answered."""
     [served] = registry.served()
     before = served.statistics().executions
     late = document() | {"parameters": {"timeout": 10**12}}

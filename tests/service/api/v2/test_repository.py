@@ -40,7 +40,6 @@ async def index(client: httpx.AsyncClient, document: Any = None) -> list[tuple[s
 
 @pytest.mark.parametrize("path", [INDEX, LOAD, UNLOAD])
 async def test_control_is_off_without_an_admin_key(registry: ModelRegistry, path: str) -> None:
-    """403 whatever key is sent; with one, 401 until it is the right one."""
     off = Client(make_app(registry=registry)).session()
     assert (await off.post(path, headers=KEY)).status_code == 403
     settings = Settings(admin_key="other", api_keys=("admin",))  # type: ignore[arg-type]

@@ -59,7 +59,6 @@ def read(body: bytes, header_length: int | None = None, spec: TensorSpec = IMAGE
 
 @pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2, 3, 4]]], ids=["flat", "nested"])
 def test_flat_and_nested_data_are_the_same_tensor(data: list[Any]) -> None:
-    """The protocol allows both; each is row-major."""
     expected = np.array([[1, 2, 3, 4]], np.float32)
     np.testing.assert_array_equal(parse(document(data=data)).inputs["image"], expected)
 
@@ -117,7 +116,6 @@ REFUSED: dict[str, tuple[Any, bytes]] = {
 
 @pytest.mark.parametrize(("request_", "raw"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_does_not_fit_is_refused(request_: Any, raw: bytes) -> None:
-    """Every disagreement is an InvalidTensor, with a message short enough for a person."""
     with pytest.raises(InvalidTensor) as refused:
         parse(request_, raw)
     assert len(refused.value.message) < 300
@@ -170,7 +168,6 @@ def test_more_lists_than_the_limit_are_not_read(brackets: bytes) -> None:
 
 @pytest.mark.parametrize("length", [-1, 10_000], ids=["negative", "beyond the body"])
 def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
-    """The JSON's declared length must lie in the body."""
     with pytest.raises(InvalidTensor, match="Content-Length"):
         read(b"{}", length)
 
@@ -181,7 +178,6 @@ def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
     ids=["too large", "negative", "beyond 64 bits", "a fraction"],
 )
 def test_integers_that_do_not_fit_are_refused(datatype: str, data: list[float]) -> None:
-    """Nothing wraps around and nothing is rounded in silence."""
     body = {"inputs": [{"name": "x", "datatype": datatype, "shape": [1], "data": data}]}
     spec = TensorSpec("x", DATATYPES[datatype], (-1,))
     with pytest.raises(InvalidTensor):
@@ -225,7 +221,6 @@ def parse_names(entry: dict[str, Any], raw: bytes = b"", **more: Any) -> TensorR
     ids=["nothing", "half a length", "cut off", "huge length", "left over", "two strings"],
 )
 def test_a_string_that_is_not_what_came_is_refused(raw: bytes) -> None:
-    """Its length is compared with the bytes before anything is made of it."""
     with pytest.raises(InvalidTensor, match="image"):
         parse_names({"shape": [1], "parameters": {"binary_data_size": len(raw)}}, raw)
 
@@ -344,7 +339,6 @@ def asked(*outputs: str, binary: bool = False) -> ReplyForm:
 def test_what_is_written_is_read_back(
     datatype: str, dtype: str, binary: bool, data: st.DataObject
 ) -> None:
-    """Every datatype survives the way out and the way in, as JSON and as bytes."""
     shapes = hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)
     finite = {"allow_nan": False, "allow_infinity": False} if "float" in dtype else None
     if dtype == STRINGS:
@@ -369,7 +363,6 @@ def test_what_is_written_is_read_back(
 
 
 def test_outputs_and_their_form_are_the_clients_choice() -> None:
-    """No list means all; binary_data_output is the default of each output's binary_data."""
     assert parse(document()).state.outputs == ("logits",)
     assert parse(document()).state.binary == frozenset()
     assert parse(document() | {"parameters": {"binary_data_output": True}}).state.binary == {
@@ -381,7 +374,6 @@ def test_outputs_and_their_form_are_the_clients_choice() -> None:
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_reply_written_in_parts_is_one_list(more: int) -> None:
-    """Nothing is lost or doubled where one part ends and the next begins."""
     numbers = np.arange(2 * PART_NUMBERS + more, dtype=np.int32)
     outputs = {"x": numbers, "y": np.zeros((0, 2), np.float32)}
     body, length = write_reply(outputs, asked("x", "y"), model="m", version=1)
