@@ -263,8 +263,7 @@ def test_ray_is_imported_only_when_it_is_used() -> None:
 
 
 def test_no_task_is_known_by_name_outside_its_package() -> None:
-    """PIPELINES is the one place that names the packages; everything else goes through it, but for
-    `compat`: a format is that of a task."""
+    """Except in PIPELINES, and in `compat`: a format is that of a task."""
     tasks = {name.removesuffix(".task") for name in MODULES if name.endswith(".task")}
     tasks.remove("paddlepool.tasks")
     assert "paddlepool.tasks.segment" in tasks
@@ -281,8 +280,7 @@ def test_no_task_is_known_by_name_outside_its_package() -> None:
 
 @pytest.mark.slow
 def test_the_api_process_never_imports_paddle_or_a_picture_decoder() -> None:
-    """Importing the server, every task's endpoint and pipeline included, loads none of them; nor
-    gRPC, which has a port of its own."""
+    """Nor gRPC, which has a port of its own."""
     program = """
 import sys
 import paddlepool.cli, paddlepool.cli.serve, paddlepool.main
@@ -303,9 +301,7 @@ def test_the_server_does_not_import_the_client() -> None:
 
 
 def test_the_client_imports_nothing_but_httpx() -> None:
-    """Neither the server nor what the server is made of: it is a distribution of its own. Its
-    commands have progress bars besides; `opentelemetry` is used where the caller has loaded it, and
-    `typing_extensions` by type checkers alone."""
+    """Besides tqdm in its commands; opentelemetry and typing_extensions are optional."""
     sources = sorted((ROOT / "clients" / "python" / "src").rglob("*.py"))
     assert any(source.parent.name == "commands" for source in sources)
     nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text("utf-8")))]

@@ -74,8 +74,7 @@ def test_commands_of_a_chinese_page_are_those_of_the_english_one(page: Path) -> 
 
 
 def test_the_code_that_a_page_names_is_there() -> None:
-    """Paths in backticks, from the checkout or from the package; the changelog and decisions may
-    name what is gone."""
+    """The changelog and decisions may name what is gone."""
     pages = [p for p in PAGES if p.name != "CHANGELOG.md" and p.parent.name != "decisions"]
     texts = "\n".join(page.read_text("utf-8") for page in pages)
     roots = dict.fromkeys(("app", "deploy", "loadtest", "tests", "training"), ROOT)

@@ -57,8 +57,7 @@ class Server:
         return self._log_file.read_text("utf-8", errors="replace")
 
     def wait_logged(self, **members: Any) -> dict[str, Any]:
-        """Until a line with these members is in the log, which is written in the rear; returns the
-        first."""
+        """Wait for a line with these members in the log, and return the first."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None

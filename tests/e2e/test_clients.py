@@ -24,8 +24,7 @@ def left(server: Server) -> int:
 
 
 def test_work_ends_when_its_client_has_gone(strict_server: Server) -> None:
-    """Of 50 clients 40 leave: their handlers are cancelled, and the log has 499. One more leaves
-    before its body is complete: its handler never starts, and the log has 499, too."""
+    """Of 50 clients 40 leave in a handler, and one more before its body is complete: 499."""
     head = b"POST /slow?seconds=%d HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: crowd-%d\r\n"
     before, gone = counts(strict_server), left(strict_server)
     connections = [strict_server.connect() for _ in range(50)]

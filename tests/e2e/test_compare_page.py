@@ -132,8 +132,7 @@ def output(page: Page, group: str) -> dict[str, str]:
 def test_tensors_run_through_the_groups_of_a_model_without_a_task(
     page: Page, sealed: Server, complaints: list[str]
 ) -> None:
-    """The sealed sample at first sight, raw; then pasted JSON. Each other group is compared with
-    the default group, and what the server says against JSON stands in the cards."""
+    """First the sealed sample, raw; then pasted JSON, whose refusals stand in the cards."""
     sent: list[Request] = []
     page.on("request", lambda request: sent.append(request) if "/v2/" in request.url else None)
     page.goto(f"{sealed.url}/compare")
@@ -211,8 +210,7 @@ def trial(
 
 
 def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
-    """Of runs in turns, with its interval; all else is not comparable. Lines of equality stand
-    below each other, what cannot start has no button, and every term says what it means."""
+    """Of runs in turns, with its interval; every other pair of groups is not comparable."""
 
     def measured(route: Route) -> None:
         data = route.fetch().json()
@@ -335,8 +333,7 @@ def test_exports_hold_what_is_shown(page: Page, served: Server) -> None:
 def test_everybody_can_use_it(
     browser: Browser, served: Server, language: str, scheme: Any, complaints: list[str]
 ) -> None:
-    """axe-core finds nothing, targets of 24 px included, in cards and table, wide and on a phone,
-    where nothing sticks out, is cut off or breaks a name."""
+    """axe-core finds nothing, in cards and table, wide and on a phone; nothing is cut off."""
     with opened(browser, complaints, locale=language, color_scheme=scheme) as page:
         page.add_init_script(REMEMBERED)
         page.goto(f"{served.url}/compare?model=emotion")

@@ -185,8 +185,7 @@ def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) 
 
 
 def test_another_background_asks_the_server_nothing(page: Page, complaints: list[str]) -> None:
-    """The page keeps the cut-out and composes itself, in every format; its code still asks for what
-    is shown. "Picture" opens the choice of one."""
+    """The page keeps the cut-out and composes itself, in every format."""
     asked: list[str] = []
     page.on(
         "request", lambda request: asked.append(request.url) if "/segment" in request.url else None
@@ -242,8 +241,7 @@ def test_a_refused_background_says_so(page: Page, tmp_path: Path) -> None:
 
 
 def test_pictures_come_in_by_every_way(page: Page, complaints: list[str]) -> None:
-    """Samples, files, a drop outside of every box, a paste, the camera; each names its download. A
-    text that is pasted with a picture of itself, as office programs do, stays a text."""
+    """A text that is pasted with a picture of itself, as office programs do, stays a text."""
     save = page.locator("#save")
     page.click("#samples button:nth-child(2)")
     expect(save).to_have_attribute("download", "coffee-cutout.png")
@@ -344,8 +342,6 @@ def test_the_line_and_the_zoom_move(page: Page) -> None:
 
 
 def test_emotions_follow_the_typing(page: Page, complaints: list[str]) -> None:
-    """Bars from the best down, the best one marked; an answer to an older text never shows; several
-    lines are several texts; a text that was cut is said to be."""
     page.fill("#text", "")
     expect(page.locator("#scores li")).to_have_count(0)
     page.type("#text", "外婆走了，我哭了很久。")
@@ -390,8 +386,7 @@ def test_a_refused_text_says_so_with_its_limit(page: Page) -> None:
 
 
 def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
-    """Whatever was dropped: a text, an empty file without a type, too large a one, no file. Of a
-    HEIC, which the browser cannot show, the result is shown alone."""
+    """A text, an empty file, too large a one, no file; of a HEIC the result is shown alone."""
     refusal = page.locator("#segment-refusal")
     page.evaluate(DROP, ["notes.txt", "text/plain", list(b"hello"), "body"])
     expect(refusal.locator("strong")).to_have_text("This kind of file is not accepted")
@@ -566,8 +561,7 @@ def test_a_start_may_take_longer_than_a_request(page: Page) -> None:
 
 
 def test_the_code_does_what_the_page_did(page: Page, tmp_path: Path, full_server: Server) -> None:
-    """Each program, run as it is, gives the page's result; names that a shell or curl would read
-    as their own included."""
+    """Also for names that a shell or curl would read as their own syntax."""
     name = 'it\'s; a "odd" $HOME,`x` 夏.png'
     (tmp_path / name).write_bytes(file_of(name)["buffer"])
     page.click(choice("#d62f3a"))
@@ -670,8 +664,7 @@ def test_chinese_is_the_browsers_choice_until_somebody_chooses(
 
 
 def test_words_are_whole_and_models_counted_once(page: Page) -> None:
-    """Every word has both languages, every code of the server its words, and no element lacks
-    a name for want of one. A model counts by the version that answers."""
+    """A model counts by the version that answers."""
     pairs = page.evaluate(
         "async () => ({...(await import('/console/words.js')).WORDS,"
         " ...(await import('/demo/words.js')).WORDS})"
@@ -733,8 +726,7 @@ def test_everything_is_done_by_keys_alone(page: Page) -> None:
 def test_nobody_is_shut_out(
     browser: Browser, full_server: Server, complaints: list[str], scheme: str, locale: str
 ) -> None:
-    """axe-core finds nothing, with everything open, after results and after refusals; nothing is
-    too small to be pressed."""
+    """axe-core finds nothing, after results and after refusals; nothing is too small to press."""
     with visited(browser, full_server, complaints, color_scheme=scheme, locale=locale) as page:
         assert violations(page) == []
         for box in ("#server", "#more", "#text-more", "#segment-code", "#sentiment-code"):
@@ -796,8 +788,6 @@ def test_a_phone_shows_it_all(browser: Browser, full_server: Server, complaints:
 
 
 def test_hostile_names_and_texts_are_text(page: Page, complaints: list[str]) -> None:
-    """Names of files, texts, labels and the server's own words: shown as they are, and nothing of
-    them runs."""
     naughty = ROOT / ".." / "shared" / "data" / "blns.json"
     if naughty.exists():
         strings = [text for text in json.loads(naughty.read_text("utf-8")) if text]
@@ -845,8 +835,7 @@ def test_hostile_names_and_texts_are_text(page: Page, complaints: list[str]) -> 
 def test_a_model_of_ones_own_has_a_card_with_a_form(
     browser: Browser, server: Server, complaints: list[str], tmp_path: Path
 ) -> None:
-    """Made from its tensors; what it sends is answered, and so is its code. A task without a model
-    is not on the page. Wrong values are refused where they were sent."""
+    """Made from its tensors; wrong values are refused where they were sent."""
     with opened(browser, complaints) as page:
         page.goto(f"{server.url}/")
         card = page.locator("#model-cards article")
@@ -887,8 +876,7 @@ ZERO = [(0.5 + 0.35 * math.sin(a / 4), 0.5 - 0.5 * math.cos(a / 4)) for a in ran
 def test_a_digit_that_is_drawn_is_read(
     browser: Browser, full_server: Server, complaints: list[str], touch: bool
 ) -> None:
-    """Large, or small in a corner: it is sent as MNIST has digits. The button that wipes it away
-    works by a key, and a stroke that follows is a new digit."""
+    """Large, or small in a corner: it is sent as MNIST has digits."""
     phone: dict[str, Any] = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
     with visited(browser, full_server, complaints, **(phone if touch else {})) as page:
         pad, bars = page.locator(".digits .pad"), page.locator(".digits .scores li")
@@ -938,8 +926,7 @@ def drawn(page: Page, points: list[tuple[float, float]]) -> Any:
 def test_a_key_is_asked_for_where_the_server_wants_one(
     browser: Browser, keyed_server: Server, complaints: list[str], tmp_path: Path
 ) -> None:
-    """Again when it is wrong, and no more once it is right, also after the page is loaded anew;
-    code names it and never holds it."""
+    """Again when it is wrong; code names it and never holds it."""
     with opened(browser, complaints) as page:
         page.goto(f"{keyed_server.url}/")
         for offered in ("wrong", KEY):

@@ -90,8 +90,7 @@ def test_every_example_of_a_text_is_200(page: Page, complaints: list[str]) -> No
 
 @pytest.mark.nightly
 def test_what_stands_there_is_200(page: Page, small: Path) -> None:
-    """In every operation that needs no admin key: only a picture is chosen, where one is asked for.
-    The names of models are those of this repository."""
+    """In every operation that needs no admin key; the names of models are the repository's."""
     names = page.locator(".opblock:not([id^=operations-model_control])")
     names.first.wait_for()
     statuses = {}

@@ -107,10 +107,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
 
 @pytest.mark.paddle
 def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
-    """Jobs that are queued when the drain begins are run, all of them; then no child is left.
-
-    Also if the signal reaches the whole process group, as from `timeout`.
-    """
+    """Also if the signal reaches the whole process group, as from `timeout`."""
     shutil.copytree(ROOT / "model_repo" / "emotion", tmp_path / "models" / "emotion")
     settings = {"timeout_default_ms": 30_000}  # the machine may be busy
     with running(tmp_path / "models", tmp_path, settings=settings) as server:

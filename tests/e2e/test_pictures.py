@@ -105,8 +105,7 @@ def test_mutants_of_hostile_pictures_take_no_memory(
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_official_weights_give_the_official_masks(full_server: Server, step: int) -> None:
-    """As `paddlepool pull u2netp` has published them: mean MAE ≤ 0.001, worst ≤ 0.002. Every third
-    of the twelve pictures, all of them each night."""
+    """Mean MAE ≤ 0.001, worst ≤ 0.002; all twelve pictures each night, every third otherwise."""
     version = published_version(MODEL, U2NETP_RELEASE.sha256)
     if version is None:
         pytest.skip("NOT TESTED: no official weights in model_repo: `paddlepool pull u2netp`")

@@ -43,8 +43,7 @@ def test_info_tells_what_confines_the_processes_that_serve(
 def test_naughty_strings_get_200_or_422_and_no_echo(
     full_server: Server, client: httpx.Client, step: int
 ) -> None:
-    """A quarter of 515, all of them each night; the scores of those that are answered are finite
-    and sum to one."""
+    """All 515 each night, a quarter of them otherwise."""
     strings = json.loads(BLNS.read_text("utf-8"))[::step]
     assert len(strings) * step > 500
     completed = 0

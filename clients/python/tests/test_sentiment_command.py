@@ -205,8 +205,7 @@ def test_other_encodings_and_short_rows_are_read(tmp_path: Path, server: Server)
 def test_what_excel_writes_excel_can_read(
     delimiter: str, encoding: str, tmp_path: Path, server: Server
 ) -> None:
-    """The results have the file's delimiter, and a byte order mark unless the file is UTF-8 without
-    one. A run that was cut off is gone on with all the same."""
+    """Keep the file's delimiter and byte order mark, also in a run that is continued."""
     table = tmp_path / "posts.csv"
     lines = [f'{number}{delimiter}"好, {number}; 好"\r\n' for number in range(40)]
     table.write_text(f"id{delimiter}text\r\n{''.join(lines)}", encoding, newline="")
@@ -263,8 +262,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with(
     server: Server,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It says where it stopped and how to go on; no text is asked for twice, none is left out, and
-    results of an earlier run stay until there are whole new ones."""
+    """No text is sent twice or left out; earlier results stay until the new ones are whole."""
     table = many(tmp_path / "posts.csv")
     output = tmp_path / "posts.emotion.csv"
     output.write_text("results of yesterday", "utf-8")

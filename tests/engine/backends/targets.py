@@ -48,9 +48,7 @@ def open_double(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]
 
 
 def open_priorities(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Tells with how much niceness it was opened, and in a run with how much it runs.
-
-    Has a second thread, like a framework."""
+    """Output the niceness at opening and in a run; has a second thread, like a framework."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     opened = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 

@@ -81,8 +81,7 @@ def test_a_user_without_a_home_or_a_name_is_served(tiny_model_repository: Path) 
 
 
 def test_the_python_package_of_the_framework_stays_out(predictor: ProcessPredictor) -> None:
-    """No module of `paddle` above the extension is mapped or counted: memory tells. They would add
-    60 MiB. More of the extension's own file is in memory with Python 3.13."""
+    """Its modules would add 60 MiB. Python 3.13 has more of the extension's file in memory."""
     predictor.run(image(1), timeout=PATIENCE)
     assert predictor.resident_bytes() < (290 if sys.version_info < (3, 13) else 370) << 20
 
@@ -123,8 +122,7 @@ def faked(
 def test_after_many_shapes_the_predictor_is_made_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once. The process
-    ends if its files are others than before."""
+    """With capacity 0 oneDNN drops nothing by itself; shapes seen before count once."""
     for name in "pq":
         (tmp_path / name).write_bytes(b"verified")
     core, run = faked(monkeypatch, tmp_path, cache_capacity=0)

@@ -260,8 +260,7 @@ async def test_a_predictor_that_turns_hostile_costs_its_request(
     wrong: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The request gets an error of the server's. The process is replaced, unless a genuine one may
-    give such an answer: the manifest does not know every shape of its outputs."""
+    """The process is replaced, unless only the manifest contradicts its output."""
     unexpected = list(WRONG)[wrong - 2000] in UNEXPECTED
     serving = serving_double(tmp_path, observer, HOSTILE, count=1, width=3)
     async with serving as registry:

@@ -136,8 +136,7 @@ async def test_a_batch_that_a_job_could_join_waits_for_the_end_of_the_run(served
 async def test_nothing_lies_behind_where_it_would_gain_nothing(
     served: Served, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a long run a batch is left to whoever is free first. A large one is not copied before
-    it must be."""
+    """Neither behind a long run nor where the batch is large."""
     if what == "long":
         served.factory.seconds = 1.2 * SHORT_RUN_SECONDS
         for _ in range(9):
@@ -175,8 +174,7 @@ async def test_a_refused_batch_is_divided_behind_the_one_under_way(served: Serve
 async def test_what_cannot_be_sent_is_kept(
     served: Served, monkeypatch: pytest.MonkeyPatch, under_way: str
 ) -> None:
-    """A predictor found dead when a batch is sent has not begun that: it costs the run under way,
-    unless that has ended by then, and nobody else."""
+    """A predictor found dead when a batch is sent costs the run under way and nobody else."""
     predictor = served.predictor
     before: list[asyncio.Future[InferResult]] = []
     if under_way != "nothing":

@@ -96,8 +96,7 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
 
 
 async def test_a_stopped_group_starts_again(two: Two) -> None:
-    """Its processes end when another needs the room. The wait of the first request is the start of
-    the group, and no queue's; the next finds it running."""
+    """The wait of the first request is the start of the group, and no time in a queue."""
     results = []
     for number, value in ((0, 1), (0, 2), (1, 3), (0, 4)):
         await eventually(two.idle)

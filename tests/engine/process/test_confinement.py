@@ -79,8 +79,7 @@ def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) 
 
 @pytest.mark.parametrize("where", ["terminal", "pipe", "file"])
 def test_a_child_prints_and_has_nothing_else_of_the_operators(where: str, tmp_path: Path) -> None:
-    """Also where there is no filter: neither the terminal nor what others print is to read, and
-    nothing printed can be taken back."""
+    """Also without a filter of calls: it can read nothing, and take back nothing it printed."""
     ours, theirs = pty.openpty()
     log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
     reads, writes = {"terminal": (ours, theirs), "pipe": os.pipe(), "file": (log, log)}[where]

@@ -183,8 +183,7 @@ async def test_what_cannot_finish_in_time_is_refused_at_once(bench: Bench) -> No
 
 
 async def test_what_is_still_being_made_takes_its_turn(bench: Bench) -> None:
-    """Runs of a second: behind one that runs and three places, a job needs five, and a job that
-    has one of the places needs two."""
+    """Runs of 1 s: behind a running job and three places a job needs 5 s, with a place 2 s."""
     bench.expect(1.0)
     bench.submit()
     bench.take()
@@ -219,8 +218,6 @@ async def test_places_and_jobs_share_the_limit_of_the_queue(bench: Bench) -> Non
 
 
 async def test_a_reserved_place_is_nobody_elses(bench: Bench) -> None:
-    """Whoever else fills the queue meanwhile: the job that was being made finds its place, and the
-    place is taken once."""
     reservation = bench.reserve()
     bench.fill(15)
     with pytest.raises(Overloaded, match="16 jobs wait, limit 16"):
@@ -247,8 +244,7 @@ async def test_a_reserved_job_is_not_refused_for_those_who_came_later(bench: Ben
 
 
 async def test_low_priority_jobs_are_not_promised_twice(bench: Bench) -> None:
-    """The one job that would make room is counted on by the reservation, not by a normal job; it
-    is dropped when the reserved one comes."""
+    """The reservation counts on the job that would make room; a normal job may not."""
     low = bench.submit(priority=1)
     bench.fill(15)
     reservation = bench.reserve()
@@ -465,8 +461,7 @@ async def test_the_next_batch_is_left_to_an_idle_instance(build: Build) -> None:
 
 
 async def test_what_comes_back_goes_to_whoever_is_free_first(build: Build) -> None:
-    """An instance that lost its predictor gives back what had not begun; its turn has come. An
-    idle instance need not wait until the lost predictor is replaced."""
+    """In its turn, without waiting until the lost predictor is replaced."""
     bench = await build(live=2)
     jobs = bench.fill(3)
     first, second = bench.take(), bench.take()

@@ -212,8 +212,7 @@ def test_what_is_taken_out_leaves_the_others_as_if_it_had_never_come(
 @example([job(width=1), job(width=2), job(width=1), "take"])
 @example([job(rows=3), job(rows=2), job(rows=1), "take"])  # the small one does not overtake
 def test_no_job_is_lost_doubled_or_overtaken(steps: list[Job | str | int]) -> None:
-    """A batch has one shape and one priority, the highest that waits. It takes the oldest jobs that
-    fit into its rows. Every job leaves exactly once."""
+    """A batch has one shape and the highest waiting priority, and the oldest jobs that fit."""
     queues = ShapeQueues(max_rows=4, max_delay=0.0)
     waiting: list[Job] = []
     for step in steps:

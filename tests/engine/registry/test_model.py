@@ -98,8 +98,6 @@ async def completed(model: ServedModel, *values: float, group: str | None = None
 
 
 async def test_each_job_of_a_batch_gets_its_own_rows(bench: Bench) -> None:
-    """Three jobs of 1, 2 and 1 rows run together and are told apart again; each batch is reported
-    once."""
     jobs = [
         {"x": np.full((rows, 1), value, np.float32)} for rows, value in ((1, 1), (2, 2), (1, 3))
     ]
@@ -295,8 +293,7 @@ async def test_a_predictor_that_is_large_from_the_start_is_not_replaced(bench: B
 
 
 async def test_a_group_on_demand_starts_with_its_first_job(bench: Bench) -> None:
-    """Until then it has no predictor; the first job waits for it. It opens gently, as a reload
-    does: others are served meanwhile. What always runs was opened at full speed."""
+    """It opens with a suspension, as a reload does; what always runs opened at full speed."""
     model = await bench.serve()
     assert [group.started for group in model.groups()] == [True, False]
     assert await completed(model, 1, group="spare") == [2]
@@ -310,8 +307,7 @@ async def test_a_group_on_demand_starts_with_its_first_job(bench: Bench) -> None
     "error", [Crash("killed"), BlockingIOError(errno.EAGAIN, "no process left")], ids=str
 )
 async def test_what_passes_closes_no_group(bench: Bench, group: str, error: Exception) -> None:
-    """A process that was killed in its first run, or that the system could not start, is opened
-    again; whoever waits is served by the next."""
+    """A process that was killed in its first run, or could not be started, is opened again."""
     model = bench.write()
     if group == "spare":
         await model.start()
@@ -369,8 +365,7 @@ def overwrite(directory: Path) -> bytes:
 async def test_what_was_verified_is_what_a_later_process_opens(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A replacement that reads other weights is closed, whatever its self-test says, until they
-    are as they were; the process that serves already goes on."""
+    """A replacement that reads other weights is closed until they are as they were."""
     monkeypatch.setattr(context, "DELAYS", (0.0, 0.0, 0.0, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05))
     model = await bench.serve(count=2)
     before = overwrite(bench.root / "double" / "1")

@@ -412,8 +412,7 @@ async def test_links_are_no_models_and_no_versions(bench: Bench) -> None:
 
 
 async def test_only_a_reload_is_gentle(bench: Bench) -> None:
-    """At start nobody is served whom it could disturb; later, instances open one after another,
-    and stand still while others need the cores until they are warm."""
+    """Later instances open one after another, and stand still while others need the cores."""
     write_double(bench.root, count=2)
     registry = bench.open()
     await registry.load("double")

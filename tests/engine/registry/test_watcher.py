@@ -231,8 +231,7 @@ async def test_a_bug_costs_one_model(
 
 
 def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
-    """Whether a model itself can be looked at is another question; a repository that cannot be
-    listed is a ConfigError."""
+    """A repository that cannot be listed is a ConfigError."""
     write_version(tmp_path / "double" / "1")
     (tmp_path / "link").symlink_to("double")
     (tmp_path / "notes.txt").touch()
@@ -246,8 +245,7 @@ def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
 
 
 async def test_it_polls_until_it_is_cancelled(bench: Bench) -> None:
-    """As the server runs it: what it brings in before a look is found by that look, and a poll
-    that fails is not the last."""
+    """A look finds what `refresh` brings in before it; a failed poll is not the last."""
     staged = write_version(bench.root / "double" / ".staging")
     failures = [ConfigError("the source is away")]
 

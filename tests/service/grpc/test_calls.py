@@ -126,8 +126,7 @@ def infer(**options: Any) -> bytes:
 
 @pytest.mark.parametrize("raw", [True, False], ids=["raw", "contents"])
 def test_tensors_in_and_out(client: Client, raw: bool) -> None:
-    """Tensors are sent raw or as contents. The metadata name model and group, as HTTP's headers do,
-    and list the unknown parameters."""
+    """The metadata name model and group, as the headers of HTTP do."""
     request = message(raw=raw, id="seven")
     parameter(request, "sequence_id", int64_param=5)
     reply, metadata = client.ask("ModelInfer", request.SerializeToString())

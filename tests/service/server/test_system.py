@@ -144,8 +144,7 @@ def test_the_next_server_takes_over_the_socket_without_a_lost_request(
 @pytest.mark.e2e
 @pytest.mark.paddle
 def test_the_next_server_shares_the_grpc_port(start: Callable[..., Server], gate: Path) -> None:
-    """It listens there once its models are ready. Calls on an open channel move to it when the old
-    server stops."""
+    """Calls on an open channel move to it when the old server stops."""
     grpc = pytest.importorskip("grpc")
     health = pytest.importorskip("grpc_health.v1.health_pb2_grpc")
     health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")

@@ -13,8 +13,7 @@ def code(client: Client, path: str, content: bytes, **headers: str) -> Any:
 
 
 def test_the_first_of_several_faults_is_reported() -> None:
-    """Host, key, quota, declared length, path and method, content: a request that has one of these
-    faults has the later ones, too."""
+    """Host, key, quota, declared length, path and method, content."""
     strict = make_settings(
         allowed_hosts=("localhost",), api_keys=("one", "two"), quota_requests_per_minute=1
     )

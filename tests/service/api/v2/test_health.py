@@ -104,8 +104,7 @@ NOISY = "too noisy to tell"
 def test_a_group_of_no_use_says_why(
     status: GroupStatus, trial: str, reason: str | None, refused: bool
 ) -> None:
-    """The reason why it is not ready comes first, then the reason why its effect is unknown. A
-    measurement of a group that does not run is not the reason why it does not run."""
+    """Why it is not ready comes first, then why its effect is unknown."""
     reasons = {"one": trial, "two": "cannot start: no CUDA"}
     candidates = (Candidate(group=name, fit=False, reason=why) for name, why in reasons.items())
     choice = replace(CHOICE, candidates=tuple(candidates))
