@@ -17,72 +17,46 @@ from tests.engine.backends.sweep.program import (
     WORDS,
     Input,
     Program,
+    stacked,
 )
 
 LINEAR = partial(nn.Linear, 6, 5)
 
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "sigmoid": F.sigmoid,
-    "tanh": paddle.tanh,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate=True),
-    "silu": F.silu,
-    "swish": F.swish,
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
-    "hardsigmoid_other": lambda x: F.hardsigmoid(x, slope=0.2, offset=0.3),
+
+def _of(
+    module: Any, names: str, change: Callable[[Any], Any] | None = None
+) -> dict[str, Callable[..., Any]]:
+    """Return functions of the module by their names, each applied to `change(x)` where given."""
+    functions = {name: getattr(module, name) for name in names.split()}
+    if change is None:
+        return functions
+    return {name: stacked(change, function) for name, function in functions.items()}
+
+
+ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    **_of(F, "relu relu6 sigmoid gelu silu swish hardswish hardsigmoid selu mish softplus"),
+    **_of(F, "softsign tanhshrink hardtanh log_sigmoid softmax log_softmax"),
+    **_of(paddle, "tanh abs exp square"),
+    "gelu_tanh": partial(F.gelu, approximate=True),
+    "hardsigmoid_other": partial(F.hardsigmoid, slope=0.2, offset=0.3),
     "leaky_relu": lambda x: F.leaky_relu(x, 0.3),
     "elu": lambda x: F.elu(x, 1.3),
     "celu": lambda x: F.celu(x, 1.4),
-    "selu": F.selu,
-    "mish": F.mish,
-    "softplus": F.softplus,
-    "softplus_beta": lambda x: F.softplus(x, beta=2, threshold=30),
-    "softplus_threshold": lambda x: F.softplus(x, beta=1, threshold=4),
-    "softsign": F.softsign,
+    "softplus_beta": partial(F.softplus, beta=2, threshold=30),
+    "softplus_threshold": partial(F.softplus, beta=1, threshold=4),
     "softshrink": lambda x: F.softshrink(x, 0.7),
     "hardshrink": lambda x: F.hardshrink(x, 0.7),
-    "tanhshrink": F.tanhshrink,
-    "hardtanh": F.hardtanh,
     "hardtanh_bounds": lambda x: F.hardtanh(x, -2.5, 3.5),
     "thresholded_relu": lambda x: F.thresholded_relu(x, 0.6),
-    "log_sigmoid": F.log_sigmoid,
-    "softmax": F.softmax,
-    "log_softmax": F.log_softmax,
-    "abs": paddle.abs,
     "clip": lambda x: paddle.clip(x, -2.0, 3.0),
-    "exp": paddle.exp,
-    "square": paddle.square,
     "stanh": lambda x: paddle.stanh(x, 0.5, 1.5),
 }
-
-UNARY: dict[str, Callable[[Any], Any]] = {
-    "floor": paddle.floor,
-    "ceil": paddle.ceil,
-    "round": paddle.round,
-    "trunc": paddle.trunc,
-    "frac": paddle.frac,
-    "sin": paddle.sin,
-    "cos": paddle.cos,
-    "tan": lambda x: paddle.tan(x / 8),
-    "asin": lambda x: paddle.asin(x / 60),
-    "acos": lambda x: paddle.acos(x / 60),
-    "atan": paddle.atan,
-    "sinh": lambda x: paddle.sinh(x / 8),
-    "cosh": lambda x: paddle.cosh(x / 8),
-    "asinh": paddle.asinh,
-    "acosh": lambda x: paddle.acosh(x.abs() + 1),
-    "atanh": lambda x: paddle.atanh(x / 60),
-    "erf": paddle.erf,
-    "expm1": lambda x: paddle.expm1(x / 8),
+UNARY: dict[str, Callable[..., Any]] = {
+    **_of(paddle, "floor ceil round trunc frac sin cos atan asinh erf sign neg"),
+    **_of(paddle, "tan sinh cosh expm1", lambda x: x / 8),
+    **_of(paddle, "asin acos atanh", lambda x: x / 60),
+    **_of(paddle, "acosh log2 rsqrt reciprocal", lambda x: x.abs() + 1),
     "log1p": lambda x: paddle.log1p(x.abs()),
-    "log2": lambda x: paddle.log2(x.abs() + 1),
-    "rsqrt": lambda x: paddle.rsqrt(x.abs() + 1),
-    "reciprocal": lambda x: paddle.reciprocal(x.abs() + 1),
-    "sign": paddle.sign,
-    "neg": paddle.neg,
     "cumsum": lambda x: paddle.cumsum(x, -1),
     "cumprod": lambda x: paddle.cumprod(x / 8, -1),
     "logcumsumexp": lambda x: paddle.logcumsumexp(x, -1),
@@ -91,15 +65,9 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "silu": F.silu,
     "hardtanh": lambda x: F.hardtanh(x, -1.5, 1.5),
 }
-
-BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": paddle.add,
-    "subtract": paddle.subtract,
-    "multiply": paddle.multiply,
+BINARY: dict[str, Callable[..., Any]] = {
+    **_of(paddle, "add subtract multiply maximum minimum fmax"),
     "divide": lambda x, y: x / (y.abs() + 0.5),
-    "maximum": paddle.maximum,
-    "minimum": paddle.minimum,
-    "fmax": paddle.fmax,
     "pow": lambda x, y: (x.abs() + 0.5) ** (y / 4),
     "remainder": lambda x, y: paddle.remainder(x, y.abs() + 0.5),
     "floor_divide": lambda x, y: paddle.floor_divide(x, y.abs() + 0.5),
@@ -134,41 +102,29 @@ def _convolutions() -> Iterator[Program]:
         "transposed3d": (partial(nn.Conv3DTranspose, 2, 3, 3), BOX),
     }
     plain = ("relu", "hardswish", "leaky_relu", "hardtanh_bounds")
-    for kind, (layer, given) in kinds.items():
-        for activation in plain if given is PICTURE else plain[:2]:
-            call = ACTIVATIONS[activation]
-            yield Program(
-                f"{kind}_{activation}", lambda conv, x, call=call: call(conv(x)), (given,), (layer,)
-            )
+    for kind, (layer, inputs) in kinds.items():
+        for activation in plain if inputs is PICTURE else plain[:2]:
+            compute = stacked(ACTIVATIONS[activation])
+            yield Program(f"{kind}_{activation}", compute, (inputs,), (layer,))
     last = partial(nn.Conv2D, 3, 4, 3, data_format="NHWC")
-    yield Program("conv2d_nhwc", lambda conv, x: F.relu(conv(x)), (Input("n h w 3"),), (last,))
+    yield Program("conv2d_nhwc", stacked(F.relu), (Input("n h w 3"),), (last,))
     conv = kinds["conv2d"][0]
     norm = partial(nn.BatchNorm2D, 4)
     for activation in ("relu", "relu6", "sigmoid", "silu", "mish", "gelu", "elu", "clip", "abs"):
-        call = ACTIVATIONS[activation]
-        yield Program(
-            f"conv2d_norm_{activation}",
-            lambda conv, norm, x, call=call: call(norm(conv(x))),
-            (PICTURE,),
-            (conv, norm),
-        )
+        compute = stacked(ACTIVATIONS[activation])
+        yield Program(f"conv2d_norm_{activation}", compute, (PICTURE,), (conv, norm))
     for first, second in (("tanh", "relu"), ("abs", "sigmoid"), ("relu", "hardswish")):
-        calls = ACTIVATIONS[first], ACTIVATIONS[second]
-        yield Program(
-            f"conv2d_{first}_{second}",
-            lambda conv, x, calls=calls: calls[1](calls[0](conv(x))),
-            (PICTURE,),
-            (conv,),
-        )
+        compute = stacked(ACTIVATIONS[first], ACTIVATIONS[second])
+        yield Program(f"conv2d_{first}_{second}", compute, (PICTURE,), (conv,))
 
 
 def _activations() -> Iterator[Program]:
     for name, call in ACTIVATIONS.items():
-        yield Program(f"linear_{name}", lambda fc, x, call=call: call(fc(x)), (ROW,), (LINEAR,))
+        yield Program(f"linear_{name}", stacked(call), (ROW,), (LINEAR,))
         yield Program(f"alone_{name}", call, (CELLS,))
         yield Program(f"sum_{name}", lambda x, y, call=call: call(x + y), (WORDS, WORDS))
-    yield Program("prelu", lambda act, x: act(x), (CELLS,), (partial(nn.PReLU, 6),))
-    yield Program("prelu_one", lambda act, x: act(x), (CELLS,), (nn.PReLU,))
+    yield Program("prelu", stacked(), (CELLS,), (partial(nn.PReLU, 6),))
+    yield Program("prelu_one", stacked(), (CELLS,), (nn.PReLU,))
     yield Program("glu", F.glu, (WORDS,))
     yield Program("maxout", lambda x: F.maxout(x, 3), (CELLS,))
     yield Program("softmax_channels", lambda x: F.softmax(x, 1), (CELLS,))
@@ -179,16 +135,11 @@ def _activations() -> Iterator[Program]:
         ("abs", "leaky_relu"), ("exp", "tanh"), ("softplus", "tanh"), ("mish", "tanh"),
     ]  # fmt: skip
     for first, second in pairs:
-        calls = ACTIVATIONS[first], ACTIVATIONS[second]
-        yield Program(
-            f"linear_{first}_{second}",
-            lambda fc, x, calls=calls: calls[1](calls[0](fc(x))),
-            (ROW,),
-            (LINEAR,),
-        )
+        both = stacked(ACTIVATIONS[first], ACTIVATIONS[second])
+        yield Program(f"linear_{first}_{second}", both, (ROW,), (LINEAR,))
         yield Program(
             f"matmul_{first}_{second}",
-            lambda x, y, calls=calls: calls[1](calls[0](paddle.matmul(x, y, transpose_y=True))),
+            lambda x, y, both=both: both(paddle.matmul(x, y, transpose_y=True)),
             (WORDS, WORDS),
         )
 
@@ -227,8 +178,8 @@ def _elementwise() -> Iterator[Program]:
 
 
 def _pictures() -> Iterator[Program]:
-    def resize(name: str, given: Input = PICTURE, **options: Any) -> Program:
-        return Program(f"resize_{name}", lambda x: F.interpolate(x, **options), (given,))
+    def resize(name: str, shape: Input = PICTURE, **options: Any) -> Program:
+        return Program(f"resize_{name}", partial(F.interpolate, **options), (shape,))
 
     for mode in ("nearest", "bilinear", "bicubic"):
         for factor in (2, 3, 1.5, 1.3, 0.5):
@@ -243,7 +194,6 @@ def _pictures() -> Iterator[Program]:
             ),
             (PICTURE, PICTURE),
         )
-    for mode in ("bilinear", "bicubic", "nearest"):
         if mode != "nearest":
             yield resize(f"{mode}_corners", mode=mode, size=[11, 4], align_corners=True)
             yield resize(f"{mode}_corners_2", mode=mode, scale_factor=2, align_corners=True)
@@ -254,14 +204,14 @@ def _pictures() -> Iterator[Program]:
     yield resize("linear_2", LINE, mode="linear", scale_factor=2, data_format="NCW")
     yield resize("trilinear", BOX, mode="trilinear", size=[4, 8, 3], data_format="NCDHW")
     yield resize("trilinear_2", BOX, mode="trilinear", scale_factor=2, data_format="NCDHW")
+    uneven = Input("n 3 7 9")
     for ceil in (False, True):
         for kernel, stride, padding in ((2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2)):
             options = {"kernel_size": kernel, "stride": stride, "padding": padding}
             options["ceil_mode"] = ceil
             name = f"{kernel}_{stride}_{padding}{'_ceil' * ceil}"
             # A last window of padding alone is -3.4e38 in Paddle and no window in other engines.
-            given = Input("n 3 7 9")
-            yield Program(f"max_pool_{name}", partial(F.max_pool2d, **options), (given,))
+            yield Program(f"max_pool_{name}", partial(F.max_pool2d, **options), (uneven,))
             for exclusive in (True, False):
                 yield Program(
                     f"avg_pool_{name}{'' if exclusive else '_all'}",
@@ -277,14 +227,14 @@ def _pictures() -> Iterator[Program]:
         for kind in ("avg", "max"):
             pool = getattr(F, f"adaptive_{kind}_pool2d")
             yield Program(f"adaptive_{kind}_{size}", lambda x, p=pool, s=size: p(x, s), (PICTURE,))
-    fixed = Input("n 3 6 12")
     last = Input("n h w 3")
     yield Program("max_pool_nhwc", lambda x: F.max_pool2d(x, 2, data_format="NHWC"), (last,))
     yield resize("bilinear_nhwc", last, mode="bilinear", size=[11, 4], data_format="NHWC")
-    uneven = Input("n 3 7 9")
     yield Program("adaptive_uneven", lambda x: F.adaptive_avg_pool2d(x, (2, 4)), (uneven,))
     yield Program("adaptive_max_uneven", lambda x: F.adaptive_max_pool2d(x, (2, 4)), (uneven,))
-    yield Program("adaptive_divides", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), (fixed,))
+    yield Program(
+        "adaptive_divides", lambda x: F.adaptive_avg_pool2d(x, (3, 4)), (Input("n 3 6 12"),)
+    )
     yield Program("adaptive_avg1d", lambda x: F.adaptive_avg_pool1d(x, 4), (LINE,))
     yield Program("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), (Input("n 4 h w"),))
     yield Program("pixel_unshuffle", lambda x: F.pixel_unshuffle(x, 2), (Input("n 3 6 8"),))
@@ -317,9 +267,9 @@ def _norms() -> Iterator[Program]:
         "instance": (partial(nn.InstanceNorm2D, 3), PICTURE),
         "instance1d": (partial(nn.InstanceNorm1D, 4), LINE),
     }
-    for kind, (layer, given) in kinds.items():
-        yield Program(f"norm_{kind}", lambda norm, x: norm(x), (given,), (layer,))
-        yield Program(f"norm_{kind}_relu", lambda norm, x: F.relu(norm(x)), (given,), (layer,))
+    for kind, (layer, inputs) in kinds.items():
+        yield Program(f"norm_{kind}", stacked(), (inputs,), (layer,))
+        yield Program(f"norm_{kind}_relu", stacked(F.relu), (inputs,), (layer,))
     inf = float("inf")
     for p in (1, 2, 3, 0, inf, -inf):
         yield Program(f"norm_p_{p}", lambda x, p=p: paddle.norm(x, p, axis=1), (CELLS,))
@@ -334,13 +284,13 @@ def _norms() -> Iterator[Program]:
 
 
 def _reductions() -> Iterator[Program]:
-    calls: dict[str, Callable[..., Any]] = {
-        "sum": paddle.sum, "mean": paddle.mean, "max": paddle.max, "min": paddle.min,
-        "prod": lambda x, **k: paddle.prod(x / 8, **k), "logsumexp": paddle.logsumexp,
-        "std": paddle.std, "var": paddle.var, "amax": paddle.amax, "amin": paddle.amin,
-        "any": lambda x, **k: paddle.any(x > 5, **k), "all": lambda x, **k: paddle.all(x > -5, **k),
+    calls = {
+        **_of(paddle, "sum mean max min logsumexp std var amax amin"),
+        "prod": lambda x, **k: paddle.prod(x / 8, **k),
+        "any": lambda x, **k: paddle.any(x > 5, **k),
+        "all": lambda x, **k: paddle.all(x > -5, **k),
         "count_nonzero": lambda x, **k: paddle.count_nonzero(x > 0, **k),
-    }  # fmt: skip
+    }
     for name, call in calls.items():
         yield Program(f"{name}_last", lambda x, call=call: call(x, axis=-1), (WORDS,))
         yield Program(

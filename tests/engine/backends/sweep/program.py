@@ -41,7 +41,7 @@ class Network(nn.Layer):
         self.unused = self.create_parameter([1])
 
     def forward(self, a: Any, b: Any = None, c: Any = None) -> Any:
-        inputs = [each for each in (a, b, c) if each is not None]
+        inputs = [tensor for tensor in (a, b, c) if tensor is not None]
         return self.compute(*self.layers, *inputs)
 
 
@@ -63,6 +63,18 @@ class Program:
             parameter.set_value(random.uniform(low, high, parameter.shape).astype("float32"))
         network.eval()
         return network
+
+
+def stacked(*functions: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Apply a program's layers one after the other to its only input, and then these functions."""
+
+    def compute(*layers_and_input: Any) -> Any:
+        *layers, x = layers_and_input
+        for step in (*layers, *functions):
+            x = step(x)
+        return x
+
+    return compute
 
 
 PICTURE, CELLS, ROW = Input("n 3 h w"), Input("n 6 h w"), Input("n 6")

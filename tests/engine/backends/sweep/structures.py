@@ -18,6 +18,7 @@ from tests.engine.backends.sweep.program import (
     WORDS,
     Input,
     Program,
+    stacked,
 )
 
 INDICES = Input("n 3", "int64", 0, 5)
@@ -62,8 +63,8 @@ def _shapes() -> Iterator[Program]:
         "meshgrid": (lambda x: paddle.meshgrid(x[0, 0], x[0, 1])[0] + x.sum(), WORDS),
         "as_strided_windows": (lambda x: paddle.stack([x[:, :-1], x[:, 1:]], 2), WORDS),
     }  # fmt: skip
-    for name, (call, given) in calls.items():
-        yield Program(name, call, (given,))
+    for name, (call, shape) in calls.items():
+        yield Program(name, call, (shape,))
     yield Program(
         "windows",
         lambda x: x.reshape([0, 3, 2, 4, 3, 4]).transpose([0, 2, 4, 3, 5, 1]).flatten(1, 2),
@@ -119,8 +120,8 @@ def _matrices() -> Iterator[Program]:
     for name, (call, inputs) in calls.items():
         yield Program(name, call, inputs)
     linear = partial(nn.Linear, 8, 5)
-    yield Program("linear_3d", lambda fc, x: fc(x), (WORDS,), (linear,))
-    yield Program("linear_bare", lambda fc, x: fc(x), (WORDS,), (partial(linear, bias_attr=False),))
+    yield Program("linear_3d", stacked(), (WORDS,), (linear,))
+    yield Program("linear_bare", stacked(), (WORDS,), (partial(linear, bias_attr=False),))
     yield Program(
         "linear_residual", lambda fc, x: F.relu(fc(x) + x), (WORDS,), (partial(nn.Linear, 8, 8),)
     )
@@ -135,7 +136,7 @@ def _matrices() -> Iterator[Program]:
 
 def _attention() -> Iterator[Program]:
     heads = partial(nn.MultiHeadAttention, 8, 2)
-    yield Program("multi_head", lambda a, x: a(x), (WORDS,), (heads,))
+    yield Program("multi_head", stacked(), (WORDS,), (heads,))
     yield Program("multi_head_cross", lambda a, x, y: a(x, y, y), (WORDS, WORDS), (heads,))
     yield Program(
         "multi_head_masked",
@@ -145,22 +146,14 @@ def _attention() -> Iterator[Program]:
     )
     for before in (False, True):
         layer = partial(nn.TransformerEncoderLayer, 8, 2, 16, 0.1, normalize_before=before)
-        yield Program(f"encoder_{before}", lambda e, x: e(x), (WORDS,), (layer,))
-    yield Program(
-        "decoder",
-        lambda d, x, y: d(x, y),
-        (WORDS, WORDS),
-        (partial(nn.TransformerDecoderLayer, 8, 2, 16, 0.1),),
-    )
-    parts = Input("n t 2 4")
-    yield Program(
-        "scaled_dot_product",
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
-        (parts, parts, parts),
-    )
+        yield Program(f"encoder_{before}", stacked(), (WORDS,), (layer,))
+    decoder = partial(nn.TransformerDecoderLayer, 8, 2, 16, 0.1)
+    yield Program("decoder", lambda d, x, y: d(x, y), (WORDS, WORDS), (decoder,))
+    parts = (Input("n t 2 4"),) * 3
+    yield Program("scaled_dot_product", F.scaled_dot_product_attention, parts)
     table = partial(nn.Embedding, 50, 8)
-    yield Program("embedding", lambda e, i: e(i), (IDS,), (table,))
-    yield Program("embedding_padding", lambda e, i: e(i), (IDS,), (partial(table, padding_idx=0),))
+    yield Program("embedding", stacked(), (IDS,), (table,))
+    yield Program("embedding_padding", stacked(), (IDS,), (partial(table, padding_idx=0),))
     yield Program(
         "embedding_positions",
         lambda e, p, n, i: n(e(i) + p(paddle.arange(paddle.shape(i)[1]).unsqueeze(0))),
@@ -185,42 +178,27 @@ def _attention() -> Iterator[Program]:
 def _recurrence() -> Iterator[Program]:
     kinds = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.SimpleRNN}
     lengths = Input("n", "int64", 2, 6)
+
+    def outputs(layer: Any, x: Any, n: Any = None) -> Any:
+        return layer(x, sequence_length=n)[0]
+
+    def states(layer: Any, x: Any) -> Any:
+        last = layer(x)[1]
+        last = last if isinstance(last, tuple | list) else [last]
+        return paddle.concat([paddle.flatten(s.transpose([1, 0, 2]), 1) for s in last], -1)
+
     for name, kind in kinds.items():
         one = partial(kind, 8, 5)
-        yield Program(name, lambda r, x: r(x)[0], (WORDS,), (one,))
-        yield Program(
-            f"{name}_both_ways",
-            lambda r, x: r(x)[0],
-            (WORDS,),
-            (partial(one, direction="bidirect"),),
-        )
         two = partial(one, num_layers=2)
-        yield Program(f"{name}_stacked", lambda r, x: r(x)[0], (WORDS,), (two,))
-        yield Program(
-            f"{name}_states",
-            lambda r, x: paddle.concat(
-                [paddle.flatten(s.transpose([1, 0, 2]), 1) for s in _list(r(x)[1])], -1
-            ),
-            (WORDS,),
-            (one,),
-        )
-        yield Program(
-            f"{name}_stacked_states",
-            lambda r, x: paddle.concat(
-                [paddle.flatten(s.transpose([1, 0, 2]), 1) for s in _list(r(x)[1])], -1
-            ),
-            (WORDS,),
-            (two,),
-        )
-        yield Program(
-            f"{name}_lengths", lambda r, x, n: r(x, sequence_length=n)[0], (WORDS, lengths), (one,)
-        )
+        both = partial(one, direction="bidirect")
+        yield Program(name, outputs, (WORDS,), (one,))
+        yield Program(f"{name}_both_ways", outputs, (WORDS,), (both,))
+        yield Program(f"{name}_stacked", outputs, (WORDS,), (two,))
+        yield Program(f"{name}_states", states, (WORDS,), (one,))
+        yield Program(f"{name}_stacked_states", states, (WORDS,), (two,))
+        yield Program(f"{name}_lengths", outputs, (WORDS, lengths), (one,))
     yield Program("lstm_cell", lambda c, x: c(x)[0], (ROW,), (partial(nn.LSTMCell, 6, 5),))
     yield Program("gru_cell", lambda c, x: c(x)[0], (ROW,), (partial(nn.GRUCell, 6, 5),))
-
-
-def _list(states: Any) -> list[Any]:
-    return list(states) if isinstance(states, tuple | list) else [states]
 
 
 def _types() -> Iterator[Program]:
@@ -253,12 +231,8 @@ def _blocks() -> Iterator[Program]:
     conv = partial(nn.Conv2D, padding=1, kernel_size=3)
     norm = partial(nn.BatchNorm2D, 6)
     same = partial(conv, 6, 6)
-    yield Program(
-        "residual",
-        lambda a, n, b, x: F.relu(b(F.relu(n(a(x)))) + x),
-        (CELLS,),
-        (same, norm, same),
-    )
+    layers = same, norm, same
+    yield Program("residual", lambda a, n, b, x: F.relu(b(F.relu(n(a(x)))) + x), (CELLS,), layers)
     yield Program("residual_bare", lambda a, b, x: b(F.relu(a(x))) + x, (CELLS,), (same, same))
     yield Program(
         "squeeze_excite",
