@@ -1,16 +1,13 @@
 """Thousands of shapes: what engines keep for each one must not add up."""
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from paddlepool.engine.backends.process import ProcessBackend
-from paddlepool.models.repository.config import InstanceGroup
-from paddlepool.models.repository.layout import ModelRepository
-from tests.engine.backends.test_process import opened
+from paddlepool.models.repository.layout import ModelFiles
+from tests.engine.backends.test_process import opened_group
 from tests.engine.fakes import PATIENCE
 from tests.ran import needs_converter
 
@@ -28,14 +25,12 @@ from tests.ran import needs_converter
     ],
 )
 def test_two_thousand_shapes_take_no_more_memory_than_the_largest(
-    tiny_model_repository: Path, backend: str, options: dict[str, Any]
+    tiny: ModelFiles, backend: str, options: dict[str, Any]
 ) -> None:
     """In an order in which no shape follows a similar one."""
-    files = ModelRepository(tiny_model_repository).read("tiny", 1)
-    group = InstanceGroup(name="tested", backend=backend, options=options)
     shapes = list(product(range(1, 6), range(20, 60, 2), range(20, 60, 2)))
     np.random.default_rng(7).shuffle(shapes)
-    with opened(files.spec(group), ProcessBackend()) as predictor:
+    with opened_group(tiny, backend, **options) as predictor:
 
         def run(rows: int, height: int, width: int) -> None:
             image = np.ones((rows, 3, height, width), np.float32)

@@ -5,7 +5,6 @@ import pickle
 import pkgutil
 import shutil
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ import numpy as np
 import pytest
 
 from paddlepool.contracts.errors import BackendError, ConfigError, RunRefused
-from paddlepool.contracts.ports import Predictor
 from paddlepool.contracts.tensors import largest_difference
 from paddlepool.engine.backends import BACKENDS
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.models.repository.config import InstanceGroup
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from paddlepool.observability.build_info import build_info
-from tests.engine.backends import test_process as process
+from tests.engine.backends.test_process import opened_group
 from tests.engine.fakes import PATIENCE
 from tests.ran import needs_converter, ran
 
@@ -34,25 +32,15 @@ CONVERTED = [pytest.param(name, marks=needs_converter) for name in ("onnxruntime
 
 
 @pytest.fixture(scope="module")
-def tiny(tiny_model_repository: Path) -> ModelFiles:
-    return ModelRepository(tiny_model_repository).read("tiny", 1)
-
-
-@pytest.fixture(scope="module")
 def mnist() -> ModelFiles:
     """The smallest model with a dynamic graph to rebuild."""
     repository = ModelRepository(MODELS)
     return repository.read("mnist", repository.versions("mnist")[0])
 
 
-def opened(files: ModelFiles, backend: str, **options: Any) -> AbstractContextManager[Predictor]:
-    group = InstanceGroup(name="tested", backend=backend, options=options)
-    return process.opened(files.spec(group), ProcessBackend())
-
-
 def test_a_rebuilt_network_gives_the_golden_output(mnist: ModelFiles) -> None:
     golden = mnist.selftest()
-    with opened(mnist, "paddle_dygraph") as predictor:
+    with opened_group(mnist, "paddle_dygraph") as predictor:
         for rows in (slice(None), slice(1)):
             inputs, expected = (
                 {name: array[rows] for name, array in each.items()}
@@ -83,7 +71,7 @@ def test_a_failed_run_gives_no_answer_of_the_run_before(
         ids = np.random.default_rng(tokens).integers(1, 2000, (rows, tokens))
         return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
-    with opened(files, backend, **options) as predictor:
+    with opened_group(files, backend, **options) as predictor:
         for rows in (1, 2):
             first = predictor.run(texts(rows, 16), timeout=PATIENCE)
             with pytest.raises(RunRefused):
@@ -102,7 +90,7 @@ def test_a_failed_run_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
         for name, size in (("input_ids", 16), ("attention_mask", 8))
     }
     files = ModelRepository(MODELS).read("emotion", 1)
-    with opened(files, "onnxruntime") as predictor, pytest.raises(BackendError) as refused:
+    with opened_group(files, "onnxruntime") as predictor, pytest.raises(BackendError) as refused:
         predictor.run(unequal, timeout=PATIENCE)
     assert "[ONNXRuntimeError]" in refused.value.library_text
     assert "onnxruntime_src" not in refused.value.library_text
@@ -112,7 +100,10 @@ def test_a_failed_run_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("backend", ["paddle_jit", *CONVERTED])
 def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> None:
     random = np.random.default_rng(5)
-    with opened(tiny, backend) as predictor, opened(tiny, "paddle_inference") as reference:
+    with (
+        opened_group(tiny, backend) as predictor,
+        opened_group(tiny, "paddle_inference") as reference,
+    ):
         for rows, height, width in ((1, 8, 8), (3, 11, 7), (1, 8, 8)):
             picture = random.normal(size=(rows, 3, height, width)).astype(np.float32)
             found = predictor.run({"image": picture}, timeout=PATIENCE)
@@ -126,7 +117,7 @@ def test_a_missing_program_is_explained_without_a_path(tiny: ModelFiles, tmp_pat
     """The reason stands in `/info`."""
     with (
         pytest.raises(BackendError, match=r"^inference.json cannot be read: No such file"),
-        opened(replace(tiny, directory=tmp_path), "onnxruntime"),
+        opened_group(replace(tiny, directory=tmp_path), "onnxruntime"),
     ):
         pass
 
@@ -138,7 +129,7 @@ def test_an_unknown_option_is_refused(mnist: ModelFiles, backend: str) -> None:
     """A misspelt option must not pass for a configuration."""
     with (
         pytest.raises(ConfigError, match="has no option 'tensorrt'"),
-        opened(mnist, backend, tensorrt=True),
+        opened_group(mnist, backend, tensorrt=True),
     ):
         pass
 
@@ -168,7 +159,7 @@ def test_what_this_machine_cannot_do_is_refused(
     mnist: ModelFiles, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """Before Paddle is asked, which would run something else in silence."""
-    with pytest.raises(error, match=message), opened(mnist, "paddle_inference", **options):
+    with pytest.raises(error, match=message), opened_group(mnist, "paddle_inference", **options):
         pass
 
 
@@ -178,11 +169,11 @@ def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles) -> None:
     if not FAST_BFLOAT16:
         with (
             pytest.raises(BackendError, match="no fast bfloat16"),
-            opened(tiny, "paddle_inference", bfloat16=True),
+            opened_group(tiny, "paddle_inference", bfloat16=True),
         ):
             pass
         return
-    with opened(tiny, "paddle_inference", bfloat16=True) as predictor:
+    with opened_group(tiny, "paddle_inference", bfloat16=True) as predictor:
         drift = largest_difference(predictor.run(test.inputs, timeout=PATIENCE), test.outputs)
     assert 1e-5 < drift < 2e-2
 
@@ -208,7 +199,7 @@ def test_no_file_beside_a_program_is_unpickled(
     marker = tmp_path / "opened"
     (tmp_path / "inference.pdiparams.info").write_bytes(pickle.dumps(Opened(marker)))
     files = replace(mnist, directory=tmp_path)
-    with pytest.raises(BackendError), opened(files, backend):
+    with pytest.raises(BackendError), opened_group(files, backend):
         pass
     assert not marker.exists()
     old = ProcessBackend(environments={backend: {"FLAGS_enable_pir_api": "0"}})

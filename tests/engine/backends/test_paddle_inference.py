@@ -3,7 +3,6 @@
 import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,14 @@ from paddlepool.contracts.errors import (
     PaddlepoolError,
     RunRefused,
 )
-from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors, TensorSpec
 from paddlepool.engine.backends import paddle_inference
 from paddlepool.engine.backends.paddle_inference import OPTIONS, SHAPES
 from paddlepool.engine.backends.paddle_operators import operators_of
 from paddlepool.engine.backends.process import ProcessBackend, ProcessPredictor
 from paddlepool.engine.registry.registry import ModelRegistry
-from paddlepool.models.repository.config import InstanceGroup
-from paddlepool.models.repository.layout import ModelFiles, ModelRepository
-from tests.engine.backends.test_process import opened
+from paddlepool.models.repository.layout import ModelFiles
+from tests.engine.backends.test_process import opened_group
 from tests.engine.fakes import PATIENCE, open_registry, soon
 from tests.model_files import TINY, write_manifest
 from tests.ran import ran
@@ -38,20 +35,9 @@ pytestmark = pytest.mark.paddle
 LEGACY = Path(__file__).parents[2] / "making" / "export" / "legacy" / "model.pdmodel"
 
 
-def spec_of(files: ModelFiles, **changes: Any) -> PredictorSpec:
-    group = InstanceGroup(name="tested", backend="paddle_inference")
-    return replace(files.spec(group), **changes)
-
-
-@pytest.fixture(scope="module")
-def files(tiny_model_repository: Path) -> ModelFiles:
-    return ModelRepository(tiny_model_repository).read("tiny", 1)
-
-
 @pytest.fixture(scope="module", params=[True, False], ids=["onednn", "native"])
-def predictor(files: ModelFiles, request: pytest.FixtureRequest) -> Iterator[ProcessPredictor]:
-    spec = spec_of(files, options={"onednn": request.param})
-    with opened(spec, ProcessBackend()) as predictor:
+def predictor(tiny: ModelFiles, request: pytest.FixtureRequest) -> Iterator[ProcessPredictor]:
+    with opened_group(tiny, "paddle_inference", onednn=request.param) as predictor:
         yield predictor
 
 
@@ -161,13 +147,14 @@ def test_a_legacy_program_runs_in_the_ir_of_its_time(onednn: bool) -> None:
     assert configured.enable_mkldnn.called == onednn
 
 
-def test_shapes_that_share_weights_give_the_same_answers(files: ModelFiles) -> None:
+def test_shapes_that_share_weights_give_the_same_answers(tiny: ModelFiles) -> None:
     """Capacity 0 against 1, beyond the number of shapes after which the predictor is new."""
-    specs = [spec_of(files, options={"cache_capacity": capacity}) for capacity in (0, 1)]
-    with ExitStack() as stack:
-        predictors = [stack.enter_context(opened(spec, ProcessBackend())) for spec in specs]
+    two = [opened_group(tiny, "paddle_inference", cache_capacity=capacity) for capacity in (0, 1)]
+    with two[0] as first, two[1] as second:
         for height in range(8, 8 + SHAPES + 2):
-            shared, own = (p.run(image(1, height=height), timeout=PATIENCE) for p in predictors)
+            shared, own = (
+                p.run(image(1, height=height), timeout=PATIENCE) for p in (first, second)
+            )
             np.testing.assert_allclose(shared["scores"], own["scores"], atol=1e-6)  # type: ignore[arg-type]
 
 
@@ -203,10 +190,10 @@ def test_what_the_framework_refuses_leaves_the_process_alive(predictor: ProcessP
     ],
 )
 def test_what_does_not_fit_is_refused(
-    files: ModelFiles, changes: dict[str, Any], error: type[PaddlepoolError], message: str
+    tiny: ModelFiles, changes: dict[str, Any], error: type[PaddlepoolError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        ProcessBackend()(spec_of(files, **changes))
+        ProcessBackend()(replace(tiny.spec(tiny.group(None)), **changes))
 
 
 @pytest.fixture

@@ -25,10 +25,13 @@ from paddlepool.contracts.errors import (
 )
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors, TensorSpec
+from paddlepool.engine.backends import BACKENDS
 from paddlepool.engine.backends.process import NICE, ProcessBackend, ProcessPredictor
 from paddlepool.engine.process.child import Child
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.models.repository.config import InstanceGroup
+from paddlepool.models.repository.layout import ModelFiles
 from tests.engine.backends.targets import CRASH, HANG, REFUSE, SPIN, STOP
 from tests.engine.fakes import (
     PATIENCE,
@@ -46,7 +49,8 @@ from tests.model_files import PAIRS, write_manifest
 
 pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
 
-BACKENDS = {"fake": "tests.engine.backends.targets:open_double"}
+FAKES = {"fake": "tests.engine.backends.targets:open_double"}
+TARGETS = BACKENDS | FAKES
 FAKE = {"options": {}, "directory": "double/1", "program": "p"}
 HOSTILE = {"fake": "tests.engine.process.hostile:open_turning_predictor"}
 
@@ -68,10 +72,18 @@ def spec(**changes: Any) -> PredictorSpec:
 def opened(
     spec: PredictorSpec, backend: ProcessBackend | None = None, **options: Any
 ) -> Iterator[ProcessPredictor]:
-    predictor = (backend or ProcessBackend(BACKENDS))(spec, **options)
+    predictor = (backend or ProcessBackend(TARGETS))(spec, **options)
     assert isinstance(predictor, ProcessPredictor)
     with contextlib.closing(predictor):
         yield predictor
+
+
+def opened_group(
+    files: ModelFiles, backend: str, **options: Any
+) -> contextlib.AbstractContextManager[ProcessPredictor]:
+    """Open a group with these options on the files of a model."""
+    group = InstanceGroup(name="tested", backend=backend, options=options)
+    return opened(files.spec(group))
 
 
 @pytest.fixture
@@ -159,7 +171,7 @@ def test_a_refusal_leaves_the_process_alive(caplog: pytest.LogCaptureFixture) ->
 def test_the_place_of_an_error_is_told_without_its_text() -> None:
     """To callers of a child that is no predictor: a codec's text may quote a client's picture."""
     with (
-        contextlib.closing(Child(BACKENDS["fake"], FAKE)) as child,
+        contextlib.closing(Child(FAKES["fake"], FAKE)) as child,
         pytest.raises(BackendError) as raised,
     ):
         child.call({}, row(REFUSE), timeout=PATIENCE)
@@ -185,7 +197,7 @@ def test_what_cannot_be_opened_says_why(
 ) -> None:
     """A process that dies may have died of something that passes: no refusal."""
     with pytest.raises(error, match=message):
-        ProcessBackend(BACKENDS)(spec(**changes))
+        ProcessBackend(FAKES)(spec(**changes))
 
 
 @pytest.mark.parametrize("suspension", [None, Suspension()], ids=["alone", "suspended"])
@@ -249,7 +261,7 @@ async def serving_double(
 async def registry(
     tmp_path: Path, observer: RecordingObserver, predictors: Callable[[], set[int]]
 ) -> AsyncIterator[ModelRegistry]:
-    async with serving_double(tmp_path, observer, BACKENDS, count=2) as registry:
+    async with serving_double(tmp_path, observer, FAKES, count=2) as registry:
         yield registry
 
 

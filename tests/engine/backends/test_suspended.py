@@ -15,7 +15,7 @@ from paddlepool.engine.backends.process import ProcessBackend, ProcessPredictor
 from paddlepool.engine.process.suspension import Suspension
 from tests.e2e.process import alive
 from tests.engine.backends.targets import HANG, SPIN
-from tests.engine.backends.test_process import BACKENDS, opened, spec
+from tests.engine.backends.test_process import FAKES, opened, spec
 from tests.engine.fakes import PATIENCE, row, wait_until
 from tests.ran import ROOT
 
@@ -36,7 +36,7 @@ def predictor(suspension: Suspension) -> Iterator[ProcessPredictor]:
 
 def test_it_runs_only_where_nobody_else_wants_to(suspension: Suspension) -> None:
     """Every thread of it, also those that a framework starts."""
-    with opened(spec(), ProcessBackend(BACKENDS, suspension=suspension)) as predictor:
+    with opened(spec(), ProcessBackend(FAKES, suspension=suspension)) as predictor:
         for task in Path(f"/proc/{predictor.pid}/task").iterdir():
             assert os.sched_getscheduler(int(task.name)) == os.SCHED_IDLE
 
@@ -77,7 +77,7 @@ def test_nothing_is_opened_after_the_end(suspension: Suspension) -> None:
     """A process that is just being started when the server ends is killed, not awaited."""
     suspension.end()
     with pytest.raises(WorkerCrashed):
-        ProcessBackend(BACKENDS, suspension=suspension)(spec())
+        ProcessBackend(FAKES, suspension=suspension)(spec())
 
 
 def test_a_stopped_process_ends_with_its_parent() -> None:
@@ -85,10 +85,10 @@ def test_a_stopped_process_ends_with_its_parent() -> None:
     program = """
         import os, signal, sys, threading
         from paddlepool.engine.backends.process import ProcessBackend
-        from tests.engine.backends.test_process import BACKENDS, spec
+        from tests.engine.backends.test_process import FAKES, spec
 
         opened = []
-        opening = threading.Thread(target=lambda: opened.append(ProcessBackend(BACKENDS)(spec())))
+        opening = threading.Thread(target=lambda: opened.append(ProcessBackend(FAKES)(spec())))
         opening.start()
         opening.join()
         predictor = opened[0]
