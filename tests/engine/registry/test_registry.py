@@ -204,8 +204,8 @@ async def test_a_version_that_ends_leaves_the_memory_at_once(bench: Bench, chang
         assert gone() is None
 
 
-async def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench) -> None:
-    """By the next load of it; nothing of it served."""
+async def test_a_model_that_failed_is_unloaded_or_forgotten(bench: Bench) -> None:
+    """It is forgotten by the next load after its removal; nothing of it served."""
     registry = await bench.serve(1)
     write_model(bench.root / "more", "nonsense = 1")
     with pytest.raises(PaddlepoolError):
@@ -213,6 +213,12 @@ async def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench) -> 
     assert states(registry)["more", 1][0] == "UNAVAILABLE"
     with pytest.raises(ModelNotReady), registry.lease("more"):
         pass
+    await registry.unload("more")
+    assert states(registry)["more", 1] == ("UNAVAILABLE", "not loaded")
+    with pytest.raises(ModelNotFound):
+        await registry.unload("more")
+    with pytest.raises(PaddlepoolError):
+        await registry.load("more")
     shutil.rmtree(bench.root / "more")
     with pytest.raises(PaddlepoolError):
         await registry.load("more")
@@ -220,18 +226,6 @@ async def test_a_model_that_failed_and_is_removed_is_forgotten(bench: Bench) -> 
     with pytest.raises(ModelNotFound), registry.lease("more"):
         pass
     assert registry.ready()
-
-
-async def test_a_model_that_failed_can_be_unloaded(bench: Bench) -> None:
-    """It is not served, but whoever wants it no longer need not hear of it again."""
-    write_model(bench.root / "more", "nonsense = 1")
-    registry = bench.open()
-    with pytest.raises(ConfigError):
-        await registry.load("more")
-    await registry.unload("more")
-    assert states(registry) == {("more", 1): ("UNAVAILABLE", "not loaded")}
-    with pytest.raises(ModelNotFound):
-        await registry.unload("more")
 
 
 async def test_a_model_whose_versions_are_gone_serves_on_until_it_is_unloaded(bench: Bench) -> None:
