@@ -5,7 +5,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +23,7 @@ from tests.model_files import add_to_config
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
 BLNS = ROOT.parent / "shared" / "data" / "blns.json"
-OURS = [
+INJECTIONS = [
     "<script>document.title='pwned'</script>",
     "<img src=x onerror=document.title='pwned'>",
     "\"><svg onload=document.title='pwned'>",
@@ -40,8 +40,8 @@ def served(browser: Browser, keyed_server: Server) -> Server:
     return keyed_server
 
 
-HEIGHTS = "all => new Set(all.map(each => each.offsetHeight)).size"
-CUT = "all => all.filter(each => each.scrollWidth > each.clientWidth).map(each => each.outerHTML)"
+HEIGHTS = "all => new Set(all.map(e => e.offsetHeight)).size"
+CUT = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.outerHTML)"
 TITLES = {"en-US": "Paddlepool: live comparison", "zh-CN": "Paddlepool：实时对比"}
 ONEDNN = """
 [[instance_group]]
@@ -72,6 +72,18 @@ def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
         yield page
 
 
+def change_data(page: Page, change: Callable[[dict[str, Any]], None]) -> None:
+    """Have /compare/data reply with what `change` makes of the server's reply."""
+
+    def reply(route: Route) -> None:
+        response = route.fetch()
+        data = response.json()
+        change(data)
+        route.fulfill(response=response, json=data)
+
+    page.route("**/compare/data*", reply)
+
+
 def card(group: str) -> str:
     return f"article[aria-labelledby='group-{group}']"
 
@@ -82,9 +94,9 @@ def test_at_first_sight_a_picture_runs_through_what_runs(
     """The default group's cut-out, histogram, figures and badge, without a press; others wait."""
     page.goto(f"{served.url}/compare")
     page.wait_for_selector(f"{card('onednn')} .answer img")
-    answer = page.locator(f"{card('onednn')} .answer")
-    assert "X-Predictor: onednn" in answer.inner_text()
-    assert "infer" in str(answer.locator(".stages").get_attribute("aria-label"))
+    output_box = page.locator(f"{card('onednn')} .answer")
+    assert "X-Predictor: onednn" in output_box.inner_text()
+    assert "infer" in str(output_box.locator(".stages").get_attribute("aria-label"))
     page.wait_for_selector(f"{card('onednn')} .plot canvas")
     page.wait_for_selector("#overlay canvas")
     assert "p99" in page.inner_text(f"{card('onednn')} .figures")
@@ -161,10 +173,14 @@ def test_tensors_run_through_the_groups_of_a_model_without_a_task(
     assert '"id": "zeros"' in (sent[-1].post_data or "")
     assert '"parameters":{"priority":1,"predictor":"onednn"' in (sent[-1].post_data or "")
     assert complaints == []
-    for pasted, said in (("{", "not valid JSON"), ("{}", "must be a list"), ("[7]", "JSON object")):
+    for pasted, message in (
+        ("{", "not valid JSON"),
+        ("{}", "must be a list"),
+        ("[7]", "JSON object"),
+    ):
         page.fill("#pasted", pasted)
         page.click("#run")
-        expect(page.locator(f"{card('onednn')} .answer .refusal")).to_contain_text(said)
+        expect(page.locator(f"{card('onednn')} .answer .refusal")).to_contain_text(message)
 
 
 def test_every_half_is_read_as_it_is(page: Page, served: Server) -> None:
@@ -175,8 +191,8 @@ def test_every_half_is_read_as_it_is(page: Page, served: Server) -> None:
         return Array.from(numbersOf(datatype, Uint8Array.from(octets).buffer), String);
     }"""
     halves = np.arange(65536, dtype="<u2")
-    told = page.evaluate(read, ["FP16", list(halves.tobytes())])
-    values = [float(each.replace("Infinity", "inf")) for each in told]
+    numbers = page.evaluate(read, ["FP16", list(halves.tobytes())])
+    values = [float(number.replace("Infinity", "inf")) for number in numbers]
     np.testing.assert_array_equal(values, halves.view("<f2").astype(float))
     assert page.evaluate(read, ["INT64", list(np.array([-(2**40)], "<i8").tobytes())]) == [
         str(-(2**40))
@@ -185,14 +201,12 @@ def test_every_half_is_read_as_it_is(page: Page, served: Server) -> None:
 
 
 def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server) -> None:
-    def settled(route: Route) -> None:
-        data = route.fetch().json()
+    def decide(data: dict[str, Any]) -> None:
         for model in data["models"]:
-            settled = {"by": "measured", "at": 1.0, "reason": "there is no candidate"}
-            model["choice"] |= settled | {"candidates": []}
-        route.fulfill(json=data)
+            choice = {"by": "measured", "at": 1.0, "reason": "there is no candidate"}
+            model["choice"] |= choice | {"candidates": []}
 
-    page.route("**/compare/data*", settled)
+    change_data(page, decide)
     page.goto(f"{served.url}/compare")
     badge = page.locator("#verdict-text .badge")
     expect(badge).to_have_text("no other group is a candidate")
@@ -202,7 +216,7 @@ def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server
 def trial(
     group: str, gain: float | None = None, low: float | None = None, high: float | None = None
 ) -> Any:
-    """A candidate as /compare/data tells it."""
+    """A candidate as in /compare/data."""
     names = ("resident_bytes", "largest_difference", "mean_difference", "agreement")
     measured = {"gain": gain, "gain_low": low, "gain_high": high} | dict.fromkeys(names)
     fit = low is not None and low > 1.1
@@ -212,32 +226,30 @@ def trial(
 def test_there_is_one_kind_of_ratio(page: Page, served: Server) -> None:
     """Of runs in turns, with its interval; every other pair of groups is not comparable."""
 
-    def measured(route: Route) -> None:
-        data = route.fetch().json()
-        [model] = [each for each in data["models"] if each["name"] == "emotion"]
-        found = [
+    def measure(data: dict[str, Any]) -> None:
+        [model] = [model for model in data["models"] if model["name"] == "emotion"]
+        candidates = [
             trial("onnxruntime", 2.41, 2.1, 2.74),
             trial("openvino", 0.9, 0.8, 1.0),
             trial("mixed", 0.5),
             trial("gpu"),
         ]
         model["choice"] |= {"by": "measured", "at": 1.0, "group": "onnxruntime"}
-        model["choice"]["candidates"] = found
+        model["choice"]["candidates"] = candidates
         for group in model["groups"]:
             group["refused"] = "no CUDA" if group["name"] == "gpu" else None
             group["effective"] = True
         data["models"] = [model]
-        route.fulfill(json=data)
 
-    page.route("**/compare/data*", measured)
+    change_data(page, measure)
     page.goto(f"{served.url}/compare?model=emotion")
     expect(page.locator("#now")).to_have_text("Now: onnxruntime, 2.4 times as fast as onednn.")
-    for group, said in (("onnxruntime", "2.41 × (2.10 – 2.74)"), ("onednn", "1 × (reference)")):
-        expect(page.locator(f"{card(group)} .speed dd")).to_have_text(said)
+    for group, speed in (("onnxruntime", "2.41 × (2.10 – 2.74)"), ("onednn", "1 × (reference)")):
+        expect(page.locator(f"{card(group)} .speed dd")).to_have_text(speed)
     assert "÷" not in page.inner_text("main")
     assert "effective" not in page.inner_text("main")
     expect(page.locator("#candidates tr", has_text="gpu")).to_contain_text("not comparable")
-    lines = "all => all.map(each => each.getBoundingClientRect().left)"
+    lines = "all => all.map(e => e.getBoundingClientRect().left)"
     assert len(set(page.eval_on_selector_all("#candidates .one", lines))) == 1
     assert page.locator(f"{card('gpu')} .asking button").is_hidden()
     assert page.locator(f"{card('jit')} .asking button").is_visible()
@@ -264,8 +276,7 @@ def test_a_group_without_its_device_is_not_offered(page: Page, served: Server) -
 def test_a_full_table_fits_a_usual_screen(browser: Browser, served: Server, language: str) -> None:
     """With figures of replays in every column and a reason below a state; so do the candidates."""
 
-    def busy(route: Route) -> None:
-        data = route.fetch().json()
+    def fill(data: dict[str, Any]) -> None:
         for model in data["models"]:
             for group in model["groups"]:
                 replays = {"count": 1234, "same_bits": 3, "p50": 1e-3, "p99": 1.2e-7}
@@ -277,11 +288,10 @@ def test_a_full_table_fits_a_usual_screen(browser: Browser, served: Server, lang
                 trial(group["name"], 2.41, 2.1, 2.74) | {"largest_difference": 0.0012}
                 for group in model["groups"]
             ]
-        route.fulfill(json=data)
 
     with opened(browser, [], locale=language, viewport={"width": 1440, "height": 900}) as page:
         page.add_init_script(REMEMBERED)
-        page.route("**/compare/data*", busy)
+        change_data(page, fill)
         page.goto(f"{served.url}/compare?model=u2netp&view=table")
         page.wait_for_selector("#table table")
         assert page.eval_on_selector_all(".scroll", CUT) == []
@@ -317,10 +327,10 @@ def test_exports_hold_what_is_shown(page: Page, served: Server) -> None:
             page.click(f"[data-export={kind}]")
         assert download.value.suggested_filename.startswith("paddlepool-emotion-")
         files[kind] = Path(download.value.path()).read_bytes()
-    told = json.loads(files["json"])
-    assert [model["name"] for model in told["models"]] == ["emotion"]
+    data = json.loads(files["json"])
+    assert [model["name"] for model in data["models"]] == ["emotion"]
     rows = list(csv.DictReader(io.StringIO(files["csv"].decode("utf-8-sig"))))
-    assert [row["group"] for row in rows] == [g["name"] for g in told["models"][0]["groups"]]
+    assert [row["group"] for row in rows] == [g["name"] for g in data["models"][0]["groups"]]
     assert float(rows[0]["p50_seconds"]) > 0
     assert files["history"].decode("utf-8-sig").startswith("interval_ended,model,version,group,")
     assert files["png"].startswith(b"\x89PNG")
@@ -383,12 +393,10 @@ def test_whatever_is_written_anywhere_is_text(
 ) -> None:
     """Names, reasons and options of hostile strings, and each of them as the text to classify."""
     known = json.loads(BLNS.read_text("utf-8")) if BLNS.exists() else []
-    strings = list(dict.fromkeys(OURS + known[::3]))
+    strings = list(dict.fromkeys(INJECTIONS + known[::3]))
 
-    def hostile(route: Route) -> None:
-        answer = route.fetch()
-        told = answer.json()
-        model = next(each for each in told["models"] if each["name"] == "emotion")
+    def rename(data: dict[str, Any]) -> None:
+        model = next(model for model in data["models"] if model["name"] == "emotion")
         [pattern, *_] = model["groups"]
         model["groups"] = [
             pattern
@@ -396,14 +404,13 @@ def test_whatever_is_written_anywhere_is_text(
             | {"options": {text: text}, "backend": text, "ready": False}
             for text in strings
         ]
-        found = [trial(text) | {"reason": text} for text in strings]
-        model["choice"] |= {"group": strings[0], "reason": strings[1], "candidates": found}
-        told["models"] = [model | {"name": strings[1], "reason": strings[2]}]
-        told["history"] = []
-        route.fulfill(response=answer, json=told)
+        candidates = [trial(text) | {"reason": text} for text in strings]
+        model["choice"] |= {"group": strings[0], "reason": strings[1], "candidates": candidates}
+        data["models"] = [model | {"name": strings[1], "reason": strings[2]}]
+        data["history"] = []
 
     page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
-    page.route("**/compare/data*", hostile)
+    change_data(page, rename)
     page.goto(f"{served.url}/compare")
     page.wait_for_selector("#cards article")
     reasons = "[...document.querySelectorAll('#candidates td.words')].map(h => h.textContent)"
@@ -422,7 +429,7 @@ def test_whatever_is_written_anywhere_is_text(
 
 def test_a_hostile_text_and_file_name_stay_text(page: Page, served: Server) -> None:
     page.goto(f"{served.url}/compare?model=emotion")
-    for text in OURS:
+    for text in INJECTIONS:
         page.fill("#text", text)
         page.click("#run")
         page.wait_for_selector("#run-said:text-matches('answers: [12]')")

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 from playwright._impl._driver import compute_driver_executable
-from playwright.sync_api import Browser, FilePayload, Page, expect
+from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
 
 from paddlepool.service.api.errors import error_codes
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
@@ -41,6 +41,8 @@ DROP = """
 }
 """
 LARGE: FilePayload = {"name": "big.png", "mimeType": "", "buffer": bytes(31_457_281)}
+SIDES = "all => all.map(e => [e, e.firstChild].map(one => one.getBoundingClientRect()))"
+"""Of each element and of its first child."""
 PASTE = """
 ([name, bytes, text, where]) => {
   const transfer = new DataTransfer();
@@ -169,8 +171,8 @@ def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) 
         ),
     ]
     for action, expected in steps:
-        asked = query_after(page, action)
-        assert expected.items() <= asked.items(), (expected, asked)
+        query = query_after(page, action)
+        assert expected.items() <= query.items(), (expected, query)
     # Cropped, it has another shape than the picture, which takes its place when asked for.
     expect(page.locator("#swap")).to_be_visible()
     assert page.is_hidden("#split-label")
@@ -186,10 +188,8 @@ def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) 
 
 def test_another_background_asks_the_server_nothing(page: Page, complaints: list[str]) -> None:
     """The page keeps the cut-out and composes itself, in every format."""
-    asked: list[str] = []
-    page.on(
-        "request", lambda request: asked.append(request.url) if "/segment" in request.url else None
-    )
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(urlsplit(request.url).path))
     page.click("#segment-code summary")
     code, facts = page.locator("#segment-code pre"), page.locator("#result-facts")
     page.click("#more summary")
@@ -218,7 +218,7 @@ def test_another_background_asks_the_server_nothing(page: Page, complaints: list
     expect(page.locator("#bg-name")).to_have_text("beach.png")
     page.click(choice("none"))
     expect(page.locator("#save")).to_have_attribute("download", "astronaut-cutout.png")
-    assert asked == []
+    assert "/segment" not in sent
     assert complaints == []
 
 
@@ -271,7 +271,7 @@ def test_several_files_stand_in_a_strip(page: Page) -> None:
     broken = payload("notes.txt", b"no picture at all", "text/plain")
     page.set_input_files("#file", [file_of("one.png"), broken, file_of("three.png")])
     expect(page.locator("#strip .state")).to_have_text(["done", "refused", "done"])
-    drawn = page.eval_on_selector_all("#strip img", "all => all.map(each => each.naturalWidth > 0)")
+    drawn = page.eval_on_selector_all("#strip img", "all => all.map(e => e.naturalWidth > 0)")
     assert drawn == [True, True, True]
     assert page.is_hidden("#segment-refusal")
     page.click("#strip li:nth-child(2) button")
@@ -282,10 +282,7 @@ def test_several_files_stand_in_a_strip(page: Page) -> None:
     expect(page.locator("#result-name")).to_have_text("three-cutout.png")
     assert page.is_hidden("#segment-refusal")
     page.set_input_files("#file", [file_of("one.png")] * 12)
-    sides = (
-        "all => all.map(each => [each, each.firstChild].map(one => one.getBoundingClientRect()))"
-    )
-    tiles = page.eval_on_selector_all("#strip li", sides)
+    tiles = page.eval_on_selector_all("#strip li", SIDES)
     assert all(button["right"] <= tile["right"] for tile, button in tiles)
     expect(page.locator("#strip .done")).to_have_count(14)
     expect(page.get_by_text("14 of 15 done")).to_be_visible()
@@ -418,12 +415,12 @@ def test_a_picture_too_large_is_made_smaller_here(page: Page, fault: str) -> Non
         info["limits"]["segment_max_bytes"] = 10_000
         page.route(at("/info"), lambda route: route.fulfill(json=info))
         page.reload()
-        photo, says = pictures.photo(600, 400), "; this server takes up to 0 MB"
+        photo, message = pictures.photo(600, 400), "; this server takes up to 0 MB"
     else:
-        photo, says = Image.new("RGB", (16_400, 20), "red"), "has 16,400 px; this server takes"
+        photo, message = Image.new("RGB", (16_400, 20), "red"), "has 16,400 px; this server takes"
     refusal = page.locator("#segment-refusal")
     page.set_input_files("#file", file_of("photo.png", photo))
-    expect(refusal).to_contain_text(says)
+    expect(refusal).to_contain_text(message)
     refusal.get_by_text("Make it smaller here and send it").click()
     expect(page.locator("#result-name")).to_have_text("photo-smaller-cutout.png")
     assert refusal.is_hidden()
@@ -442,10 +439,7 @@ def test_pictures_are_sent_again_when_the_server_is_back(page: Page) -> None:
     page.set_input_files("#file", [file_of(f"{number}.png") for number in range(7)])
     expect(page.locator("#strip .state", has_text="no answer")).to_have_count(2)
     expect(page.locator("#strip .waiting")).to_have_count(5)
-    sides = (
-        "all => all.map(each => [each, each.firstChild].map(one => one.getBoundingClientRect()))"
-    )
-    for tile, image in page.eval_on_selector_all("#strip button", sides):
+    for tile, image in page.eval_on_selector_all("#strip button", SIDES):
         assert tile["left"] < image["left"] < image["right"] < tile["right"]
     expect(page.get_by_text("0 of 7 done")).to_be_visible()
     assert sent.count("/segment") == 2
@@ -570,16 +564,13 @@ def test_the_code_does_what_the_page_did(page: Page, tmp_path: Path, full_server
     expect(page.locator("#result-name")).to_have_text(save)
     expected = result_of(page)
     page.click("#segment-code summary")
-    for language, command in programs():
-        page.click(f"#segment-code .tab:text-is('{language}')")
-        program = page.locator("#segment-code pre").inner_text()
-        run(command, program, tmp_path)
-        assert alike((tmp_path / save).read_bytes(), expected), language
+    code = page.locator("#segment-code")
+    for program, _ in run_code(code, tmp_path):
+        assert alike((tmp_path / save).read_bytes(), expected), program
         (tmp_path / save).unlink()
     page.click("#samples button:nth-child(5)")
     expect(page.locator("#result-name")).to_have_text("camera-composite.png")
-    page.click("#segment-code .tab:text-is('curl')")
-    run(["bash", "-e"], page.locator("#segment-code pre").inner_text(), tmp_path)
+    assert list(run_code(code, tmp_path, ["curl"]))
     assert alike((tmp_path / "camera-composite.png").read_bytes(), result_of(page))
 
 
@@ -587,10 +578,8 @@ def test_the_code_of_a_text_does_what_the_page_did(page: Page, tmp_path: Path) -
     page.click("#sentiment-code summary")
     page.fill("#text", "它说：'好' \"吗\" $x\n今天多云")
     expect(page.locator("#scores > li details")).to_have_count(2)
-    for language, command in programs():
-        page.click(f"#sentiment-code .tab:text-is('{language}')")
-        printed = run(command, page.locator("#sentiment-code pre").inner_text(), tmp_path)
-        assert printed.count("happy") == printed.count("tokens") == 2, language
+    for program, printed in run_code(page.locator("#sentiment-code"), tmp_path):
+        assert printed.count("happy") == printed.count("tokens") == 2, program
     page.click("#segment-code summary")
     page.click("#sentiment-code .tab:text-is('Python')")
     expect(page.locator("#segment-code pre")).to_contain_text("import httpx")
@@ -603,31 +592,35 @@ def test_the_code_of_a_text_does_what_the_page_did(page: Page, tmp_path: Path) -
 
 def alike(one: bytes, other: bytes) -> bool:
     """Whether two pictures are the same but for rounding."""
-    first, second = (Image.open(io.BytesIO(each)).convert("RGBA") for each in (one, other))
+    first, second = (Image.open(io.BytesIO(data)).convert("RGBA") for data in (one, other))
     return first.size == second.size and np.asarray(ImageChops.difference(first, second)).max() <= 2
 
 
-def programs() -> list[tuple[str, list[str]]]:
-    """What runs the code of each language; the Node.js is the one that Playwright brings."""
-    node, _ = compute_driver_executable()
-    return [
-        ("curl", ["bash", "-e"]),
-        ("Python", [sys.executable, "-"]),
-        ("JavaScript", [node, "--input-type=module", "-"]),
-    ]
+NODE, _ = compute_driver_executable()  # the one that Playwright brings
+PROGRAMS = {
+    "curl": ["bash", "-e"],
+    "Python": [sys.executable, "-"],
+    "JavaScript": [NODE, "--input-type=module", "-"],
+}
 
 
-def run(command: list[str], program: str, directory: Path, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        input=program.encode(),
-        cwd=directory,
-        env={"PATH": "/usr/bin:/bin", "NO_PROXY": "*", **environment},
-        capture_output=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+def run_code(
+    box: Locator, directory: Path, languages: Iterable[str] = PROGRAMS, **environment: str
+) -> Iterator[tuple[str, str]]:
+    """Run the code that a box shows in each language; yields the code and what it has printed."""
+    for language in languages:
+        box.locator(f".tab:text-is('{language}')").click()
+        program = box.locator("pre").inner_text()
+        done = subprocess.run(
+            PROGRAMS[language],
+            input=program.encode(),
+            cwd=directory,
+            env={"PATH": "/usr/bin:/bin", "NO_PROXY": "*", **environment},
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, (language, done.stderr.decode())
+        yield program, done.stdout.decode()
 
 
 def test_chinese_is_the_browsers_choice_until_somebody_chooses(
@@ -774,7 +767,7 @@ def test_a_phone_shows_it_all(browser: Browser, full_server: Server, complaints:
         page.evaluate("scrollTo(0, 0)")
         page.tap("#server summary")
         expect(page.locator("#server-models")).to_contain_text("u2netp@")
-        ends = "all => all.map(each => each.getBoundingClientRect())"
+        ends = "all => all.map(e => e.getBoundingClientRect())"
         opener, sheet = page.eval_on_selector_all("#server summary, #server-models", ends)
         assert opener["bottom"] <= sheet["top"]
         page.tap("#server summary")
@@ -800,9 +793,9 @@ def test_hostile_names_and_texts_are_text(page: Page, complaints: list[str]) -> 
     ]
     page.set_input_files("#file", [payload(name, b"") for name in names])
     expect(page.locator("#strip .refused")).to_have_count(len(names))
-    shown = page.eval_on_selector_all("#strip .name", "all => all.map(each => each.textContent)")
-    taken = page.evaluate("names => names.map(name => new File([], name).name)", names)
-    assert shown == taken
+    shown = page.eval_on_selector_all("#strip .name", "all => all.map(e => e.textContent)")
+    expected = page.evaluate("names => names.map(name => new File([], name).name)", names)
+    assert shown == expected
 
     def echo(route: Any) -> None:
         sent = route.request.post_data_json
@@ -829,7 +822,7 @@ def test_hostile_names_and_texts_are_text(page: Page, complaints: list[str]) -> 
     assert page.title() == "Paddlepool"
     assert page.evaluate("document.querySelectorAll('main script, main iframe').length") == 0
     # What the policy forbade would be here, too; refusals are meant.
-    assert [said for said in complaints if "422" not in said] == []
+    assert [message for message in complaints if "422" not in message] == []
 
 
 def test_a_model_of_ones_own_has_a_card_with_a_form(
@@ -857,15 +850,13 @@ def test_a_model_of_ones_own_has_a_card_with_a_form(
         card.locator("button.main").click()
         expect(card.locator(".outputs")).to_contain_text("scores FP32 2 × 2")
         card.locator("summary").click()
-        for language, command in programs():
-            card.locator(f".tab:text-is('{language}')").click()
-            printed = run(command, card.locator(".tabs + pre").inner_text(), tmp_path)
-            assert "scores" in printed, language
+        for program, printed in run_code(card.locator(":has(> .tabs)"), tmp_path):
+            assert "scores" in printed, program
         assert violations(page) == []
-        for values, said in (("[1, 2]", "shape"), ("[1, 2", "JSON")):
+        for values, message in (("[1, 2]", "shape"), ("[1, 2", "JSON")):
             card.locator("textarea").fill(values)
             card.locator("button.main").click()
-            expect(card.locator(".refusal")).to_contain_text(said)
+            expect(card.locator(".refusal")).to_contain_text(message)
 
 
 ONE = [(0.6, 0.0), (0.4, 1.0)]
@@ -937,11 +928,10 @@ def test_a_key_is_asked_for_where_the_server_wants_one(
         expect(page.locator("#scores .best")).to_contain_text("happy")
         assert page.is_hidden("#key-form")
         page.click("#sentiment-code summary")
-        for language, command in programs():
-            page.click(f"#sentiment-code .tab:text-is('{language}')")
-            program = page.locator("#sentiment-code pre").inner_text()
+        code = page.locator("#sentiment-code")
+        for program, printed in run_code(code, tmp_path, PADDLEPOOL_KEY=KEY):
             assert KEY not in program
-            assert "happy" in run(command, program, tmp_path, PADDLEPOOL_KEY=KEY), language
+            assert "happy" in printed, program
         page.reload()
         expect(page.locator("#scores .best")).to_contain_text("happy")
         assert page.is_hidden("#key-form")

@@ -23,10 +23,12 @@ def publish(source: Path, target: Path) -> None:
 def reasons(client: httpx.Client) -> dict[tuple[str, str], str]:
     """Of every row in the index."""
     index = client.post("/v2/repository/index", headers=KEY).json()
-    return {(each["name"], each["version"]): each["reason"] for each in index}
+    return {(entry["name"], entry["version"]): entry["reason"] for entry in index}
 
 
 def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> None:
+    """What each change does is tested with the watcher; here the server runs it."""
+
     def wait_for(path: str, status: int) -> None:
         wait_until(lambda: client.get(path).status_code == status)
 
@@ -44,28 +46,11 @@ def test_poll_mode_follows_the_repository(repository: Path, tmp_path: Path) -> N
         wait_until(lambda: "inference.pdiparams" in reasons(client).get(("tiny", "3"), ""))
         wait_for("/v2/models/tiny/versions/3", 503)
         assert client.get("/v2/models/tiny").json()["versions"] == ["2"]
-        (tiny / "3").rename(tmp_path / "damaged")
-        wait_for("/v2/models/tiny/versions/3", 404)
-        assert ("tiny", "3") not in reasons(client)
-        (repository / "more").rename(tmp_path / "gone")
-        wait_for("/v2/models/more", 404)
-        assert client.get("/v2/health/ready").status_code == 200
-
-        def served() -> list[str]:
-            versions = client.get("/v2/models/tiny").json()["versions"]
-            for version in versions:
-                assert client.get(f"/v2/models/tiny/versions/{version}/ready").status_code == 200
-            return sorted(versions)
-
-        config = tiny / "config.toml"
-        text = config.read_text("utf-8") + '[version_policy]\nkind = "all"\n'
-        config.write_text(text, "utf-8")
-        wait_until(lambda: served() == ["1", "2"])
         before = server.children()
-        config.write_text(text + "max_batch = 3\n", "utf-8")
-        wait_until(lambda: all("max_batch" in reason for reason in reasons(client).values()))
+        with (tiny / "config.toml").open("a", encoding="utf-8") as config:
+            config.write("max_batch = 3\n")
+        wait_until(lambda: "max_batch" in reasons(client)["tiny", "2"])
         loaded = client.post("/v2/repository/models/tiny/load", headers=KEY)
         assert (loaded.status_code, "max_batch" in loaded.text) == (409, True)
-        assert set(reasons(client)) == {("tiny", "2"), ("tiny", "1")}
-        assert served() == ["1", "2"]
+        assert client.get("/v2/models/tiny/versions/2/ready").status_code == 200
         assert before <= server.children(), "a predictor was ended"
