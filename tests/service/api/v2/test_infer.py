@@ -3,7 +3,6 @@
 import json
 import math
 import threading
-from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,10 @@ from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.settings.server import Settings
 from tests.engine.fakes import FakeFactory, calling, failing, write_double
 from tests.model_files import add_to_config
-from tests.service.api.fakes import Client, RecordingExecutor, make_app, make_services
+from tests.service.api.fakes import Client, RecordingExecutor, make_app
 
 INFER = "/v2/models/double/infer"
 HEADER = "Inference-Header-Content-Length"
-
-
-@pytest.fixture
-def operations() -> RecordingExecutor:
-    """The thread of the application's work beside the event loop."""
-    return RecordingExecutor()
-
-
-@pytest.fixture
-async def client(
-    registry: ModelRegistry, operations: RecordingExecutor
-) -> AsyncIterator[httpx.AsyncClient]:
-    app = make_app(services=make_services(registry=registry, operations=operations))
-    async with Client(app).session() as client:
-        yield client
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -1,23 +1,15 @@
 """GET /v2/models/{model}/sample: what it returns is answered when it is sent back."""
 
 import json
-from collections.abc import AsyncIterator
 
 import httpx
 import numpy as np
 import pytest
 
-from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.service.api.v2.documents import write_request
-from tests.service.api.fakes import Client, make_app, product_client
+from tests.service.api.fakes import product_client
 
 HEADER = "Inference-Header-Content-Length"
-
-
-@pytest.fixture
-async def client(registry: ModelRegistry) -> AsyncIterator[httpx.AsyncClient]:
-    async with Client(make_app(registry=registry)).session() as client:
-        yield client
 
 
 @pytest.mark.parametrize("path", ["/v2/models/double", "/v2/models/double/versions/1"])
@@ -34,11 +26,11 @@ async def test_the_sample_is_a_request_that_is_answered(
     assert entry["parameters"] == {"binary_data_size": len(raw)}
     values = np.frombuffer(raw, "<f4").reshape(entry["shape"])
     text = json.dumps(document | {"parameters": {"predictor": "main"}}).encode()
-    answer = await client.post(
+    inferred = await client.post(
         f"{path}/infer", content=text + raw, headers={HEADER: str(len(text))}
     )
-    assert answer.headers["x-predictor"] == "main"
-    assert answer.json()["outputs"][0]["data"] == pytest.approx((2 * values).ravel().tolist())
+    assert inferred.headers["x-predictor"] == "main"
+    assert inferred.json()["outputs"][0]["data"] == pytest.approx((2 * values).ravel().tolist())
 
 
 async def test_only_a_served_version_has_a_sample(client: httpx.AsyncClient) -> None:
