@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def http_stub(answer: RequestOutput) -> Iterator[str]:
+def http_stub(respond: RequestOutput) -> Iterator[str]:
     """A server on a free port of this machine that replies as `answer` says; yields its URL."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -40,7 +40,7 @@ def http_stub(answer: RequestOutput) -> Iterator[str]:
 
         def reply(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
-            if (replied := answer(self.path, self.rfile.read(length))) is None:
+            if (replied := respond(self.path, self.rfile.read(length))) is None:
                 self.close_connection = True
                 return
             status, headers, body = replied

@@ -60,17 +60,17 @@ def test_the_key_file_is_read_once(tmp_path: Path) -> None:
 
 def registry_options(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> dict[str, Any]:
     """What the registry is opened with."""
-    given: dict[str, Any] = {}
+    registry_arguments: dict[str, Any] = {}
 
     def registry(*_: object, **options: Any) -> None:
-        given.update(options)
+        registry_arguments.update(options)
         raise InterruptedError
 
     monkeypatch.setattr("paddlepool.main.ModelRegistry", registry)
     monkeypatch.setattr("paddlepool.main.build_workers", lambda *_: None)
     with pytest.raises(InterruptedError):
         create_app(settings)
-    return given
+    return registry_arguments
 
 
 @pytest.mark.parametrize(("setting", "held"), [(0, memory_limit() // 4), (1_000, 1_000)])

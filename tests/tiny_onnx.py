@@ -16,8 +16,8 @@ def model(
 ) -> onnx.ModelProto:
     """Of float32 inputs and outputs; a word as a size is a free one."""
     described = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in each]
-        for each in (inputs.items(), outputs.items())
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes]
+        for shapes in (inputs.items(), outputs.items())
     ]
     initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "tiny", *described, initializer=initializers)

@@ -56,16 +56,16 @@ class FakePlane:
         model = "u2netp" if task == "segment" else "emotion"
         return RequestOutput(value=value, model=model, version=2, group="onednn", stages=STAGES)
 
-    def _mask(self, asked: SegmentRequest) -> SegmentResult:
+    def _mask(self, wanted: SegmentRequest) -> SegmentResult:
         return SegmentResult(
             image=self.image,
-            format=asked.format,
-            output=asked.output,
+            format=wanted.format,
+            output=wanted.output,
             width=3,
             height=2,
             box=self.box,
             confidence=0.9,
-            labels=bytes([0, 255, 0, 255, 255, 0]) if asked.labels else None,
+            labels=bytes([0, 255, 0, 255, 255, 0]) if wanted.labels else None,
         )
 
     def _scores(self, request: TextRequest) -> tuple[TextScores, ...]:

@@ -47,7 +47,7 @@ class Case:
 def fastapi(reply: dict[str, Any], status: int) -> bool:
     detail = reply["detail"]
     if status == 422:
-        return all(set(each) == {"type", "loc", "msg"} for each in detail)
+        return all(set(fault) == {"type", "loc", "msg"} for fault in detail)
     return set(reply) == {"detail"} and isinstance(detail, str)
 
 

@@ -24,7 +24,7 @@ def test_labels_are_nested(server: FakeServer, path: str) -> None:
 def test_others_get_what_they_always_got(server: FakeServer, agent: str) -> None:
     headers = {"user-agent": agent}
     reply = server.post("/sentiment", json={"inputs": "好"}, headers=headers).json()
-    assert [each["label"] for each in reply] == ["happy", "sad"]
+    assert [label["label"] for label in reply] == ["happy", "sad"]
     kind = {"content-type": "image/jpeg"}
     assert server.post("/segment", content=PICTURE, headers=headers | kind).content == b"encoded"
     assert server.post("/", content=PICTURE, headers=headers | kind).status_code == 405
@@ -38,8 +38,8 @@ def test_a_picture_without_a_type(server: FakeServer, path: str, kind: str | Non
     [segment] = server.post(path, content=PICTURE, headers=headers).json()
     assert base64.b64decode(segment.pop("mask")) == b"encoded"
     assert segment == {"label": "foreground", "score": 0.9}
-    asked = server.plane.picture
-    assert (asked.body, asked.output, asked.threshold) == (PICTURE, "mask", None)
+    request = server.plane.picture
+    assert (request.body, request.output, request.threshold) == (PICTURE, "mask", None)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def test_labels_and_their_picture(server: FakeServer, visualize: bool | None) ->
     assert reply["result"] == {"labelMap": [0, 1, 0, 1, 1, 0], "size": [2, 3]}
     assert (image is None) == (visualize is False)
     assert image is None or base64.b64decode(image) == b"encoded"
-    asked = server.plane.picture
-    assert (asked.body, asked.output, asked.threshold) == (PICTURE, "mask", 0.5)
+    request = server.plane.picture
+    assert (request.body, request.output, request.threshold) == (PICTURE, "mask", 0.5)
 
 
 def test_a_body_without_a_type_is_json(server: FakeServer) -> None:

@@ -11,9 +11,9 @@ from tests.e2e.process import ROOT
 PATH = "/api/remove"
 
 
-def told(response: Any) -> list[tuple[list[str], str]]:
+def faults_of(response: Any) -> list[tuple[list[str], str]]:
     assert response.status_code == 422, response.text
-    return [(each["loc"], each["msg"]) for each in response.json()["detail"]]
+    return [(fault["loc"], fault["msg"]) for fault in response.json()["detail"]]
 
 
 def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(server: FakeServer) -> None:
@@ -21,10 +21,10 @@ def test_by_default_the_mask_is_as_it_is_and_so_are_the_colours(server: FakeServ
     assert (response.status_code, response.content) == (200, b"encoded")
     assert response.headers["content-type"] == "image/png"
     assert response.headers["x-model"] == "u2netp@2"
-    asked = server.plane.picture
-    assert asked.body == PICTURE
-    assert (asked.output, asked.format, asked.size) == ("cutout", "png", "full")
-    assert (asked.refine, asked.colours, asked.threshold) == ("none", "original", None)
+    request = server.plane.picture
+    assert request.body == PICTURE
+    assert (request.output, request.format, request.size) == ("cutout", "png", "full")
+    assert (request.refine, request.colours, request.threshold) == ("none", "original", None)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_fields(
 ) -> None:
     response = server.form(PATH + query, "file", fields)
     assert response.status_code == 200, response.text
-    asked = server.plane.picture
-    assert {name: getattr(asked, name) for name in expected} == expected
+    request = server.plane.picture
+    assert {name: getattr(request, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_fields(
 def test_what_is_not_offered_is_refused_by_name(
     server: FakeServer, fields: dict[str, str], query: str, place: list[str]
 ) -> None:
-    [(found, _)] = told(server.form(PATH + query, "file", fields))
-    assert found == place
+    [(location, _)] = faults_of(server.form(PATH + query, "file", fields))
+    assert location == place
     assert not server.plane.payloads
 
 
 def test_nothing_is_fetched_by_address(server: FakeServer) -> None:
-    [(place, why)] = told(server.client.get(f"{PATH}?url=http://127.0.0.1/x.png"))
+    [(place, why)] = faults_of(server.client.get(f"{PATH}?url=http://127.0.0.1/x.png"))
     assert place == ["query", "url"]
     assert "not fetched by URL" in why
 
@@ -81,7 +81,7 @@ def test_nothing_is_fetched_by_address(server: FakeServer) -> None:
 @pytest.mark.parametrize("fields", [{}, {"file": "text"}], ids=["none", "text"])
 def test_without_a_picture(server: FakeServer, fields: dict[str, str]) -> None:
     files = [("other", ("a", b"b"))]
-    [(_, why)] = told(server.post(PATH, files=files, data=fields))
+    [(_, why)] = faults_of(server.post(PATH, files=files, data=fields))
     assert "curl -F file=@photo.jpg" in why
 
 

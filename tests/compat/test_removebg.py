@@ -32,13 +32,13 @@ def refusal(response: Any, status: int = 400) -> dict[str, str]:
 def test_a_form_with_a_file(server: FakeServer) -> None:
     response = server.form(PATH, "image_file")
     assert (response.status_code, response.content) == (200, b"encoded")
-    found = {name: response.headers[f"x-{name}"] for name in ("width", "height", "type")}
-    assert found == {"width": "3", "height": "2", "type": "other"}
+    described = {name: response.headers[f"x-{name}"] for name in ("width", "height", "type")}
+    assert described == {"width": "3", "height": "2", "type": "other"}
     assert response.headers["x-credits-charged"] == "0"
     assert response.headers["x-foreground-left"] == "2"
-    asked = server.plane.picture
-    assert asked.body == PICTURE
-    assert (asked.output, asked.format, asked.size) == ("cutout", "png", "preview")
+    sent = server.plane.picture
+    assert sent.body == PICTURE
+    assert (sent.output, sent.format, sent.size) == ("cutout", "png", "preview")
 
 
 def test_a_form_may_send_every_field_empty(server: FakeServer) -> None:
@@ -56,13 +56,13 @@ def test_a_picture_in_base64(server: FakeServer, kind: str) -> None:
         response = server.post(PATH, json=fields | {"crop": True, "roi": None, "scale": ""})
     else:
         broken = base64.encodebytes(PICTURE * 40).decode()
-        given = {"broken lines": broken, "data address": f"data:image/jpeg;base64,{IN_BASE64}"}
-        text = given.get(kind, IN_BASE64)
+        encodings = {"broken lines": broken, "data address": f"data:image/jpeg;base64,{IN_BASE64}"}
+        text = encodings.get(kind, IN_BASE64)
         response = server.post(PATH, data=fields | {"image_file_b64": text})
     assert response.status_code == 200, response.text
-    asked = server.plane.picture
-    assert asked.body == PICTURE * (40 if kind == "broken lines" else 1)
-    assert (asked.size, asked.crop) == ("full", True)
+    sent = server.plane.picture
+    assert sent.body == PICTURE * (40 if kind == "broken lines" else 1)
+    assert (sent.size, sent.crop) == ("full", True)
 
 
 def test_a_plus_sign_that_is_not_quoted_is_no_space(server: FakeServer) -> None:
@@ -107,8 +107,8 @@ def test_a_plus_sign_that_is_not_quoted_is_no_space(server: FakeServer) -> None:
 def test_fields(server: FakeServer, fields: dict[str, str], expected: dict[str, object]) -> None:
     response = server.form(PATH, "image_file", fields)
     assert response.status_code == 200, response.text
-    asked = server.plane.picture
-    assert {name: getattr(asked, name) for name in expected} == expected
+    sent = server.plane.picture
+    assert {name: getattr(sent, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_what_is_wrong_with_a_picture_has_remove_bgs_code(
 def test_a_background_picture(server: FakeServer) -> None:
     files = {"image_file": ("a", PICTURE), "bg_image_file": ("b", b"background")}
     assert server.post(PATH, files=files).status_code == 200
-    asked = server.plane.picture
-    assert (asked.output, asked.background, asked.format) == ("composite", b"background", "jpg")
+    sent = server.plane.picture
+    assert (sent.output, sent.background, sent.format) == ("composite", b"background", "jpg")
     error = refusal(server.post(PATH, files=files, data={"bg_color": "fff"}))
     assert error["detail"].startswith("bg_color")
 

@@ -94,10 +94,10 @@ done.wait()
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 @pytest.mark.parametrize(("before", "one"), [("use_one_heap()", True), ("", False)])
 def test_threads_share_one_heap(tmp_path: Path, before: str, one: bool) -> None:
-    told = tmp_path / "heaps.xml"
+    heaps = tmp_path / "heaps.xml"
     program = HEAPS.format(before=before)
-    ran([sys.executable, "-c", program, str(told)])
-    assert (told.read_text("ascii").count("<heap nr=") == 1) is one
+    ran([sys.executable, "-c", program, str(heaps)])
+    assert (heaps.read_text("ascii").count("<heap nr=") == 1) is one
 
 
 def test_a_gpu_is_known_by_its_devices(tmp_path: Path) -> None:

@@ -64,10 +64,10 @@ def opened(browser: Browser, complaints: list[str], **options: Any) -> Iterator[
 def violations(page: Page) -> list[str]:
     """What axe-core finds: rule and element."""
     rules = {"target-size": {"enabled": True}}
-    found = Axe().run(page, options={"resultTypes": ["violations"], "rules": rules})
+    result = Axe().run(page, options={"resultTypes": ["violations"], "rules": rules})
     return [
         f"{violation['id']}: {node['html'][:120]}"
-        for violation in found.response["violations"]
+        for violation in result.response["violations"]
         for node in violation["nodes"]
     ]
 

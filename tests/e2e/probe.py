@@ -32,9 +32,9 @@ def assert_live_within(server: Server, *, seconds: float) -> None:
     with subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True) as echo:
         assert echo.stdout is not None
         address = ("127.0.0.1", int(echo.stdout.readline()))
-        with server.connect() as ours, socket.create_connection(address, PATIENCE) as theirs:
+        with server.connect() as probed, socket.create_connection(address, PATIENCE) as echoing:
             for _ in range(ROUNDS):
-                _probe(ours, theirs, live, control)
+                _probe(probed, echoing, live, control)
                 p99, waited = (sorted(times)[len(times) * 99 // 100] for times in (live, control))
                 print(f"p99 of liveness {p99 * 1000:.1f} ms, of an echo {waited * 1000:.1f} ms")
                 excess = p99 - waited
@@ -44,15 +44,15 @@ def assert_live_within(server: Server, *, seconds: float) -> None:
 
 
 def _probe(
-    ours: socket.socket, theirs: socket.socket, live: list[float], control: list[float]
+    probed: socket.socket, echoing: socket.socket, live: list[float], control: list[float]
 ) -> None:
     for _ in range(PROBES):
         time.sleep(0.01)
         started = time.monotonic()
-        ours.sendall(LIVE)
-        assert read_reply(ours).status == 200
+        probed.sendall(LIVE)
+        assert read_reply(probed).status == 200
         live.append(time.monotonic() - started)
         started = time.monotonic()
-        theirs.sendall(b"x")
-        assert theirs.recv(1) == b"x"
+        echoing.sendall(b"x")
+        assert echoing.recv(1) == b"x"
         control.append(time.monotonic() - started)

@@ -86,12 +86,12 @@ class Server:
 
 def children_of(pid: int) -> set[int]:
     """The ids of its processes, from /proc."""
-    found = set()
+    pids = set()
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):  # that one has ended
             if f"\nPPid:\t{pid}\n" in status.read_text("ascii", errors="replace"):
-                found.add(int(status.parent.name))
-    return found
+                pids.add(int(status.parent.name))
+    return pids
 
 
 def state_of(pid: int) -> str:
@@ -169,8 +169,8 @@ def asking(server: Server, count: int, ask: Callable[[httpx.Client], object]) ->
             yield
         finally:
             stop.set()
-    for each in running:
-        each.result()
+    for future in running:
+        future.result()
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ def test_without_a_server_the_models_are_loaded_for_the_command(tmp_path: Path) 
     command = [sys.executable, "-m", "paddlepool.cli", "sentiment", "今天真开心！", "--local"]
     done = ran(command, env=os.environ | environment)
     assert done.stdout.startswith("happy    快乐")
-    left = [each for each in processes() if str(repository).encode() in each]
+    left = [process for process in processes() if str(repository).encode() in process]
     assert left == []
     environment["PADDLEPOOL_MODEL_REPOSITORY"] = str(tmp_path / "absent")
     done = ran(command, env=os.environ | environment, check=False)
@@ -32,8 +32,8 @@ def test_without_a_server_the_models_are_loaded_for_the_command(tmp_path: Path) 
 
 def processes() -> list[bytes]:
     """The environment of every process of ours."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/environ"):
+    environments = []
+    for process in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            found.append(each.read_bytes())
-    return found
+            environments.append(process.read_bytes())
+    return environments

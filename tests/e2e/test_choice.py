@@ -36,8 +36,8 @@ def repository(repository: Path) -> Path:
 def start(repository: Path, log: str, **settings: object) -> Any:
     directory = repository.parent / log
     directory.mkdir()
-    kept = {"state_file": repository.parent / "choices.json", "prove_groups": "started"}
-    settings = kept | settings
+    stored = {"state_file": repository.parent / "choices.json", "prove_groups": "started"}
+    settings = stored | settings
     return running(repository, directory, settings=settings, module="tests.e2e.altered_server")
 
 
@@ -68,28 +68,28 @@ def test_a_kept_choice_answers_from_the_start(
 
 @pytest.mark.nightly  # measures, with users beside it
 def test_choosing_and_swapping(repository: Path) -> None:
-    answers: list[httpx.Response] = []
+    replies: list[httpx.Response] = []
 
     def ask(user: httpx.Client) -> None:
         time.sleep(0.4)
-        answers.append(infer(user))
+        replies.append(infer(user))
 
     with start(repository, "1") as server:
         assert chosen_by(server) == "start"
         with asking(server, 2, ask):
             wait_until(lambda: chosen_by(server) == "measured", patience=IDLE_PATIENCE)
-            seen = len(answers)
-            wait_until(lambda: len(answers) > seen + 10)
-        assert {answer.status_code for answer in answers} == {200}
-        assert {answer.headers["x-predictor"] for answer in answers} == {"first", "fast"}
-        found = choice(server)
-        assert found["group"] == "fast"
-        reasons = {each["group"]: each["reason"] for each in found["candidates"]}
+            seen = len(replies)
+            wait_until(lambda: len(replies) > seen + 10)
+        assert {reply.status_code for reply in replies} == {200}
+        assert {reply.headers["x-predictor"] for reply in replies} == {"first", "fast"}
+        chosen = choice(server)
+        assert chosen["group"] == "fast"
+        reasons = {candidate["group"]: candidate["reason"] for candidate in chosen["candidates"]}
         assert "times the throughput of first" in reasons["fast"]
         # Half as fast, so a few runs may or may not be enough to drop it; and on a busy machine the
         # users' requests may not leave it all its runs.
         words = ("times as long as first", "times the throughput of first", "requests left time")
-        assert any(each in reasons["slow"] for each in words), reasons
+        assert any(candidate in reasons["slow"] for candidate in words), reasons
         assert "no CUDA" in reasons["gpu"]
         assert "tiny@1: fast answers by default" in server.text()
         with server.client() as client:
@@ -98,8 +98,8 @@ def test_choosing_and_swapping(repository: Path) -> None:
         series = 'chosen_by="measured",model="tiny",predictor="fast",version="1"'
         assert f"paddlepool_default_group_info{{{series}}} 1.0" in metrics
         assert server.stop() == 0
-    [kept] = json.loads((repository.parent / "choices.json").read_text())["choices"]
-    assert (kept["model"], kept["group"]) == ("tiny", "fast")
+    [stored] = json.loads((repository.parent / "choices.json").read_text())["choices"]
+    assert (stored["model"], stored["group"]) == ("tiny", "fast")
 
 
 @pytest.mark.nightly

@@ -19,8 +19,8 @@ def left(server: Server) -> int:
     with server.client() as client:
         text = client.get("/metrics").text
     name = "paddlepool_request_duration_seconds_count"
-    found = re.search(rf'{name}{{method="POST",route="/slow",status="499"}} (\d+)', text)
-    return int(found[1]) if found else 0
+    match = re.search(rf'{name}{{method="POST",route="/slow",status="499"}} (\d+)', text)
+    return int(match[1]) if match else 0
 
 
 def test_work_ends_when_its_client_has_gone(strict_server: Server) -> None:

@@ -65,8 +65,9 @@ def test_the_hub_client_segments_a_picture(keyed_server: Server, client: httpx.C
     hugging = hub.InferenceClient(model=f"{keyed_server.url}/segment", token=KEY)
     soft, hard = mask_of(client), mask_of(client, threshold="0.5")
     at_address = hub.InferenceClient(model=keyed_server.url, token=KEY)
-    for asked, given in ((hugging, PHOTO), (hugging, str(PHOTO)), (at_address, PHOTO.read_bytes())):
-        [segment] = asked.image_segmentation(given)
+    sources = (hugging, PHOTO), (hugging, str(PHOTO)), (at_address, PHOTO.read_bytes())
+    for hub_client, photo in sources:
+        [segment] = hub_client.image_segmentation(photo)
         assert segment.label == "foreground"
         assert 0.5 < segment.score <= 1
         assert np.array_equal(np.asarray(segment.mask), soft)
@@ -104,7 +105,7 @@ def test_the_removebg_client(keyed_server: Server, client: httpx.Client, tmp_pat
         pytest.skip("SKIPPED THE CLIENT OF REMOVE.BG: `make .venv-clients/.installed` installs it")
     photo = shutil.copy(PHOTO, tmp_path / "photo.jpg")
     command = [PYTHON, "-c", REMOVEBG, f"{keyed_server.url}/v1.0/removebg", KEY, photo, tmp_path]
-    done = ran([str(each) for each in command])
+    done = ran([str(word) for word in command])
     assert done.stdout.split("\n")[:2] == ["400 invalid_image_url", "403 auth_failed"]
     expected = mask_of(client, output="cutout")
     assert np.array_equal(opened((tmp_path / "64.png").read_bytes()), expected)

@@ -84,9 +84,9 @@ FAST_SHELL = "set -eo pipefail\n"
 def blocks(page: str) -> list[tuple[str, str]]:
     """Language and text of each block that people may run; of a console what follows a prompt."""
     text = (ROOT / page).read_text("utf-8")
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
+    matches = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
     return [
-        (language, typed(language, block)) for language, block in found if language in LANGUAGES
+        (language, typed(language, block)) for language, block in matches if language in LANGUAGES
     ]
 
 
@@ -124,8 +124,8 @@ class Desk:
         self._url, self._grpc = url, grpc
         (root / "bin").mkdir()
         command = root / "bin" / "paddlepool"
-        ours = f'"{sys.executable}" -W ignore -m paddlepool.cli "$@"'
-        asking = f'case "$1" in segment|sentiment) {ours} --url {url} ;; *) {ours} ;; esac'
+        own = f'"{sys.executable}" -W ignore -m paddlepool.cli "$@"'
+        asking = f'case "$1" in segment|sentiment) {own} --url {url} ;; *) {own} ;; esac'
         command.write_text(f"#!/bin/sh\n{asking}\n", "utf-8")
         command.chmod(0o755)
         (root / "docs").symlink_to(ROOT / "docs")
@@ -176,9 +176,9 @@ def test_the_commands_of_a_page_do_what_they_say(desk: Desk, page: str) -> None:
     for language, text in runnable(page):
         if language == "javascript" and shutil.which("node") is None:
             continue
-        said = desk.run(language, text)
-        assert not re.search(r'/docs/errors#|"errors?":', said), text
-        heard += said
+        output = desk.run(language, text)
+        assert not re.search(r'/docs/errors#|"errors?":', output), text
+        heard += output
         for name in re.findall(r"(?:-o |> )([\w-]+\.(?:png|jpg))\b", text):
             assert (desk.root / name).read_bytes()[:4] in (b"\x89PNG", b"\xff\xd8\xff\xe0"), text
     assert [word for word in WORDS.get(page, ()) if word not in heard] == []
@@ -190,12 +190,12 @@ def test_the_commands_of_a_page_do_what_they_say(desk: Desk, page: str) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, str]:
     """The tutorial up to its server: the desk with the repository, and what verify said."""
-    desk, said = Desk(tmp_path_factory.mktemp("tutorial")), ""
+    desk, output = Desk(tmp_path_factory.mktemp("tutorial")), ""
     for language, text in runnable(TUTORIAL):
         if "127.0.0.1:8000" in text or ("torch" in text and not torch_is_here()):
             continue
-        said = desk.run(language, text)
-    return desk, said
+        output = desk.run(language, text)
+    return desk, output
 
 
 def torch_is_here() -> bool:

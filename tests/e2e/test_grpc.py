@@ -64,16 +64,16 @@ def test_what_a_client_asks_first(client: Any, full_server: Server) -> None:
     with full_server.client() as http:
         assert client.get_server_metadata(as_json=True) == http.get("/v2").json()
         for name in ("tiny", "segment", "sentiment"):
-            told = http.get(f"/v2/models/{name}").json()
+            over_http = http.get(f"/v2/models/{name}").json()
             metadata = client.get_model_metadata(name)
             assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
-                (t["name"], t["datatype"], t["shape"]) for t in told["inputs"]
+                (t["name"], t["datatype"], t["shape"]) for t in over_http["inputs"]
             ]
-            assert metadata.platform == told["platform"]
+            assert metadata.platform == over_http["platform"]
             config = client.get_model_config(name).config
-            told = http.get(f"/v2/models/{name}/config").json()
-            assert config.max_batch_size == told["max_batch_size"]
-            assert config.input[0].dims == told["input"][0]["dims"]
+            over_http = http.get(f"/v2/models/{name}/config").json()
+            assert config.max_batch_size == over_http["max_batch_size"]
+            assert config.input[0].dims == over_http["input"][0]["dims"]
     before = client.get_inference_statistics("tiny", "1").model_stats[0].inference_count
     client.infer("tiny", [image()])
     assert client.get_inference_statistics("tiny").model_stats[0].inference_count == before + 2
@@ -173,7 +173,7 @@ def test_errors_reach_the_caller(client: Any, ask: Any, status: str, words: str)
 def test_model_control(client: Any) -> None:
     def states() -> set[str]:
         index = client.get_model_repository_index(headers=KEY).models
-        return {each.state for each in index if each.name == "tiny"}
+        return {entry.state for entry in index if entry.name == "tiny"}
 
     assert states() == {"READY"}
     client.unload_model("tiny", headers=KEY)

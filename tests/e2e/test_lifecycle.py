@@ -100,9 +100,9 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
         clients.all_were_answered()
         assert time.monotonic() - started > 3.9, "it did not wait for balancers"
         assert len(clients.answers) > before, "it did not go on serving"
-        said = [line["event"] for line in server.log() if line["event"].startswith("stopping")]
-        assert len(said) == 1, said
-        assert re.fullmatch(r"stopping; requests are accepted for \d\.\d s more", said[0])
+        messages = [line["event"] for line in server.log() if line["event"].startswith("stopping")]
+        assert len(messages) == 1, messages
+        assert re.fullmatch(r"stopping; requests are accepted for \d\.\d s more", messages[0])
 
 
 @pytest.mark.paddle
@@ -125,12 +125,12 @@ def test_sigterm_answers_what_waits_for_a_predictor(tmp_path: Path) -> None:
 def test_what_outlasts_the_drain_is_told_so(tmp_path: Path) -> None:
     with slow_server(tmp_path, drain_timeout_seconds=1) as server:
         with server.client() as client, ThreadPoolExecutor(1) as thread:
-            asked = thread.submit(client.post, "/slow?seconds=50")
+            pending = thread.submit(client.post, "/slow?seconds=50")
             wait_until(lambda: client.get("/slow/counts").json()["started"] == 1)
             started = time.monotonic()
             assert server.stop() == 0
             assert time.monotonic() - started < 25
-            reply = asked.result(PATIENCE)
+            reply = pending.result(PATIENCE)
         assert reply.status_code == 503
         assert reply.json()["code"] == "shutting_down"
         assert not any("exception" in line for line in server.log())
@@ -261,9 +261,9 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_being_served(
         )
 
     def live() -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as asked:
-            asked.sendall(LIVE.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-            return status_of(read_all(asked)) == 200
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as pending:
+            pending.sendall(LIVE.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+            return status_of(read_all(pending)) == 200
         return False
 
     with start(port) as server:
@@ -329,11 +329,11 @@ def test_what_is_wrong_ends_the_start_with_3(tmp_path: Path) -> None:
     environment |= {"PADDLEPOOL_MODEL_REPOSITORY": "models", "PADDLEPOOL_PORT": "0"}
     environment["PYTHONPATH"] = str(ROOT)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken = str(listener.getsockname()[1])
+        used_port = str(listener.getsockname()[1])
         starts = [
             {
                 "settings": {
-                    f"PADDLEPOOL_{name.upper()}": value.replace("{taken}", taken)
+                    f"PADDLEPOOL_{name.upper()}": value.replace("{taken}", used_port)
                     for name, value in settings.items()
                 },
                 "limits": limits,
@@ -343,6 +343,6 @@ def test_what_is_wrong_ends_the_start_with_3(tmp_path: Path) -> None:
         command = [sys.executable, "-W", "ignore", "-c", FORKED, json.dumps(starts)]
         done = ran(command, env=environment, cwd=tmp_path)
     for (name, (_, _, words)), line in zip(REFUSED.items(), done.stdout.splitlines(), strict=True):
-        code, said = json.loads(line)
-        assert (name, code, len(said)) == (name, 3, 1), said
-        assert re.search(words.replace("{taken}", taken), said[0]), (name, said)
+        code, messages = json.loads(line)
+        assert (name, code, len(messages)) == (name, 3, 1), messages
+        assert re.search(words.replace("{taken}", used_port), messages[0]), (name, messages)

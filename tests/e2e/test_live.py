@@ -50,12 +50,12 @@ def infer(client: httpx.Client, **parameters: Any) -> httpx.Response:
 
 def predictors(client: httpx.Client) -> dict[str, dict[str, Any]]:
     [model] = client.get("/info").json()["models"]
-    return {each["name"]: each for each in model["predictors"]}
+    return {row["name"]: row for row in model["predictors"]}
 
 
 def sample(client: httpx.Client, line: str) -> float:
     """The value of the one sample that begins so; 0 where there is none."""
-    lines = [each for each in client.get("/metrics").text.splitlines() if each.startswith(line)]
+    lines = [row for row in client.get("/metrics").text.splitlines() if row.startswith(line)]
     return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
 
@@ -80,17 +80,15 @@ def test_the_first_request_to_a_cold_group_starts_it_and_holds_nobody_up(live: S
 def test_every_group_is_proven_or_says_why_not(live: Server) -> None:
     with live.client() as client:
         wait_until(
-            lambda: all(
-                each["proof"] != "not measured yet" for each in predictors(client).values()
-            ),
+            lambda: all(row["proof"] != "not measured yet" for row in predictors(client).values()),
             patience=IDLE_PATIENCE,
         )
-        found = predictors(client)
-        assert found["onednn"]["effective"] is True, found["onednn"]
-        assert "than native" in found["onednn"]["proof"]
-        assert found["native"]["effective"] is True, found["native"]
-        assert found["twin"]["effective"] is not True or "times the time" in found["twin"]["proof"]
-        assert "the same bits as onednn" in found["twin"]["proof"]
+        state = predictors(client)
+        assert state["onednn"]["effective"] is True, state["onednn"]
+        assert "than native" in state["onednn"]["proof"]
+        assert state["native"]["effective"] is True, state["native"]
+        assert state["twin"]["effective"] is not True or "times the time" in state["twin"]["proof"]
+        assert "the same bits as onednn" in state["twin"]["proof"]
         gauge = 'paddlepool_predictor_effective{instance_group="onednn",model="tiny"'
         assert sample(client, gauge) == 1
 

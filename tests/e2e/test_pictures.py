@@ -75,14 +75,14 @@ def test_hostile_pictures_get_their_expected_status(
     with posting(full_server) as sent, ThreadPoolExecutor(3) as clients:
         names = list(corpus)[::step]
         bodies = [(CORPUS / name).read_bytes() for name in names]
-        found = dict(zip(names, clients.map(sent, bodies), strict=True))
+        replies_by_name = dict(zip(names, clients.map(sent, bodies), strict=True))
     wrong = {
         name: (reply.status_code, reply.text[:300])
-        for name, reply in found.items()
+        for name, reply in replies_by_name.items()
         if reply.status_code not in corpus[name] or not (reply.is_success or reply.json()["code"])
     }
     assert wrong == {}
-    assert len(found) == len(range(0, 314, step))
+    assert len(replies_by_name) == len(range(0, 314, step))
 
 
 @pytest.mark.nightly
@@ -120,11 +120,11 @@ def test_the_official_weights_give_the_official_masks(full_server: Server, step:
                 headers={"content-type": "image/*"},
             )
             assert response.status_code == 200, response.text
-            ours = np.asarray(Image.open(io.BytesIO(response.content)), np.float64)
+            mask_here = np.asarray(Image.open(io.BytesIO(response.content)), np.float64)
             mask = Image.open(GOLDEN / "masks" / f"{picture.stem}.png").convert("L")
             official = np.asarray(mask, np.float64)
-            assert ours.shape == official.shape
-            errors[picture.name] = float(np.abs(ours - official).mean() / 255)
+            assert mask_here.shape == official.shape
+            errors[picture.name] = float(np.abs(mask_here - official).mean() / 255)
     print({name: round(error, 5) for name, error in errors.items()})
     assert len(errors) * step == 12
     assert np.mean(list(errors.values())) <= 0.001

@@ -72,31 +72,31 @@ def test_scores_do_not_depend_on_the_texts_of_other_clients(
 
     def scores(client: httpx.Client, *texts: str) -> list[dict[str, float]]:
         path = f"/sentiment?predictor={group}&timeout_ms=30000"
-        answer = client.post(path, json={"inputs": list(texts)}).raise_for_status().json()
-        return [{each["label"]: each["score"] for each in text} for text in answer]
+        reply = client.post(path, json={"inputs": list(texts)}).raise_for_status().json()
+        return [{score["label"]: score["score"] for score in text} for text in reply]
 
     alone = [scores(client, text)[0] for text in texts[:24]]
     with asking(full_server, 6, lambda other: scores(other, *texts[24:32])):
         beside = [scores(client, text)[0] for text in texts[:24]]
-    assert beside == [pytest.approx(each, abs=1e-4) for each in alone]
+    assert beside == [pytest.approx(score, abs=1e-4) for score in alone]
 
 
 @pytest.mark.nightly  # measures times
 def test_liveness_answers_while_predictors_use_every_core(full_server: Server) -> None:
     """p99 within 50 ms under more pictures and texts than the machine can take."""
     picture = encoded(photo(640, 480), "PNG")
-    answers: list[httpx.Response] = []
+    replies: list[httpx.Response] = []
 
     def cut(client: httpx.Client) -> None:
         headers = {"Content-Type": "image/png"}
         path = "/segment?timeout_ms=30000"
-        answers.append(client.post(path, content=picture, headers=headers))
+        replies.append(client.post(path, content=picture, headers=headers))
 
     def classify(client: httpx.Client) -> None:
         path = "/sentiment?timeout_ms=30000"
-        answers.append(client.post(path, json={"text": "今天很开心" * 20}))
+        replies.append(client.post(path, json={"text": "今天很开心" * 20}))
 
     with asking(full_server, 4, cut), asking(full_server, 4, classify):
         assert_live_within(full_server, seconds=0.050)
-    assert answers
-    assert {answer.status_code for answer in answers} <= {200, 503}
+    assert replies
+    assert {reply.status_code for reply in replies} <= {200, 503}

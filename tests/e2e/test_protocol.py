@@ -119,13 +119,13 @@ PATIENT = (
 def test_deadlines_end_slow_clients_and_nobody_else(strict_server: Server) -> None:
     """All of them at once, because each takes seconds; a slow request gets 408."""
     with ThreadPoolExecutor(len(SLOW) + len(PATIENT)) as clients:
-        asked = [
+        pending = [
             clients.submit(timed, strict_server, first, drip) for first, drip, _ in SLOW.values()
         ]
-        patient = [clients.submit(each, strict_server) for each in PATIENT]
-    for each in patient:
-        each.result()
-    for (name, (_, _, setting)), client in zip(SLOW.items(), asked, strict=True):
+        patient = [clients.submit(future, strict_server) for future in PATIENT]
+    for future in patient:
+        future.result()
+    for (name, (_, _, setting)), client in zip(SLOW.items(), pending, strict=True):
         received, seconds = client.result()
         reply = received[received.rindex(b"HTTP/1.1 ") :]
         assert status_of(reply) == 408, name
@@ -139,8 +139,8 @@ def test_head_is_get_without_its_body(strict_server: Server) -> None:
         length = read_reply(connection).headers["content-length"]
         assert int(length) > 0
         connection.sendall(LIVE.replace(b"GET", b"HEAD"))
-        asked = read_reply(connection, "HEAD")
-        assert (asked.status, asked.headers["content-length"]) == (200, length)
+        pending = read_reply(connection, "HEAD")
+        assert (pending.status, pending.headers["content-length"]) == (200, length)
         connection.sendall(LIVE)
         assert read_reply(connection).status == 200
     missing = exchange(
@@ -337,8 +337,8 @@ def test_who_has_left_is_not_worked_for(strict_server: Server) -> None:
 
     def counts() -> dict[str, int]:
         with strict_server.client() as client:
-            found: dict[str, int] = client.get("/slow/counts").json()
-            return found
+            counted: dict[str, int] = client.get("/slow/counts").json()
+            return counted
 
     before = counts()
     for _ in range(4):

@@ -36,7 +36,7 @@ class Collector:
         return 200, {}, b""
 
     def spans(self) -> list[Any]:
-        scopes = [s for r in self.requests for each in r.resource_spans for s in each.scope_spans]
+        scopes = [s for r in self.requests for group in r.resource_spans for s in group.scope_spans]
         return [span for scope in scopes for span in scope.spans]
 
 
@@ -102,7 +102,7 @@ def test_a_collector_gets_every_request(
         stages[span.parent_span_id.hex()].append(span)
     roots = stages[PARENT]
     assert {span.trace_id.hex() for span in roots} == {TRACE}
-    found = {
+    summaries = {
         (
             root.name,
             attributes(root).get("error.type"),
@@ -111,7 +111,7 @@ def test_a_collector_gets_every_request(
         for root in roots
     }
     timed = tuple(part.partition(";")[0] for part in completed.headers["server-timing"].split(", "))
-    assert {(name, error, tuple(sorted(names))) for name, error, names in found} == {
+    assert {(name, error, tuple(sorted(names))) for name, error, names in summaries} == {
         ("POST /sentiment", None, tuple(sorted(timed))),
         ("POST /sentiment", "text_empty", ()),
         ("inference.GRPCInferenceService/ModelInfer", None, ("infer", "queue")),

@@ -51,7 +51,7 @@ def test_the_configuration(client: Any) -> None:
     config = client.get_model_config("tiny")
     assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [3, -1, -1])
     everything = client.get_inference_statistics()["model_stats"]
-    assert {"emotion", "tiny"} <= {each["name"] for each in everything}
+    assert {"emotion", "tiny"} <= {item["name"] for item in everything}
 
 
 def test_infer(client: Any, tiny_model_repository: Path) -> None:
@@ -70,7 +70,7 @@ def test_infer(client: Any, tiny_model_repository: Path) -> None:
             response_compression_algorithm=gzip,
         )
         assert result.get_response()["id"] == "7"
-        assert [each["name"] for each in result.get_response()["outputs"]] == ["mean", "scores"]
+        assert [item["name"] for item in result.get_response()["outputs"]] == ["mean", "scores"]
         for name, expected in golden.items():
             np.testing.assert_allclose(result.as_numpy(name), expected, atol=1e-4)
 
@@ -90,13 +90,13 @@ def test_a_picture_is_cut_out(client: Any, full_server: Server) -> None:
     inputs = [strings("image", picture()), strings("bg_image", picture(32, 24))]
     outputs = [triton.InferRequestedOutput("image")]
     mask = {"output": "mask", "crop": False, "threshold": 0.5, "model": "u2netp"}
-    for given, options, form in (
+    for tensors, options, form in (
         (inputs[:1], mask, ("PNG", "L", (64, 48))),
         (inputs, {"output": "composite", "format": "jpg"}, ("JPEG", "RGB", (64, 48))),
     ):
-        result = client.infer("segment", given, outputs=outputs, parameters=options)
-        with Image.open(io.BytesIO(result.as_numpy("image")[0])) as found:
-            assert (found.format, found.mode, found.size) == form
+        result = client.infer("segment", tensors, outputs=outputs, parameters=options)
+        with Image.open(io.BytesIO(result.as_numpy("image")[0])) as opened:
+            assert (opened.format, opened.mode, opened.size) == form
         assert result.as_numpy("size") is None
 
 
@@ -115,7 +115,7 @@ def test_texts_are_classified(client: Any, full_server: Server, binary: bool) ->
             "/sentiment", json={"inputs": TEXTS, "parameters": {"top_k": 2, "tokens": True}}
         ).json()
     labels = np.array(result.as_numpy("labels"), str if not binary else object).tolist()
-    decoded = [[each.decode() if binary else each for each in row] for row in labels]
+    decoded = [[item.decode() if binary else item for item in row] for row in labels]
     assert decoded == [[score["label"] for score in text["scores"]] for text in expected]
     scores = [[score["score"] for score in text["scores"]] for text in expected]
     np.testing.assert_allclose(result.as_numpy("scores"), scores, atol=1e-5)

@@ -40,9 +40,9 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", choices=(*NAMES, []), metavar="TARGET")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--keep", action="store_true", help="add to the committed corpus")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     options = {
-        "max_total_time": given.seconds,
+        "max_total_time": arguments.seconds,
         "timeout": HUNG_SECONDS,
         "report_slow_units": HUNG_SECONDS,
         "rss_limit_mb": MEMORY_MB,
@@ -50,19 +50,19 @@ def main() -> int:
     }
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
-        found, kept = FOUND / name, KEPT / name
-        done = here(name, *(f"-{key}={value}" for key, value in options.items()), found, kept)
-        return here(name, "-merge=1", kept, found) if given.keep and not done.returncode else done
+        new, old = FOUND / name, KEPT / name
+        done = here(name, *(f"-{key}={value}" for key, value in options.items()), new, old)
+        return here(name, "-merge=1", old, new) if arguments.keep and not done.returncode else done
 
     broken = False
     with ThreadPoolExecutor(TOGETHER) as pool:
-        names = given.targets or NAMES
+        names = arguments.targets or NAMES
         for name, done in zip(names, pool.map(run, names), strict=True):
             broken |= done.returncode != 0
-            said = done.stderr.splitlines()
-            print(f"{name}: {said[-1] if said else 'said nothing'}", flush=True)
+            lines = done.stderr.splitlines()
+            print(f"{name}: {lines[-1] if lines else 'said nothing'}", flush=True)
             if done.returncode:
-                print("\n".join(said[-40:]), flush=True)
+                print("\n".join(lines[-40:]), flush=True)
     return 1 if broken else 0
 
 
@@ -80,10 +80,10 @@ def fuzz(name: str, options: list[str]) -> None:
         from tests.fuzz.targets import TARGETS
 
     target, seeds = TARGETS[name]
-    for directory in (found := FOUND / name, kept := KEPT / name):
+    for directory in (new := FOUND / name, corpus := KEPT / name):
         directory.mkdir(parents=True, exist_ok=True)
     for data in seeds():
-        (found / hashlib.sha1(data).hexdigest()).write_bytes(data)  # libFuzzer's names
+        (new / hashlib.sha1(data).hexdigest()).write_bytes(data)  # libFuzzer's names
 
     def run(data: bytes) -> None:
         began = time.process_time()
@@ -91,7 +91,7 @@ def fuzz(name: str, options: list[str]) -> None:
         assert time.process_time() - began < INPUT_SECONDS, "it took too long"
 
     myself = f"{sys.executable} -m tests.fuzz.run {name} --here"  # libFuzzer starts it to merge
-    prefix = f"-artifact_prefix={kept}/"
+    prefix = f"-artifact_prefix={corpus}/"
     atheris.Setup([myself, f"-max_len={MOST_BYTES}", prefix, *options], run)
     atheris.Fuzz()
 

@@ -106,13 +106,13 @@ def files() -> list[bytes]:
 
 
 def answers() -> list[bytes]:
-    found: list[object] = [
+    messages: list[object] = [
         {"meta": {"a": 1}, "arrays": [["x", "<f4", [0, 3], 0]], "seconds": 0.5},
         {"meta": {}, "arrays": [["x", "|u1", [2, 2], 64], ["y", "<i8", [1], 128]], "seconds": 1},
         {"error": {"kind": "ImageUnreadable", "message": "no", "limit": 3, "received": 4}},
         {"error": {"errno": 24}},
     ]
-    return [json.dumps(answer).encode() for answer in found]
+    return [json.dumps(message).encode() for message in messages]
 
 
 def pictures() -> list[bytes]:

@@ -80,7 +80,7 @@ def tensors(data: bytes) -> None:
     the form asked for."""
     head, split, raw = data.partition(b"\0")
     try:
-        found = parse_request(
+        request_read = parse_request(
             head + raw,
             header_length=len(head) if split else None,
             expected=EXPECTED,
@@ -88,10 +88,10 @@ def tensors(data: bytes) -> None:
         )
     except InputError:
         return
-    for name, array in found.inputs.items():
+    for name, array in request_read.inputs.items():
         assert array.dtype.name == name, "each input is named as its type"
         assert array.size >= 0
-    form = found.state
+    form = request_read.state
     assert isinstance(form, ReplyForm)
     body, length = write_reply(OUTPUTS, form, model="m", version=1)
     json.loads(body[:length])
@@ -134,9 +134,9 @@ def child_answer(data: bytes) -> None:
     try:
         block.write({})
         with contextlib.suppress(ValueError):
-            answer = parse_message(data)
-            if isinstance(answer, ChildMessage):
-                for view in block.read(answer.layout).values():
+            parsed = parse_message(data)
+            if isinstance(parsed, ChildMessage):
+                for view in block.read(parsed.layout).values():
                     assert not view.size, "the block has no byte"
                     assert view.dtype.kind in "biuf"
     finally:

@@ -280,8 +280,8 @@ def test_no_proxy_is_asked_for_this_machine(
         for host in ("127.0.0.1", "localhost"):
             url = f"http://{host}:{server.server_port}"
             client = AsyncClient(url) if awaited else Client(url)
-            found = client.ready()
-            assert asyncio.run(found) if asyncio.iscoroutine(found) else found
+            reply = client.ready()
+            assert asyncio.run(reply) if asyncio.iscoroutine(reply) else reply
         server.shutdown()
 
 
@@ -306,12 +306,12 @@ def test_the_timeout_is_in_seconds_and_has_a_default(client: type) -> None:
         return httpx.Response(200, json={})
 
     for settings in ({}, {"timeout": 2.5}):
-        asked = client("http://server", transport=httpx.MockTransport(handle), **settings)
-        if isinstance(asked, AsyncClient):
-            asyncio.run(asked.info())
+        connected = client("http://server", transport=httpx.MockTransport(handle), **settings)
+        if isinstance(connected, AsyncClient):
+            asyncio.run(connected.info())
         else:
-            with asked:
-                asked.info()
+            with connected:
+                connected.info()
     steps = ("connect", "read", "write", "pool")
     assert seen == [dict.fromkeys(steps, 60.0), dict.fromkeys(steps, 2.5)]
 

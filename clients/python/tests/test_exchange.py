@@ -37,7 +37,7 @@ def busy(retry_after: str | None = None, status: int = 503) -> httpx.Response:
     return httpx.Response(status, headers=headers, json={"code": "overloaded", "detail": "full"})
 
 
-def answer() -> httpx.Response:
+def scores() -> httpx.Response:
     return httpx.Response(200, json=[[{"label": "sad", "score": 0.75}]])
 
 
@@ -55,7 +55,7 @@ def test_busy_is_tried_again_after_the_right_time(
     asking: Asking, status: int, retry_after: str | None, least: float, most: float
 ) -> None:
     """At least as long as Retry-After says, or the base of the back-off; up to a quarter more."""
-    server = asking(busy(retry_after, status), answer())
+    server = asking(busy(retry_after, status), scores())
     assert server.sentiment(["好"])[0][0].label == "sad"
     assert len(server.requests) == 2
     [slept] = server.slept
@@ -64,7 +64,7 @@ def test_busy_is_tried_again_after_the_right_time(
 
 def test_retry_after_may_be_a_date(asking: Asking) -> None:
     """In whole seconds, so that up to one of them is gone already."""
-    server = asking(busy(in_seconds(10)), answer())
+    server = asking(busy(in_seconds(10)), scores())
     server.sentiment(["好"])
     [slept] = server.slept
     assert 8 <= slept <= 12.5
@@ -72,7 +72,7 @@ def test_retry_after_may_be_a_date(asking: Asking) -> None:
 
 def test_the_own_back_off_doubles_and_has_an_end(asking: Asking) -> None:
     """0.25, 0.5, 1, … seconds, and never more than half a minute and the jitter."""
-    server = asking(*(busy() for _ in range(11)), answer(), retries=Retries(attempts=12))
+    server = asking(*(busy() for _ in range(11)), scores(), retries=Retries(attempts=12))
     server.sentiment(["好"])
     for slept, least in zip(server.slept, [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30, 30], strict=True):
         assert least <= slept <= 1.25 * least
@@ -105,7 +105,7 @@ def test_the_last_refusal_is_raised(asking: Asking, attempts: int) -> None:
 
 
 def test_a_lost_connection_is_tried_again(asking: Asking) -> None:
-    server = asking(httpx.ReadError("lost"), answer())
+    server = asking(httpx.ReadError("lost"), scores())
     server.sentiment(["好"])
     first, second = server.requests
     assert first.content == second.content
@@ -144,7 +144,7 @@ def test_a_server_that_gives_no_reply_is_unreachable(
 
 
 def test_a_closed_client_and_a_parameter_that_cannot_be_encoded_are_unreachable() -> None:
-    transport = httpx.MockTransport(lambda request: answer())
+    transport = httpx.MockTransport(lambda request: scores())
     with Client(transport=transport) as client, pytest.raises(Unreachable, match="surrogates"):
         client.segment(b"", model="\ud800")
     with pytest.raises(Unreachable, match="closed"):
@@ -161,7 +161,7 @@ def test_a_closed_client_and_a_parameter_that_cannot_be_encoded_are_unreachable(
 
 def leaves(error: type[Exception]) -> Iterator[type[Exception]]:
     below = error.__subclasses__()
-    yield from (leaf for each in below for leaf in leaves(each)) if below else (error,)
+    yield from (leaf for subclass in below for leaf in leaves(subclass)) if below else (error,)
 
 
 @pytest.mark.parametrize("error", sorted(leaves(httpx.RequestError), key=str))
@@ -212,7 +212,7 @@ def test_a_trace_in_progress_is_passed_on(asking: Asking, monkeypatch: pytest.Mo
     monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
     monkeypatch.delattr("opentelemetry.propagate", raising=False)
     known = trace.SpanContext(0xAB, 0xCD, is_remote=False, trace_flags=trace.TraceFlags(1))
-    server = asking(answer(), answer())
+    server = asking(scores(), scores())
     with trace.use_span(trace.NonRecordingSpan(known)):
         server.sentiment(["好"])
     server.sentiment(["好"])

@@ -87,7 +87,7 @@ def photos(directory: Path, *names: str) -> Path:
     return directory
 
 
-def found(directory: Path) -> set[str]:
+def files_in(directory: Path) -> set[str]:
     return {
         str(path.relative_to(directory))
         for path in directory.rglob("*")
@@ -103,10 +103,10 @@ def test_results_are_not_pictures(
     server = Server()
     assert server.segment(".", "-o", "cutouts") == 0
     results = {"a.jpg.png", "sub/b.jpg.png", "cutouts.png", "folder.jpg/c.jpg.png"}
-    assert found(tmp_path / "cutouts") == results
+    assert files_in(tmp_path / "cutouts") == results
     assert server.segment(tmp_path, "-o", tmp_path / "sub" / ".." / "cutouts") == 0
     assert server.asked == 4
-    assert found(tmp_path / "cutouts") == results
+    assert files_in(tmp_path / "cutouts") == results
     assert capsys.readouterr().out.splitlines()[0] == "4 of 4 pictures in cutouts"
 
 
@@ -118,7 +118,7 @@ def test_results_of_other_runs_are_not_pictures(tmp_path: Path) -> None:
     assert server.segment(tmp_path, "-o", tmp_path / "masks", "--output", "mask") == 0
     assert server.segment(tmp_path, "-o", tmp_path / "cutouts") == 0
     results = {"a.jpg.png", "b.cutout.jpg.png", "masks.png"}
-    assert found(tmp_path / "masks") == found(tmp_path / "cutouts") == results
+    assert files_in(tmp_path / "masks") == files_in(tmp_path / "cutouts") == results
     assert server.segment(tmp_path / "masks", "-o", tmp_path / "of results") == 0  # asked for
 
 
@@ -143,9 +143,9 @@ def test_a_picture_gets_its_result_beside_it(
     assert server.segment("photo.jpg", "-o", "there.webp", "--output", "mask") == 0
     assert server.segment("photo.jpg", "other.jpg", "-o", "both", "--bg-color", "red") == 0
     assert capsys.readouterr().out.splitlines() == ["there.webp", "2 of 2 pictures"]
-    assert {"there.webp", "both/photo.jpg.png", "both/other.jpg.png"} <= found(tmp_path)
-    asked = [dict(each.url.params) for each in server.requests]
-    assert [(each["output"], each["format"]) for each in asked] == [
+    assert {"there.webp", "both/photo.jpg.png", "both/other.jpg.png"} <= files_in(tmp_path)
+    queries = [dict(query.url.params) for query in server.requests]
+    assert [(query["output"], query["format"]) for query in queries] == [
         ("cutout", "png"), ("mask", "webp"), *[("composite", "png")] * 2
     ]  # fmt: skip
 
@@ -173,7 +173,7 @@ def test_a_picture_is_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch)
 
 def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
     photos(tmp_path, "photo.jpg", "beach.jpg")
-    given = {
+    options = {
         "--size": "preview",
         "--refine": "none",
         "--threshold": "0.5",
@@ -189,13 +189,13 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
         "--timeout-ms": "9000",
     }
     server = Server()
-    arguments = [part for pair in given.items() for part in pair]
+    arguments = [part for pair in options.items() for part in pair]
     background = ["--crop", "--bg-image", tmp_path / "beach.jpg"]
     assert server.segment(tmp_path / "photo.jpg", *arguments, *background) == 0
     [request] = server.requests
-    wanted = {name[2:].replace("-", "_"): value for name, value in given.items()}
-    asked = dict(request.url.params)
-    assert asked == wanted | {"output": "composite", "format": "png", "crop": "true"}
+    wanted = {name[2:].replace("-", "_"): value for name, value in options.items()}
+    queries = dict(request.url.params)
+    assert queries == wanted | {"output": "composite", "format": "png", "crop": "true"}
     assert b'name="bg_image"; filename="bg_image"' in request.content
 
 
@@ -239,11 +239,11 @@ def test_a_refused_option_ends_the_run_once(several: bool, tmp_path: Path) -> No
     pictures = photos(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg")
     detail = "bg_color must be #rgb or a CSS colour name (in a query, # is written %23)"
     refused = httpx.Response(422, json={"code": "invalid_parameter", "detail": detail})
-    given = ["--jobs", 1, "--bg-color", "#12"]
+    options = ["--jobs", 1, "--bg-color", "#12"]
     source = pictures if several else pictures / "1.jpg"
     target = tmp_path / "out"
     with pytest.raises(CommandError, match=r"^bg_color must be .* CSS colour name, received '#12'"):
-        Server(lambda number: refused).segment(source, "-o", target, *given)
+        Server(lambda number: refused).segment(source, "-o", target, *options)
     assert not target.is_file()
     assert not several or list(target.iterdir()) == []
 
@@ -273,9 +273,9 @@ def test_where_no_server_is_one_line_says_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(photos(tmp_path, "a.jpg"))
-    with socket.socket() as taken:  # bound and not listening: nobody else's, and it refuses
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as bound:  # bound and not listening: nobody else's, and it refuses
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         assert main([*command, "--url", url]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"paddlepool-client {command[0]}: no server at {url} (")
@@ -310,7 +310,7 @@ def test_a_server_that_goes_away_ends_the_run_once(tmp_path: Path) -> None:
 
     with pytest.raises(CommandError, match=r"no server at .*; 2 of 50 pictures are done"):
         Server(leave).segment(tmp_path / "in", "-o", tmp_path / "out", "--jobs", 1, retries=ONCE)
-    assert len(found(tmp_path / "out")) == 2
+    assert len(files_in(tmp_path / "out")) == 2
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "65", "many"])
@@ -339,16 +339,16 @@ def test_ctrl_c_leaves_the_rest_to_the_next_run(
 
     server = Server(interrupt)
     assert server.segment(tmp_path / "in", "-o", tmp_path / "out", "--jobs", 1) == 130
-    said = capsys.readouterr()
-    done = found(tmp_path / "out")
+    output = capsys.readouterr()
+    done = files_in(tmp_path / "out")
     assert 2 <= len(done) < 200
     assert all(name.endswith(".jpg.png") for name in done)
-    assert said.out.strip() == f"{len(done)} of 200 pictures in {tmp_path / 'out'}"
-    assert "interrupted; run the same command again to continue" in said.err
+    assert output.out.strip() == f"{len(done)} of 200 pictures in {tmp_path / 'out'}"
+    assert "interrupted; run the same command again to continue" in output.err
     again = Server()
     assert again.segment(tmp_path / "in", "-o", tmp_path / "out", "--jobs", 8) == 0
     assert again.asked == 200 - len(done)
-    assert len(found(tmp_path / "out")) == 200
+    assert len(files_in(tmp_path / "out")) == 200
 
 
 def test_a_refused_picture_does_not_stop_the_others(
@@ -357,9 +357,9 @@ def test_a_refused_picture_does_not_stop_the_others(
     photos(tmp_path / "in", "a.jpg", "b.jpg")
     server = Server(lambda number: httpx.Response(422, json={"code": "x"}) if number == 1 else None)
     assert server.segment(tmp_path / "in", "-o", tmp_path / "out", "--jobs", 1) == 1
-    said = capsys.readouterr()
-    assert "a.jpg: 422 x" in said.err
-    assert said.out.strip() == f"1 of 2 pictures in {tmp_path / 'out'}"
+    output = capsys.readouterr()
+    assert "a.jpg: 422 x" in output.err
+    assert output.out.strip() == f"1 of 2 pictures in {tmp_path / 'out'}"
 
 
 def test_results_of_other_options_are_not_taken_for_these(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def interrupted() -> httpx.Response:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
-    ("faults", "code", "said"),
+    ("faults", "code", "stopped"),
     [
         ([lambda: httpx.Response(401, json={"code": "unauthorized"})], 2, "401 unauthorized"),
         ([gone] * 5, 2, "\nno server at http://127.0.0.1:8000 (refused)\n"),
@@ -257,7 +257,7 @@ def interrupted() -> httpx.Response:
 def test_a_run_that_was_cut_off_is_gone_on_with(
     faults: list[Callable[[], httpx.Response]],
     code: int,
-    said: str,
+    stopped: str,
     tmp_path: Path,
     server: Server,
     capsys: pytest.CaptureFixture[str],
@@ -269,7 +269,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with(
     server.fails = {2 + number: fault for number, fault in enumerate(faults)}
     assert server.classify(table) == code
     error = capsys.readouterr().err
-    assert said in error
+    assert stopped in error
     part = f"{output}.column2.part"
     assert f"64 of 100 texts are in {part}; run the same command again to continue" in error
     assert output.read_text("utf-8") == "results of yesterday"
@@ -285,7 +285,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "kept"),
+    ("spoil", "rows_left"),
     [
         (lambda written: written[:-20], 63),
         (lambda written: written + b'64,"text', 64),
@@ -296,7 +296,7 @@ def test_a_run_that_was_cut_off_is_gone_on_with(
     ids=["cut off", "half a row", "another text", "another header", "nothing"],
 )
 def test_only_rows_that_fit_are_gone_on_from(
-    spoil: Callable[[bytes], bytes], kept: int, tmp_path: Path, server: Server
+    spoil: Callable[[bytes], bytes], rows_left: int, tmp_path: Path, server: Server
 ) -> None:
     """A power cut may leave half a row, and the file may have changed since."""
     table = many(tmp_path / "posts.csv")
@@ -306,7 +306,7 @@ def test_only_rows_that_fit_are_gone_on_from(
     part.write_bytes(spoil(part.read_bytes()))
     server.asked.clear()
     assert server.classify(table) == 0
-    assert sum(map(len, server.asked)) == 100 - kept
+    assert sum(map(len, server.asked)) == 100 - rows_left
     assert [row["id"] for row in read(tmp_path / "posts.emotion.csv")] == [
         str(n) for n in range(100)
     ]
@@ -358,7 +358,7 @@ def test_standard_input_is_a_text_a_line(
     lines = "一\r\n\n  \n二\u2028\n" + "三\n" * 40
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert server.classify(Path("-"), "--json") == 0
-    assert [len(asked) for asked in server.asked] == [32, 10]
+    assert [len(batch) for batch in server.asked] == [32, 10]
     shown = json.loads(capsys.readouterr().out)
     assert len(shown) == 42
     assert shown[1] == [{"label": "of 二\u2028", "label_zh": "中文", "score": 0.5}]

@@ -49,11 +49,11 @@ def test_a_text_has_the_same_scores_alone_and_in_any_batch(version: int, group: 
     files = REPOSITORY.read("emotion", version)
     parameters = read_parameters(files.info())
     tokenizer = open_tokenizer(files.info(), parameters)
-    found = tokenise(texts(), tokenizer, lengths=parameters.lengths())
+    tokenised = tokenise(texts(), tokenizer, lengths=parameters.lengths())
     alike = [
         list(same)
         for _, same in groupby(
-            sorted(found, key=lambda text: text.bucket), lambda text: text.bucket
+            sorted(tokenised, key=lambda text: text.bucket), lambda text: text.bucket
         )
     ]
     alike = [same for same in alike if len(same) > 1]

@@ -24,7 +24,7 @@ LSTM: dict[str, Any] = {"mode": "LSTM", "num_layers": 1}
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("checked", "reason"),
     [
         (operator("hardtanh", WORDS, t_min=-1.0, t_max=1.0), ""),
         (operator("hardtanh", WORDS, t_min=0.0, t_max=6.0), "bounds"),
@@ -56,15 +56,15 @@ LSTM: dict[str, Any] = {"mode": "LSTM", "num_layers": 1}
         (operator("relu", WORDS), ""),
     ],
 )
-def test_what_the_converter_gets_wrong_is_named(found: Operator, reason: str) -> None:
-    reasons = unconvertible([operator("data"), found])
+def test_what_the_converter_gets_wrong_is_named(checked: Operator, reason: str) -> None:
+    reasons = unconvertible([operator("data"), checked])
     assert bool(reasons) == bool(reason)
-    assert all(each.startswith(f"{found.name}: ") and reason in each for each in reasons)
+    assert all(why.startswith(f"{checked.name}: ") and reason in why for why in reasons)
 
 
 def test_integers_that_are_answers_are_not_computed_as_float32() -> None:
     """Above 2^24 they would be rounded; positions that only choose a row of a table are smaller."""
     scaled, real = operator("scale", integer=True), operator("scale")
-    answer, other = operator("fetch", integer=True), operator("fetch")
-    assert unconvertible([scaled, answer]) == ["scale: integers, computed as float32"]
-    assert unconvertible([scaled, other]) == unconvertible([real, answer]) == []
+    fetched, other = operator("fetch", integer=True), operator("fetch")
+    assert unconvertible([scaled, fetched]) == ["scale: integers, computed as float32"]
+    assert unconvertible([scaled, other]) == unconvertible([real, fetched]) == []

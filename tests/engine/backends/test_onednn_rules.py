@@ -23,7 +23,7 @@ def operator(
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("checked", "reason"),
     [
         (operator("divide", (FREE, 1), (FREE, 7)), "dividend"),
         (operator("divide", (FREE, 7), (FREE, 1)), ""),
@@ -55,11 +55,11 @@ def operator(
     ],
 )
 def test_an_operator_is_kept_off_onednn_where_it_would_be_wrong(
-    found: Operator, reason: str
+    checked: Operator, reason: str
 ) -> None:
-    reasons = misplaced([INPUT, found])
+    reasons = misplaced([INPUT, checked])
     assert bool(reasons) == bool(reason)
-    assert all(each.startswith(f"{found.name}: ") and reason in each for each in reasons)
+    assert all(entry.startswith(f"{checked.name}: ") and reason in entry for entry in reasons)
 
 
 def test_free_axes_of_two_inputs_may_differ() -> None:
@@ -92,9 +92,9 @@ def test_operators_of_inner_blocks_and_legacy_programs_are_read(tmp_path: Path) 
     ]
     program = tmp_path / "program.json"
     program.write_text(json.dumps({"program": {"regions": [{"blocks": [{"ops": outer}]}]}}))
-    assert [each.name for each in operators_of(program)] == ["", "if", "divide"]
+    assert [entry.name for entry in operators_of(program)] == ["", "if", "divide"]
     assert operators_of(program)[2].inputs == ((-1, 7), (-1, 7))
-    assert {"conv2d", "embedding"} <= {each.name for each in operators_of(LEGACY)}
+    assert {"conv2d", "embedding"} <= {entry.name for entry in operators_of(LEGACY)}
 
 
 @pytest.mark.parametrize("suffix", ["json", "pdmodel"])

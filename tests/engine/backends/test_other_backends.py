@@ -43,8 +43,8 @@ def test_a_rebuilt_network_gives_the_golden_output(mnist: ModelFiles) -> None:
     with opened_group(mnist, "paddle_dygraph") as predictor:
         for rows in (slice(None), slice(1)):
             inputs, expected = (
-                {name: array[rows] for name, array in each.items()}
-                for each in (golden.inputs, golden.outputs)
+                {name: array[rows] for name, array in arrays.items()}
+                for arrays in (golden.inputs, golden.outputs)
             )
             assert largest_difference(predictor.run(inputs, timeout=PATIENCE), expected) < 1e-3
 
@@ -106,10 +106,10 @@ def test_a_foreign_program_needs_no_network(tiny: ModelFiles, backend: str) -> N
     ):
         for rows, height, width in ((1, 8, 8), (3, 11, 7), (1, 8, 8)):
             picture = random.normal(size=(rows, 3, height, width)).astype(np.float32)
-            found = predictor.run({"image": picture}, timeout=PATIENCE)
+            computed = predictor.run({"image": picture}, timeout=PATIENCE)
             expected = reference.run({"image": picture}, timeout=PATIENCE)
-            assert list(found) == ["scores", "mean"]
-            assert largest_difference(found, expected) < 1e-5
+            assert list(computed) == ["scores", "mean"]
+            assert largest_difference(computed, expected) < 1e-5
 
 
 @needs_converter

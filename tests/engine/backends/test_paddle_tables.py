@@ -16,8 +16,8 @@ from paddlepool.engine.backends.paddle_operators import (
 
 
 def looked_up(source: str, rows: int, padding_idx: int) -> Operator:
-    given = {"padding_idx": padding_idx}
-    return Operator("embedding", given, ((-1, -1), (rows, 4)), ((-1, -1, 4),), source=source)
+    attributes = {"padding_idx": padding_idx}
+    return Operator("embedding", attributes, ((-1, -1), (rows, 4)), ((-1, -1, 4),), source=source)
 
 
 def test_the_smallest_table_counts() -> None:
@@ -50,9 +50,9 @@ def test_ids_are_followed_through_other_shapes_and_types(tmp_path: Path) -> None
     ]
     program = tmp_path / "program.json"
     program.write_text(json.dumps({"program": {"regions": [{"blocks": [{"ops": operators}]}]}}))
-    found = operators_of(program)
-    assert [each.source for each in found if each.name == "embedding"] == ["ids", ""]
-    assert unchecked_tables(found) == {"ids": 50}
+    read = operators_of(program)
+    assert [operator.source for operator in read if operator.name == "embedding"] == ["ids", ""]
+    assert unchecked_tables(read) == {"ids": 50}
 
 
 @pytest.mark.parametrize("wrong", [50, -1])

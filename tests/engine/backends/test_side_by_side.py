@@ -80,9 +80,9 @@ def test_two_instances_may_use_every_core(two_cores: set[int], group: InstanceGr
             pair = [stack.enter_context(opened(MODEL.spec(group), backend)) for _ in range(2)]
         except BackendError as refusal:
             pytest.skip(f"this machine cannot run it: {refusal}")
-        for each in pair:  # in their first run libraries visit every core, to learn what it is
-            each.run(inputs, timeout=PATIENCE)
+        for instance in pair:  # in their first run libraries visit every core, to learn what it is
+            instance.run(inputs, timeout=PATIENCE)
         with watched(pair) as allowed:
-            for each in pair:
-                each.run(inputs, timeout=PATIENCE)
+            for instance in pair:
+                instance.run(inputs, timeout=PATIENCE)
         assert allowed == [two_cores]

@@ -73,26 +73,25 @@ def wrong(directory: Path) -> Iterator[str]:
                 continue
             for run in range(RUNS):
                 expected = np.load(program / f"dygraph{run}.npz")
-                found = np.load(program / f"{engine}{run}.npz")
-                if list(found) != list(expected):
-                    yield f"{program.name}, {engine}: {list(found)} instead of {list(expected)}"
+                actual = np.load(program / f"{engine}{run}.npz")
+                if list(actual) != list(expected):
+                    yield f"{program.name}, {engine}: {list(actual)} instead of {list(expected)}"
                 for name in expected:
-                    if reason := difference(found[name], expected[name]):
+                    if reason := difference(actual[name], expected[name]):
                         yield f"{program.name}, {engine}, run {run}: {reason}"
 
 
-def difference(found: np.ndarray, expected: np.ndarray) -> str:  # type: ignore[type-arg]
-    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
-        return f"{found.dtype}{found.shape} instead of {expected.dtype}{expected.shape}"
+def difference(actual: np.ndarray, expected: np.ndarray) -> str:  # type: ignore[type-arg]
+    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+        return f"{actual.dtype}{actual.shape} instead of {expected.dtype}{expected.shape}"
     if expected.dtype.kind != "f":
-        return "" if np.array_equal(found, expected) else "other numbers"
+        return "" if np.array_equal(actual, expected) else "other numbers"
     largest = np.abs(expected, where=np.isfinite(expected), out=np.ones_like(expected)).max(
         initial=1
     )
-    close = np.allclose(found, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
-    return (
-        "" if close else f"off by {np.nanmax(np.abs(found - expected)) / largest:.2g} of the range"
-    )
+    if np.allclose(actual, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True):
+        return ""
+    return f"off by {np.nanmax(np.abs(actual - expected)) / largest:.2g} of the range"
 
 
 def refusals(directory: Path) -> dict[str, str]:
@@ -145,8 +144,8 @@ def test_engines_differ_as_documented(sample: Path, name: str) -> None:
     """docs/engines.md lists these: if one changes, so does the page."""
     usual, others = DIFFERENCES[name]
     for engine in ("dygraph", *ENGINES):
-        if (found := sample / f"{DIFFERENT}{name}" / f"{engine}0.npz").exists():
-            rows = np.load(found)["0"].reshape(-1, len(usual))
+        if (actual := sample / f"{DIFFERENT}{name}" / f"{engine}0.npz").exists():
+            rows = np.load(actual)["0"].reshape(-1, len(usual))
             np.testing.assert_allclose(rows[0], others.get(engine, usual), err_msg=engine)
 
 

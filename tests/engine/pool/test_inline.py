@@ -79,9 +79,9 @@ class Copying:
         self.steps[kind].append(("loop" if on_loop() else thread, nbytes))
         self.fault()
 
-    def ask(self, width: int, answer: int, *, jobs: int = 1) -> list[asyncio.Future[Any]]:
+    def ask(self, width: int, output_width: int, *, jobs: int = 1) -> list[asyncio.Future[Any]]:
         inputs = {"x": np.zeros((1, width), np.float32)}
-        inputs["x"][0, 0] = answer
+        inputs["x"][0, 0] = output_width
         checked = self.model.checked([inputs] * jobs)
         return self.model.submit_all(checked, deadline=time.monotonic() + PATIENCE)
 
@@ -100,7 +100,7 @@ async def copying(tmp_path: Path) -> AsyncIterator[Copying]:
 
 
 @pytest.mark.parametrize(
-    ("width", "answer", "jobs", "beside"),
+    ("width", "output_width", "jobs", "beside"),
     [
         pytest.param(WIDEST, WIDEST, 1, set(), id="as much as the loop copies"),
         pytest.param(WIDEST + 1, 1, 1, {"put"}, id="a large request"),
@@ -110,11 +110,11 @@ async def copying(tmp_path: Path) -> AsyncIterator[Copying]:
     ],
 )
 async def test_what_is_large_is_copied_in_a_thread(
-    copying: Copying, width: int, answer: int, jobs: int, beside: set[str]
+    copying: Copying, width: int, output_width: int, jobs: int, beside: set[str]
 ) -> None:
     """Named after its instance; the longest step of the loop is bounded by the bytes it copies."""
-    for future in copying.ask(width, answer, jobs=jobs):
-        assert (await future).outputs["y"].shape == (1, answer)
+    for future in copying.ask(width, output_width, jobs=jobs):
+        assert (await future).outputs["y"].shape == (1, output_width)
     assert {kind for kind, [(thread, _)] in copying.steps.items() if thread != "loop"} == beside
     for steps in copying.steps.values():
         for thread, nbytes in steps:
@@ -129,10 +129,10 @@ async def test_small_requests_are_answered_between_large_ones(copying: Copying) 
     assert [nbytes for _, nbytes in copying.steps["put"]] == [4 * width for width in widths]
 
 
-@pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
+@pytest.mark.parametrize(("width", "output_width"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
 @pytest.mark.parametrize("dies", [False, True], ids=["refused", "died"])
 async def test_a_copy_that_fails_costs_its_job(
-    copying: Copying, width: int, answer: int, dies: bool
+    copying: Copying, width: int, output_width: int, dies: bool
 ) -> None:
     """And its process where that has died, or has an answer that would be the next request's."""
     [predictor] = copying.factory.opened
@@ -145,34 +145,34 @@ async def test_a_copy_that_fails_costs_its_job(
             raise WorkerCrashed("gone") if dies else ValueError("no room")
 
     copying.fault = fault
-    [future] = copying.ask(width, answer)
+    [future] = copying.ask(width, output_width)
     if dies and width > 1:  # it had not begun
-        assert (await future).outputs["y"].shape == (1, answer)
+        assert (await future).outputs["y"].shape == (1, output_width)
     else:
         expected = WorkerCrashed if dies else BackendError
         with pytest.raises(expected):
             await future
     assert (await copying.ask(1, 1)[0]).outputs["y"].shape == (1, 1)
-    untaken = ["corrupt"] if answer > 1 else []
+    untaken = ["corrupt"] if output_width > 1 else []
     assert copying.observer.restarts == (["killed"] if dies else untaken)
 
 
-@pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
+@pytest.mark.parametrize(("width", "output_width"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
 async def test_without_a_thread_to_be_had_nothing_is_lost(
-    copying: Copying, monkeypatch: pytest.MonkeyPatch, width: int, answer: int
+    copying: Copying, monkeypatch: pytest.MonkeyPatch, width: int, output_width: int
 ) -> None:
     no_thread = NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN))
     monkeypatch.setattr(concurrency, "in_thread", AsyncMock(side_effect=no_thread))
-    outputs = (await copying.ask(width, answer)[0]).outputs
-    assert outputs["y"].shape == (1, answer)
+    outputs = (await copying.ask(width, output_width)[0]).outputs
+    assert outputs["y"].shape == (1, output_width)
     [predictor] = copying.factory.opened
     predictor.die()
     assert (await copying.ask(1, 1)[0]).outputs["y"].shape == (1, 1)
     assert predictor.closed.is_set()
 
 
-@pytest.mark.parametrize(("width", "answer"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
-async def test_closing_waits_for_a_copy(copying: Copying, width: int, answer: int) -> None:
+@pytest.mark.parametrize(("width", "output_width"), [(WIDEST + 1, 1), (1, WIDEST + 1)])
+async def test_closing_waits_for_a_copy(copying: Copying, width: int, output_width: int) -> None:
     """The memory that it reads and writes stays until it has ended, and its job is settled."""
     gate, copying_began = threading.Event(), threading.Event()
     [predictor] = copying.factory.opened
@@ -184,7 +184,7 @@ async def test_closing_waits_for_a_copy(copying: Copying, width: int, answer: in
             assert not predictor.closed.is_set()
 
     copying.fault = wait
-    [future] = copying.ask(width, answer)
+    [future] = copying.ask(width, output_width)
     await eventually(copying_began.is_set)
     closing = asyncio.create_task(copying.model.close())
     await eventually(predictor.aborted.is_set)

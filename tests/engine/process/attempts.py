@@ -199,15 +199,15 @@ def probes(folder: Path) -> Probes:
 
 def outcomes(tried: Probes) -> dict[str, str]:
     """By name: the error that stopped it, or "done"."""
-    found = {}
+    results = {}
     for name, attempt in tried.items():
         try:
             attempt()
         except OSError as refused:
-            found[name] = errno.errorcode[refused.errno or 0]
+            results[name] = errno.errorcode[refused.errno or 0]
         else:
-            found[name] = "done"
-    return found
+            results[name] = "done"
+    return results
 
 
 def in_codec(
@@ -221,11 +221,11 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     thread that has been there since, as those of the frameworks have."""
     ready = threading.Event()
     opened = outcomes(probes(Path(opening["options"]["folder"])))
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
 
     def before() -> None:
         ready.wait()
-        found.update(outcomes(probes(Path(opening["options"]["folder"]))))
+        results.update(outcomes(probes(Path(opening["options"]["folder"]))))
 
     thread = threading.Thread(target=before, daemon=True)
     thread.start()
@@ -233,7 +233,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     def handle(*_: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         ready.set()
         thread.join()
-        return {}, {"0": np.frombuffer(json.dumps([opened, found]).encode(), np.uint8)}
+        return {}, {"0": np.frombuffer(json.dumps([opened, results]).encode(), np.uint8)}
 
     return {}, handle
 
@@ -253,8 +253,8 @@ def open_printing(_opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
             "truncate": lambda: os.ftruncate(2, 0),
             "overwrite": lambda: os.pwrite(2, b"#", 0),
         }
-        found = outcomes(tried)
+        results = outcomes(tried)
         os.write(2, b"written")
-        return found, {}
+        return results, {}
 
     return {}, handle

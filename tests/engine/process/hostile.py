@@ -141,4 +141,4 @@ def _blocks() -> list[int]:
 
 
 def _descriptors(target: str) -> list[int]:
-    return [int(number) for number, found in open_descriptors() if found.startswith(target)]
+    return [int(number) for number, opened in open_descriptors() if opened.startswith(target)]

@@ -31,5 +31,5 @@ def check_held(measures: tuple[str, ...] | None) -> None:
 
 
 def live_pids(pool: CodecPool) -> list[int]:
-    workers = [each._worker for each in pool._instances if each._uses_worker()]
-    return [each.pid for each in workers if isinstance(each, CodecProcess) and not each.failure()]
+    workers = [slot._worker for slot in pool._instances if slot._uses_worker()]
+    return [w.pid for w in workers if isinstance(w, CodecProcess) and not w.failure()]

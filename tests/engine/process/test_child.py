@@ -75,12 +75,12 @@ def test_a_child_inherits_how_code_runs_and_no_secret(monkeypatch: pytest.Monkey
         Child(TARGET, {"options": {}}, limits=Limits(environment={"GIVEN": "1"}))
     ) as child:
         lines = Path(f"/proc/{child.pid}/environ").read_text().split("\0")
-    found = dict(line.split("=", 1) for line in lines if line)
-    assert "secret" not in found.values()
-    assert not any(name.startswith("PADDLEPOOL_") for name in found)
-    assert {name for name in switches if found.get(name) == "C"} == set(switches)
-    assert (found["GIVEN"], found["OMP_NUM_THREADS"]) == ("1", "1")
-    assert found["PATH"] == os.environ["PATH"]
+    inherited = dict(line.split("=", 1) for line in lines if line)
+    assert "secret" not in inherited.values()
+    assert not any(name.startswith("PADDLEPOOL_") for name in inherited)
+    assert {name for name in switches if inherited.get(name) == "C"} == set(switches)
+    assert (inherited["GIVEN"], inherited["OMP_NUM_THREADS"]) == ("1", "1")
+    assert inherited["PATH"] == os.environ["PATH"]
 
 
 def test_a_refused_model_leaves_nothing() -> None:

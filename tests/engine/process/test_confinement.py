@@ -37,11 +37,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def check_outcomes(folder: Path, pid: int, found: Mapping[str, str], *, allowed: set[str]) -> None:
+def check_outcomes(folder: Path, pid: int, done: Mapping[str, str], *, allowed: set[str]) -> None:
     """Only what is allowed was done, and it left nothing behind."""
-    assert len(found) >= 49
-    assert {name for name, reason in found.items() if reason == "done"} == allowed
-    assert {reason for reason in found.values() if reason != "done"} <= REFUSED, found
+    assert len(done) >= 49
+    assert {name for name, reason in done.items() if reason == "done"} == allowed
+    assert {reason for reason in done.values() if reason != "done"} <= REFUSED, done
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert len(files) == 4
     assert list(files.values()).count(b"as it was") == 3
@@ -71,32 +71,32 @@ def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) 
     backend = ProcessBackend({"fake": "tests.engine.process.attempts:open_predictor"})
     with opened(mine, backend) as predictor:
         check_held(backend.held)
-        [answer] = predictor.run(row(1), timeout=PATIENCE).values()
+        [encoded] = predictor.run(row(1), timeout=PATIENCE).values()
         allowed = {"read its code", "read its model", "a file of memory"}
-        for found in json.loads(answer.tobytes()):
-            check_outcomes(folder, predictor.pid, found, allowed=allowed)
+        for done in json.loads(encoded.tobytes()):
+            check_outcomes(folder, predictor.pid, done, allowed=allowed)
 
 
 @pytest.mark.parametrize("where", ["terminal", "pipe", "file"])
 def test_a_child_prints_and_has_nothing_else_of_the_operators(where: str, tmp_path: Path) -> None:
     """Also without a filter of calls: it can read nothing, and take back nothing it printed."""
-    ours, theirs = pty.openpty()
+    master, terminal = pty.openpty()
     log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
-    reads, writes = {"terminal": (ours, theirs), "pipe": os.pipe(), "file": (log, log)}[where]
+    reads, writes = {"terminal": (master, terminal), "pipe": os.pipe(), "file": (log, log)}[where]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.engine.process.at_terminal"],
-        stdin=theirs,
+        stdin=terminal,
         stderr=writes,
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as server:
-        pid, found = json.loads(server.communicate(timeout=60)[0])
+        pid, done = json.loads(server.communicate(timeout=60)[0])
     if where == "file":
         os.lseek(log, 0, os.SEEK_SET)
     assert os.read(reads, 100).rstrip() == f"before child process {pid}: written".encode()
-    for descriptor in {ours, theirs, log, reads, writes}:
+    for descriptor in {master, terminal, log, reads, writes}:
         os.close(descriptor)
-    assert list(found.values()) == ["ENXIO", "EBADF", "EAGAIN", "EINVAL", "ESPIPE"]
+    assert list(done.values()) == ["ENXIO", "EBADF", "EAGAIN", "EINVAL", "ESPIPE"]
 
 
 def test_libraries_beside_the_package_are_readable_where_it_is_installed(

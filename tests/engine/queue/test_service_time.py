@@ -9,8 +9,8 @@ KEY = (("x", "float32", (4,)),)
 
 def of_runs(*seconds: float) -> ServiceTime:
     times = ServiceTime()
-    for each in seconds:
-        times.record(KEY, each)
+    for value in seconds:
+        times.record(KEY, value)
     return times
 
 

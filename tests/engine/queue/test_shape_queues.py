@@ -32,8 +32,8 @@ def job(
 
 def filled(*jobs: Job, max_rows: int = 4, max_delay: float = 0.0) -> ShapeQueues:
     queues = ShapeQueues(max_rows=max_rows, max_delay=max_delay)
-    for each in jobs:
-        queues.add(each)
+    for queued in jobs:
+        queues.add(queued)
     return queues
 
 
@@ -58,8 +58,8 @@ def test_a_caller_with_one_job_waits_for_one_of_each_other() -> None:
     """Not for the forty that were there before it."""
     flood = [job(caller="flood") for _ in range(40)]
     queues = filled(*flood)
-    for each in flood[:5]:
-        queues.take(each)
+    for queued in flood[:5]:
+        queues.take(queued)
     single = job(caller="quiet")
     queues.add(single)
     assert order(queues)[:2] in ([flood[5], single], [single, flood[5]])
@@ -75,11 +75,11 @@ def test_callers_take_turns_by_rows() -> None:
 def test_who_waited_out_a_rest_has_saved_nothing() -> None:
     first = [job(caller="a") for _ in range(6)]
     queues = filled(*first)
-    for each in first[:4]:
-        queues.take(each)
+    for queued in first[:4]:
+        queues.take(queued)
     late = [job(caller="b") for _ in range(3)]
-    for each in late:
-        queues.add(each)
+    for queued in late:
+        queues.add(queued)
     assert order(queues)[:4] == [late[0], first[4], late[1], first[5]]
 
 
@@ -98,11 +98,11 @@ def test_a_turn_that_has_passed_is_not_saved_up() -> None:
     waited = job(caller="a", priority=1)
     others = [job(caller="b") for _ in range(6)]
     queues = filled(waited, *others)
-    for each in others[:3]:
-        queues.take(each)
+    for queued in others[:3]:
+        queues.take(queued)
     mine = [job(caller="a") for _ in range(2)]
-    for each in mine:
-        queues.add(each)
+    for queued in mine:
+        queues.add(queued)
     queues.remove(waited)
     assert order(queues) == [mine[0], others[3], mine[1], *others[4:]]
 
@@ -133,12 +133,12 @@ def test_instances_that_would_stay_idle_share_what_waits() -> None:
     """What other shapes of this priority wait for is left to them, and full batches stay whole."""
     one = [job(enqueued=number) for number in range(5)]
     wide, low, large = job(width=2, enqueued=9), job(width=2, priority=1), job(rows=4)
-    for waiting, free, taken in (
+    for waiting, free, batched in (
         (one, 0, 4), (one, 1, 4), (one, 2, 4), (one, 3, 2), (one[:4], 2, 2), (one[:1], 2, 1),
         ([*one[:4], wide], 2, 4), ([*one[:4], wide], 3, 2), ([*one[:4], low], 2, 2),
         ([*one[:3], large], 2, 3),
     ):  # fmt: skip
-        assert filled(*waiting).next_batch(10.0, free=free)[0] == waiting[:taken]
+        assert filled(*waiting).next_batch(10.0, free=free)[0] == waiting[:batched]
     assert filled(*one, max_delay=1.0).next_batch(10.0, free=3)[0] == one[:4]
 
 
@@ -198,12 +198,12 @@ def test_what_is_taken_out_leaves_the_others_as_if_it_had_never_come(
     jobs: list[tuple[Job, bool]],
 ) -> None:
     """The turns of all callers, of the same one too, and of what comes next."""
-    queues = filled(*(each for each, _ in jobs))
-    queues.remove(*(each for each, stays in jobs if not stays))
-    others = filled(*(each for each, stays in jobs if stays))
-    for each in [job(caller=caller) for caller in "abc"]:
-        queues.add(each)
-        others.add(each)
+    queues = filled(*(queued for queued, _ in jobs))
+    queues.remove(*(queued for queued, stays in jobs if not stays))
+    others = filled(*(queued for queued, stays in jobs if stays))
+    for queued in [job(caller=caller) for caller in "abc"]:
+        queues.add(queued)
+        others.add(queued)
     assert order(queues) == order(others)
 
 
@@ -226,18 +226,20 @@ def test_no_job_is_lost_doubled_or_overtaken(steps: list[Job | str | int]) -> No
         else:
             batch, _ = queues.next_batch(0.0)
             assert bool(batch) == bool(waiting)
-            for taken in batch:
-                assert queues.remove(taken)
+            for batched in batch:
+                assert queues.remove(batched)
             if batch:
-                urgent = min(each.priority for each in waiting)
-                head = next(each for each in waiting if each.priority == urgent)
+                urgent = min(queued.priority for queued in waiting)
+                head = next(queued for queued in waiting if queued.priority == urgent)
                 peers = [
-                    each for each in waiting if (each.priority, each.key) == (urgent, head.key)
+                    queued
+                    for queued in waiting
+                    if (queued.priority, queued.key) == (urgent, head.key)
                 ]
-                rows = accumulate(each.rows for each in peers)
+                rows = accumulate(queued.rows for queued in peers)
                 assert batch == [
-                    each for each, total in zip(peers, rows, strict=True) if total <= 4
+                    queued for queued, total in zip(peers, rows, strict=True) if total <= 4
                 ]
-            waiting = [each for each in waiting if each not in batch]
+            waiting = [queued for queued in waiting if queued not in batch]
         assert len(queues) == len(waiting)
         assert set(queues) == set(waiting)

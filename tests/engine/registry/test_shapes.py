@@ -12,7 +12,7 @@ SPECS = (TensorSpec("ids", "int64", (-1, -1)), TensorSpec("picture", "float32", 
 
 
 def config(*shapes: dict[str, list[int]]) -> ModelConfig:
-    return ModelConfig.model_validate({"warmup": [{"shapes": each} for each in shapes]})
+    return ModelConfig.model_validate({"warmup": [{"shapes": by_input} for by_input in shapes]})
 
 
 def test_each_shape_is_run_smallest_first() -> None:

@@ -86,8 +86,8 @@ def test_json_is_taken_also_where_no_type_is_said(content_type: str | None) -> N
     assert client(TaskRoute).post("/ask", content=GOOD.encode(), headers=headers).text[0] == "'"
 
 
-@pytest.mark.parametrize("given", ["m@", "m@x", "m@-1", "m@1.0", "m@1@2", "m@²", "m@" + "9" * 40])
-def test_a_version_is_a_whole_number(given: str) -> None:
+@pytest.mark.parametrize("name", ["m@", "m@x", "m@-1", "m@1.0", "m@1@2", "m@²", "m@" + "9" * 40])
+def test_a_version_is_a_whole_number(name: str) -> None:
     """Anything else is the client's mistake, not a model that is missing."""
     with pytest.raises(InvalidParameter):
-        split_model(given)
+        split_model(name)

@@ -39,17 +39,17 @@ def test_the_descriptors_are_those_of_the_proto(tmp_path: Path) -> None:
 
 def test_the_numbers_are_those_that_clients_use() -> None:
     """Each field of ours has its name, number and kind in Triton's client."""
-    theirs = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR.pool
+    triton = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR.pool
     service = MESSAGES.pool.FindServiceByName(SERVICE)
-    known = theirs.FindServiceByName(SERVICE)
+    known = triton.FindServiceByName(SERVICE)
     seen = set()
 
     def compare(name: str) -> None:
         if name in seen:
             return
         seen.add(name)
-        ours, other = (pool.FindMessageTypeByName(name) for pool in (MESSAGES.pool, theirs))
-        for field in ours.fields:
+        own, other = (pool.FindMessageTypeByName(name) for pool in (MESSAGES.pool, triton))
+        for field in own.fields:
             same = other.fields_by_name[field.name]
             expected = (same.number, same.type, same.is_repeated)
             assert expected == (field.number, field.type, field.is_repeated), field.full_name
@@ -76,10 +76,10 @@ tensors = st.lists(st.binary(max_size=300), max_size=4)
 @given(name=st.text(max_size=20), raw=tensors)
 def test_a_message_is_divided_as_it_was_joined(name: str, raw: list[bytes]) -> None:
     request = MESSAGES["ModelInferRequest"](model_name=name, raw_input_contents=raw)
-    head, found = divide(request.SerializeToString(), max_head=HEAD)
-    assert [bytes(each) for each in found] == raw
+    head, parts = divide(request.SerializeToString(), max_head=HEAD)
+    assert [bytes(part) for part in parts] == raw
     assert MESSAGES["ModelInferRequest"].FromString(head).model_name == name
-    assert bytes(together(found)) == b"".join(raw)
+    assert bytes(together(parts)) == b"".join(raw)
     reply = MESSAGES["ModelInferResponse"].FromString(joined(head[:0], raw))
     assert list(reply.raw_output_contents) == raw
 
@@ -87,10 +87,10 @@ def test_a_message_is_divided_as_it_was_joined(name: str, raw: list[bytes]) -> N
 @given(st.binary(max_size=60))
 def test_any_bytes_are_divided_or_refused(message: bytes) -> None:
     try:
-        head, found = divide(message, max_head=HEAD)
+        head, parts = divide(message, max_head=HEAD)
     except InvalidTensor:
         return
-    assert len(head) + sum(map(len, found)) <= len(message)
+    assert len(head) + sum(map(len, parts)) <= len(message)
 
 
 @pytest.mark.parametrize("message", [b"\x3a\x05abc", b"\x3a\x80", b"\x0d\x00", b"\x3b"])

@@ -62,13 +62,13 @@ def test_every_sample_is_there_with_its_replica() -> None:
         for sample in family.samples
     }
     families = list(text_string_to_metric_families(merged(texts, label="replica").decode()))
-    found = [
+    merged_samples = [
         (sample.name, *sorted(sample.labels.items()), sample.value)
         for family in families
         for sample in family.samples
     ]
-    assert len(found) == len(set(found))
-    assert expected == set(found)
+    assert len(merged_samples) == len(set(merged_samples))
+    assert expected == set(merged_samples)
 
 
 def test_a_family_is_described_once_and_before_its_samples() -> None:

@@ -55,11 +55,11 @@ def up(tiny_model_repository: Path) -> Iterator[Server]:
 def test_a_replica_answers_and_its_metrics_have_its_name(up: Server) -> None:
     """Through Ray, as the bare server does; what would change one replica alone is not offered."""
     with httpx.Client(base_url=f"http://{HOST}:{up.port}", timeout=PATIENCE) as client:
-        answer = client.post("/v2/models/tiny/infer", content=INFER)
-        assert (answer.status_code, len(answer.json()["outputs"])) == (200, 2)
-        assert answer.headers["ratelimit-limit"] == "600"
-        assert len(answer.headers.get_list("date")) == 1
-        assert len(answer.headers.get_list("x-request-id")) == 1
+        response = client.post("/v2/models/tiny/infer", content=INFER)
+        assert (response.status_code, len(response.json()["outputs"])) == (200, 2)
+        assert response.headers["ratelimit-limit"] == "600"
+        assert len(response.headers.get_list("date")) == 1
+        assert len(response.headers.get_list("x-request-id")) == 1
         wrong = client.post("/v2/models/tiny/infer", content=b"{")
         assert (wrong.status_code, "error" in wrong.json()) == (400, True)
         assert client.post("/v2/repository/index").status_code == 404
@@ -92,14 +92,14 @@ def test_what_is_more_than_fits_gets_503_and_when_to_ask_again(up: Server) -> No
         refused: list[http.client.HTTPConnection] = []
         until = time.monotonic() + PATIENCE
         while len(refused) < 12 and time.monotonic() < until:
-            refused += [waiting.pop(each) for each in select.select([*waiting], [], [], 1)[0]]
-        responses = [each.getresponse() for each in refused]
-        assert [answer.status for answer in responses] == [503] * 12
-        assert {answer.getheader("retry-after") for answer in responses} == {"1"}
+            refused += [waiting.pop(waiter) for waiter in select.select([*waiting], [], [], 1)[0]]
+        responses = [waiter.getresponse() for waiter in refused]
+        assert [response.status for response in responses] == [503] * 12
+        assert {response.getheader("retry-after") for response in responses} == {"1"}
         waiting_clients = list(waiting.values())
-        for each in waiting_clients:
-            each.send(INFER[-5:])
-        assert [each.getresponse().status for each in waiting_clients] == [200] * 48
+        for waiter in waiting_clients:
+            waiter.send(INFER[-5:])
+        assert [waiter.getresponse().status for waiter in waiting_clients] == [200] * 48
 
 
 @needs_ray

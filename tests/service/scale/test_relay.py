@@ -16,12 +16,12 @@ PATIENCE = 10.0
 
 
 @contextlib.asynccontextmanager
-async def relay_to(answer: RequestOutput) -> AsyncIterator[Relay]:
+async def relay_to(respond: RequestOutput) -> AsyncIterator[Relay]:
     """A relay to a server that does to each connection what `answer` says."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await answer(reader, writer)
+            await respond(reader, writer)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -71,7 +71,7 @@ async def through(
 def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -> RequestOutput:
     """Reads a request with a body of four bytes, or none, and answers with these bytes."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         if b"content-length: 4" in request.lower():
             request += await reader.readexactly(4)
@@ -80,12 +80,12 @@ def replying(head: str, body: bytes = b"", *, seen: list[bytes] | None = None) -
         writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
         await writer.drain()
 
-    return answer
+    return respond
 
 
-async def exchanged(answer: RequestOutput, **changed: Any) -> list[dict[str, Any]]:
+async def exchanged(respond: RequestOutput, **changed: Any) -> list[dict[str, Any]]:
     """The messages of the answer to one request through a relay to such a server."""
-    async with relay_to(answer) as relay:
+    async with relay_to(respond) as relay:
         return await through(relay, scope(**changed))
 
 
@@ -133,7 +133,7 @@ async def test_a_body_is_passed_on_as_it_comes() -> None:
     """So that the server's own deadlines see how slowly a client sends."""
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         for _ in range(2):
             await arrived.put(await reader.readexactly(2))
@@ -144,14 +144,14 @@ async def test_a_body_is_passed_on_as_it_comes() -> None:
         assert await arrived.get() == b"bo"  # the first half is there before the second
         yield b"dy"
 
-    async with relay_to(answer) as relay:
+    async with relay_to(respond) as relay:
         assert (await through(relay, scope(), halves()))[0]["status"] == 200
 
 
 async def test_a_request_without_a_body_gets_none() -> None:
     seen: list[bytes] = []
-    answer = replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen)
-    await exchanged(answer, method="GET", headers=[(b"host", b"a")])
+    respond = replying("HTTP/1.1 200 OK\nContent-Length: 0", seen=seen)
+    await exchanged(respond, method="GET", headers=[(b"host", b"a")])
     assert b"transfer-encoding" not in seen[0].lower()
     assert b"content-length" not in seen[0].lower()
 
@@ -174,13 +174,13 @@ async def test_half_an_answer_is_cut_off_and_not_completed() -> None:
 async def test_a_request_that_is_cancelled_leaves_the_server() -> None:
     arrived, left = asyncio.Event(), asyncio.get_running_loop().create_future()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(4)
         arrived.set()
         left.set_result(await reader.read())
 
-    async with relay_to(answer) as relay, asyncio.timeout(PATIENCE):
+    async with relay_to(respond) as relay, asyncio.timeout(PATIENCE):
         forwarding = asyncio.create_task(through(relay, scope()))
         await arrived.wait()
         forwarding.cancel()

@@ -109,7 +109,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 def exchanges() -> int:
-    return sum(isinstance(each, Exchange) for each in gc.get_objects())
+    return sum(isinstance(instance, Exchange) for instance in gc.get_objects())
 
 
 def test_an_answered_request_is_not_left_to_the_garbage_collector() -> None:

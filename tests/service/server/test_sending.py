@@ -43,9 +43,9 @@ def test_the_connection_with_the_largest_unread_reply_is_closed() -> None:
     clients = [Client(unread, size) for size in (40_000_000, 45_000_000)]
     clients[1].left -= 20_000_000
     clients.append(Client(unread, 15_000_001))
-    assert [each.cut for each in clients] == [False, True, False]
+    assert [connected.cut for connected in clients] == [False, True, False]
     clients.append(Client(unread, 44_999_999))
-    assert [each.cut for each in clients] == [False, True, False, False]
+    assert [connected.cut for connected in clients] == [False, True, False, False]
 
 
 def test_a_connection_that_is_just_closed_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,8 +126,8 @@ def test_the_next_server_takes_over_the_socket_without_a_lost_request(
         messages["new"] = stack.enter_context(notices(tmp_path / "new", monkeypatch))
         new = start("new")
         wait_until(lambda: len(new.children()) >= 3)
-        asked = len(replies)
-        wait_until(lambda: len(replies) > asked + 100)
+        before = len(replies)
+        wait_until(lambda: len(replies) > before + 100)
         assert set(replies) == {"old"}, "it took connections before its model was loaded"
         gate.touch()
         wait_until(lambda: READY in messages["new"])
@@ -135,8 +135,8 @@ def test_the_next_server_takes_over_the_socket_without_a_lost_request(
         assert old.stop() == 0
         assert messages["old"].count(READY) >= 2, "no watchdog's notice each second"
         assert messages["old"][-1] == b"STOPPING=1"
-        asked = len(replies)
-        wait_until(lambda: len(replies) > asked + 100)
+        before = len(replies)
+        wait_until(lambda: len(replies) > before + 100)
         assert set(replies) == {"old", "new"}
         assert set(replies[-50:]) == {"new"}
 
@@ -163,8 +163,8 @@ def test_the_next_server_shares_the_grpc_port(start: Callable[..., Server], gate
         with grpc.insecure_channel(address, options=options) as channel:
             return answering(channel)
 
-    with grpc.insecure_channel(address) as kept:
-        assert answering(kept) == "old"
+    with grpc.insecure_channel(address) as channel_before:
+        assert answering(channel_before) == "old"
         port = int(address.rpartition(":")[2])
         given_up = start("new", grpc_port=port, drain_delay_seconds=60)
         wait_until(lambda: len(given_up.children()) >= 3)
@@ -177,9 +177,9 @@ def test_the_next_server_shares_the_grpc_port(start: Callable[..., Server], gate
         gate.touch()
         new.wait_logged(event="listening for gRPC")
         wait_until(lambda: answering_anew() == "new")
-        assert answering(kept) == "old"
+        assert answering(channel_before) == "old"
         assert old.stop() == 0
-        assert answering(kept) == "new"
+        assert answering(channel_before) == "new"
         assert {answering_anew() for _ in range(20)} == {"new"}
 
 

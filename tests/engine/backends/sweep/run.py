@@ -39,24 +39,25 @@ def export(program: Any, into: Path) -> None:
     from tests.engine.backends.sweep.program import SIZES
 
     network = program.network()
-    named = {f"x{number}": each for number, each in enumerate(program.inputs)}
+    named = {f"x{number}": spec for number, spec in enumerate(program.inputs)}
     outputs: list[np.ndarray[Any, Any]] = []
     for run, sizes in enumerate(SIZES):
         random = np.random.default_rng(run)
-        inputs = {name: each.array(sizes, random) for name, each in named.items()}
-        found = network(*map(paddle.to_tensor, inputs.values()))
-        outputs = [each.numpy() for each in (found if isinstance(found, list | tuple) else [found])]
+        inputs = {name: spec.array(sizes, random) for name, spec in named.items()}
+        result = network(*map(paddle.to_tensor, inputs.values()))
+        results = result if isinstance(result, list | tuple) else [result]
+        outputs = [tensor.numpy() for tensor in results]
         _save(into / f"inputs{run}.npz", inputs)
         _save(into / f"dygraph{run}.npz", dict(zip(map(str, range(9)), outputs, strict=False)))
     free = dict.fromkeys(SIZES[0])
     specs = [
-        paddle.static.InputSpec(each.shape(free), each.dtype, name) for name, each in named.items()
+        paddle.static.InputSpec(spec.shape(free), spec.dtype, name) for name, spec in named.items()
     ]
     paddle.jit.save(network, str(into / "program"), input_spec=specs)
     params = "program.pdiparams" if (into / "program.pdiparams").exists() else None
     opening = {
         "directory": str(into), "program": "program.json", "params": params, "format": "paddle",
-        "inputs": [{"name": name, "dtype": each.dtype} for name, each in named.items()],
+        "inputs": [{"name": name, "dtype": spec.dtype} for name, spec in named.items()],
         "outputs": [{"name": str(number)} for number in range(len(outputs))],
         "threads": 1, "network": None,
     }  # fmt: skip
@@ -121,8 +122,8 @@ def opener(engine: str) -> Callable[..., Any]:
             del sys.modules[name]
     elif backend in CONVERTED:
         __import__(backend)
-    found: Callable[..., Any] = pkgutil.resolve_name(BACKENDS[backend])
-    return found
+    function: Callable[..., Any] = pkgutil.resolve_name(BACKENDS[backend])
+    return function
 
 
 def main(engine: str, directory: Path, names: list[str]) -> None:
@@ -140,7 +141,7 @@ def main(engine: str, directory: Path, names: list[str]) -> None:
         else:
             task = partial(run, engine, opener(engine))
         needed = "converted.onnx" if engine in CONVERTED else "opening.json"
-        tasks = {each.parent.name: task for each in directory.glob(f"*/{needed}")}
+        tasks = {path.parent.name: task for path in directory.glob(f"*/{needed}")}
     chosen = sorted(tasks)
     if names and "/" in names[0]:
         part, parts = map(int, names[0].split("/"))

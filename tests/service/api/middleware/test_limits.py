@@ -67,7 +67,7 @@ def test_caps_are_settings() -> None:
 )
 def test_an_encoding_that_is_not_known_is_415(client: Client, codings: tuple[str, ...]) -> None:
     """Nothing is inflated, whatever it may hold; two headers are one list."""
-    headers = [*JSON.items(), *(("Content-Encoding", each) for each in codings)]
+    headers = [*JSON.items(), *(("Content-Encoding", coding) for coding in codings)]
     response = client.post("/sentiment", content=b"\x1f\x8b", headers=headers)
     assert_problem(response, 415, "unsupported_encoding")
     plain = {"Content-Encoding": "identity"}
@@ -111,7 +111,7 @@ def packing() -> Client:
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "packed"),
+    ("path", "accepted", "packed"),
     [
         ("/openapi.json", "br, gzip", True),
         ("/openapi.json", "identity", False),
@@ -123,9 +123,9 @@ def packing() -> Client:
     ],
 )
 def test_a_reply_is_compressed_where_it_is_worth_it(
-    packing: Client, path: str, asked: str, packed: bool
+    packing: Client, path: str, accepted: str, packed: bool
 ) -> None:
-    response = packing.get(path, headers={"Accept-Encoding": asked})
+    response = packing.get(path, headers={"Accept-Encoding": accepted})
     assert response.status_code == 200
     assert response.headers.get("content-encoding") == ("gzip" if packed else None)
     length = int(response.headers["content-length"])
@@ -209,20 +209,20 @@ def test_wrong_admin_keys_have_a_quota_of_their_own() -> None:
 def test_listed_origins_are_allowed_and_no_other() -> None:
     """Also on errors, so that a page can read why."""
     client = Client(make_app(settings=Settings(cors_origins=("https://a.example",))))
-    ours, other = {"Origin": "https://a.example"}, {"Origin": "https://b.example"}
+    allowed, other = {"Origin": "https://a.example"}, {"Origin": "https://b.example"}
     for path in ("/info", "/nothing"):
-        response = client.get(path, headers=ours)
+        response = client.get(path, headers=allowed)
         assert response.headers["access-control-allow-origin"] == "https://a.example"
         assert "access-control-allow-credentials" not in response.headers
         assert "access-control-allow-origin" not in client.get(path, headers=other).headers
     default = Client(make_app()).get("/info", headers=other)
     assert "access-control-allow-origin" not in default.headers
-    asked = {
+    accepted = {
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": f"x-api-key, {BINARY_HEADER.lower()}",
     }
-    assert client.send("OPTIONS", "/sentiment", headers=ours | asked).status_code == 200
-    assert client.send("OPTIONS", "/sentiment", headers=other | asked).status_code == 400
+    assert client.send("OPTIONS", "/sentiment", headers=allowed | accepted).status_code == 200
+    assert client.send("OPTIONS", "/sentiment", headers=other | accepted).status_code == 400
 
 
 async def test_a_body_that_finds_no_room_gets_503() -> None:

@@ -35,9 +35,9 @@ def client(*models: FakeModel, **changes: Any) -> Client:
 
 def test_a_model_of_the_repository_keeps_its_name() -> None:
     """What answered under a name before there were tasks here goes on."""
-    asked = client(FakeModel(name="echo"), FakeModel())
-    assert asked.get("/v2/models/echo").json()["platform"] == "paddle_inference"
-    assert asked.get("/v2/models/echo").json()["inputs"][0]["name"] == "x"
+    server = client(FakeModel(name="echo"), FakeModel())
+    assert server.get("/v2/models/echo").json()["platform"] == "paddle_inference"
+    assert server.get("/v2/models/echo").json()["inputs"][0]["name"] == "x"
 
 
 @pytest.mark.parametrize(
@@ -52,20 +52,20 @@ def test_a_task_is_as_ready_as_its_model(models: tuple[Any, ...], status: int) -
 
 def test_many_strings_are_read_beside_the_event_loop() -> None:
     """Each is looked at, unlike the raw tensors of a model: the whole body counts."""
-    asked = client(FakeModel(), max_bytes=10**6)
-    operations = cast(RecordingExecutor, asked.services.operations)
+    server = client(FakeModel(), max_bytes=10**6)
+    operations = cast(RecordingExecutor, server.services.operations)
     for count, apart in ((10, 0), (100_000, 1)):
         raw = bytes(4 * count)
         entry = {"name": "text", "datatype": "BYTES", "shape": [count]}
         header = {"inputs": [entry | {"parameters": {"binary_data_size": len(raw)}}]}
-        asked.post("/v2/models/echo/infer", **binary(header, raw))
+        server.post("/v2/models/echo/infer", **binary(header, raw))
         assert operations.runs == apart
 
 
 def test_a_model_parameter_that_is_no_name_is_refused() -> None:
-    asked = client(FakeModel())
+    server = client(FakeModel())
     texts = [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}]
-    reply = asked.post("/v2/models/echo/infer", json={"inputs": texts, "parameters": {"model": 5}})
+    reply = server.post("/v2/models/echo/infer", json={"inputs": texts, "parameters": {"model": 5}})
     assert reply.status_code == 400
     assert reply.json() == {"error": "parameter model must be the name of a model"}
 

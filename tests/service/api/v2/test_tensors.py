@@ -265,9 +265,10 @@ NULLS = {"id": None, "outputs": None, "parameters": None}
 )
 def test_strings_in_each_form(entry: dict[str, Any], raw: bytes, more: dict[str, Any]) -> None:
     """As the clients of other servers send them; [n, 1] is [n]."""
-    found = parse_names(entry, raw, **more)
-    assert found.inputs["image"].tolist() == [b"a", "\u597d".encode()]
-    assert (found.state.id, found.state.ignored, found.state.options) == (None, "", {})
+    parsed = parse_names(entry, raw, **more)
+    state = parsed.state
+    assert parsed.inputs["image"].tolist() == [b"a", "\u597d".encode()]
+    assert (state.id, state.ignored, state.options) == (None, "", {})
 
 
 def test_what_is_not_base64_is_refused() -> None:
@@ -277,22 +278,22 @@ def test_what_is_not_base64_is_refused() -> None:
 
 def test_json_holds_files_as_base64() -> None:
     """Without being asked where an output is no text, and names where asked."""
-    asked = [{"name": "file"}, {"name": "names", "parameters": IN_BASE64}]
-    form = parse_names({"shape": [1], "data": ["a"]}, outputs=asked).state
+    form_of = [{"name": "file"}, {"name": "names", "parameters": IN_BASE64}]
+    form = parse_names({"shape": [1], "data": ["a"]}, outputs=form_of).state
     large = bytes(range(256)) * 2_000
     outputs = {"file": strings_of([large], (1,)), "names": strings_of([b"a", b"b"], (2,))}
     assert written_size(outputs, form) > LARGE_BYTES
-    found = json.loads(write_reply(outputs, form, model="m", version=1)[0])["outputs"]
-    assert [entry["parameters"] for entry in found] == [IN_BASE64] * 2
-    assert [base64.b64decode(entry["data"][0]) for entry in found] == [large, b"a"]
+    parsed = json.loads(write_reply(outputs, form, model="m", version=1)[0])["outputs"]
+    assert [entry["parameters"] for entry in parsed] == [IN_BASE64] * 2
+    assert [base64.b64decode(entry["data"][0]) for entry in parsed] == [large, b"a"]
     form = parse_names({"shape": [1], "data": ["a"]}, parameters={"binary_data_output": True}).state
     assert form.base64 == frozenset()
 
 
 def test_unknown_parameters_are_named_in_the_reply() -> None:
     """They have no effect; a client can see that from the reply."""
-    given = {"sequence_id": 5, "colour": {"a": []}, "timeout": 1_000_000, "y": None}
-    form = parse(document() | {"parameters": given}).state
+    unknown = {"sequence_id": 5, "colour": {"a": []}, "timeout": 1_000_000, "y": None}
+    form = parse(document() | {"parameters": unknown}).state
     reply = json.loads(write_reply({"logits": LOGIT}, form, model="m", version=1)[0])
     assert reply["parameters"] == {"ignored_parameters": "colour, sequence_id"}
     many = {f"{number:02}" + "x" * 10_000: 1 for number in range(100)}
@@ -327,7 +328,7 @@ def test_classes_are_the_largest_values(
     assert expected == classified(array, count, ["a", "b"], batched=batched).tolist()
 
 
-def asked(*outputs: str, binary: bool = False) -> ReplyForm:
+def form_of(*outputs: str, binary: bool = False) -> ReplyForm:
     """These outputs, all raw or none."""
     return ReplyForm(outputs=outputs, binary=frozenset(outputs if binary else ()), id="7")
 
@@ -349,11 +350,11 @@ def test_what_is_written_is_read_back(
     else:
         array = data.draw(hnp.arrays(dtype, shapes, elements=finite))
     spec = TensorSpec("x", dtype, (-1,) * array.ndim)
-    body, length = write_reply({"x": array}, asked("x", binary=binary), model="m", version=1)
+    body, length = write_reply({"x": array}, form_of("x", binary=binary), model="m", version=1)
     header, raw = (body, b"") if length is None else (body[:length], body[length:])
-    answer = json.loads(header)
-    assert answer["id"] == "7"
-    [entry] = answer["outputs"]
+    written = json.loads(header)
+    assert written["id"] == "7"
+    [entry] = written["outputs"]
     assert entry["datatype"] == datatype
     if binary:
         entry["parameters"] = {"binary_data_size": entry["parameters"]["binary_data_size"]}
@@ -376,23 +377,23 @@ def test_outputs_and_their_form_are_the_clients_choice() -> None:
 def test_a_reply_written_in_parts_is_one_list(more: int) -> None:
     numbers = np.arange(2 * PART_NUMBERS + more, dtype=np.int32)
     outputs = {"x": numbers, "y": np.zeros((0, 2), np.float32)}
-    body, length = write_reply(outputs, asked("x", "y"), model="m", version=1)
+    body, length = write_reply(outputs, form_of("x", "y"), model="m", version=1)
     assert length is None
-    found = {entry["name"]: entry for entry in json.loads(body)["outputs"]}
-    assert found["x"]["data"] == numbers.tolist()
-    assert (found["y"]["shape"], found["y"]["data"]) == ([0, 2], [])
+    parsed = {entry["name"]: entry for entry in json.loads(body)["outputs"]}
+    assert parsed["x"]["data"] == numbers.tolist()
+    assert (parsed["y"]["shape"], parsed["y"]["data"]) == ([0, 2], [])
 
 
 def test_parameters_are_read() -> None:
     """`timeout` in microseconds; 0 is the default."""
     for group in ({"predictor": "fast"}, {"instance_group": "fast"}):
         parameters = group | {"priority": 1, "timeout": 250_000}
-        found = parse(document() | {"parameters": parameters})
-        assert (found.group, found.priority, found.timeout) == ("fast", 1, 0.25)
+        parsed = parse(document() | {"parameters": parameters})
+        assert (parsed.group, parsed.priority, parsed.timeout) == ("fast", 1, 0.25)
     with pytest.raises(InvalidParameter, match="different values"):
         parse(document() | {"parameters": {"predictor": "fast", "instance_group": "slow"}})
-    found = parse(document() | {"parameters": {"timeout": 0}})
-    assert (found.group, found.priority, found.timeout) == (None, 0, 10.0)
+    parsed = parse(document() | {"parameters": {"timeout": 0}})
+    assert (parsed.group, parsed.priority, parsed.timeout) == (None, 0, 10.0)
 
 
 def test_a_large_body_of_the_default_group_holds_a_place() -> None:
