@@ -47,13 +47,6 @@ def picture(width: int = 64, height: int = 48) -> bytes:
     return encoded(photo(width, height), "PNG")
 
 
-def test_the_configuration(client: Any) -> None:
-    config = client.get_model_config("tiny")
-    assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [3, -1, -1])
-    everything = client.get_inference_statistics()["model_stats"]
-    assert {"emotion", "tiny"} <= {item["name"] for item in everything}
-
-
 def test_infer(client: Any, tiny_model_repository: Path) -> None:
     with np.load(tiny_model_repository / "tiny" / "1" / "selftest.npz") as archive:
         golden = {name: archive[f"output.{name}"] for name in ("scores", "mean")}

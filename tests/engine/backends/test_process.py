@@ -51,7 +51,7 @@ pytestmark = pytest.mark.slow  # real processes, some of them hung on purpose
 
 FAKES = {"fake": "tests.engine.backends.targets:open_double"}
 TARGETS = BACKENDS | FAKES
-FAKE = {"options": {}, "directory": "double/1", "program": "p"}
+OPENING = {"options": {}, "directory": "double/1", "program": "p"}
 HOSTILE = {"fake": "tests.engine.process.hostile:open_turning_predictor"}
 
 
@@ -171,7 +171,7 @@ def test_a_refusal_leaves_the_process_alive(caplog: pytest.LogCaptureFixture) ->
 def test_the_place_of_an_error_is_told_without_its_text() -> None:
     """To callers of a child that is no predictor: a codec's text may quote a client's picture."""
     with (
-        contextlib.closing(Child(FAKES["fake"], FAKE)) as child,
+        contextlib.closing(Child(FAKES["fake"], OPENING)) as child,
         pytest.raises(BackendError) as raised,
     ):
         child.call({}, row(REFUSE), timeout=PATIENCE)
