@@ -6,6 +6,7 @@ import weakref
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,7 +27,7 @@ from paddlepool.contracts.errors import (
     RunRefused,
     WorkerCrashed,
 )
-from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
+from paddlepool.contracts.ports import RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.dataplane import DataPlane, RequestOutput, TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
@@ -49,40 +50,38 @@ from tests.model_files import write_model
 
 
 class JobPerNumber:
-    """A pipeline that makes a job of each number of the payload and gives the doubled numbers."""
+    """A pipeline that makes a job of each number of the payload and returns the doubled numbers."""
 
     def __init__(self) -> None:
         self.released = 0
+        self.rounds = 1
+        """How often the jobs are run, one round after another."""
         self.slow: list[asyncio.Event] | None = None
         """What requests wait for; None: nothing takes time."""
         self.finishing: asyncio.Event | None = None
-        """Set by a request in finish(), which then raises `failure` or takes for ever."""
+        """Set by a request after its jobs, which then raises `failure` or takes for ever."""
         self.failure: Exception | None = None
-        self.finished = 0
 
-    async def prepare(self, payload: Sequence[float], *, deadline: float) -> Prepared:
+    async def run(self, payload: Sequence[float], context: RequestContext) -> list[float]:
         if self.slow is not None:
             self.slow.append(asyncio.Event())
             await self.slow[-1].wait()
-        jobs = tuple(row(number) for number in payload)
-        return Prepared(jobs=jobs, state=payload, stages={}, release=self._release)
-
-    async def finish(
-        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Finished:
-        self.finished += 1
-        if self.finishing is not None:
-            self.finishing.set()
-            if self.failure is not None:
-                raise self.failure
-            await asyncio.Event().wait()
-        return Finished(value=[float(output["y"].item()) for output in outputs], stages={})
+        values = [float(number) for number in payload]
+        try:
+            for _ in range(self.rounds):
+                outputs = await context.infer([row(value) for value in values])
+                values = [float(output["y"].item()) for output in outputs]
+            if self.finishing is not None:
+                self.finishing.set()
+                if self.failure is not None:
+                    raise self.failure
+                await asyncio.Event().wait()
+        finally:
+            self.released += 1
+        return values
 
     def close(self) -> None:
         pass
-
-    def _release(self) -> None:
-        self.released += 1
 
 
 class Bench:
@@ -171,20 +170,13 @@ async def test_a_request_of_many_rows_is_divided_and_joined(bench: Bench) -> Non
 async def test_jobs_of_a_task_may_have_more_rows_than_a_run(bench: Bench) -> None:
     """The pipeline gets the outputs of each of its jobs, as it made them."""
     jobs = (row(1), tensors(9), tensors(5))
-    seen: list[Tensors] = []
 
-    async def prepare(payload: Any, *, deadline: float) -> Prepared:
-        return Prepared(jobs=jobs, state=payload, stages={})
+    class Pipeline(JobPerNumber):
+        async def run(self, payload: Any, context: RequestContext) -> Any:
+            return await context.infer(jobs)
 
-    async def finish(
-        prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Finished:
-        seen.extend(outputs)
-        return Finished(value=None, stages={})
-
-    bench.pipeline.prepare, bench.pipeline.finish = prepare, finish  # type: ignore[method-assign]
-    await bench.run(0)
-    for job, outputs in zip(jobs, seen, strict=True):
+    bench.served().pipeline = Pipeline()
+    for job, outputs in zip(jobs, (await bench.run()).value, strict=True):
         assert np.array_equal(outputs["y"], 2 * job["x"])  # type: ignore[operator]
 
 
@@ -407,10 +399,10 @@ async def test_a_deadline_counts_from_the_call_and_not_from_the_read_body(
         ("failed", BackendError),
     ],
 )
-async def test_a_request_that_ends_in_finish_is_released_once(
+async def test_a_request_that_ends_after_its_jobs_is_released_once(
     bench: Bench, ending: str, error: type[BaseException]
 ) -> None:
-    """Whether its client leaves, its time is over or finish() raises."""
+    """Whether its client leaves, its time is over or the pipeline raises."""
     bench.pipeline.finishing = asyncio.Event()
     bench.pipeline.failure = BackendError("unlucky") if ending == "failed" else None
     timeout = 0.05 if ending == "deadline" else PATIENCE
@@ -499,3 +491,43 @@ async def test_a_deadline_missed_by_a_restarting_group_is_not_called_a_start(ben
         await bench.dataplane.infer("double", reading(row(1), timeout=0.05))
     gate.open()
     await bench.dataplane.infer("double", reading(row(1)))
+
+
+async def test_a_later_round_of_jobs_is_not_refused_for_room(bench: Bench) -> None:
+    """A request that was admitted runs all of its rounds, even when the queue is full by then."""
+    bench.pipeline.rounds = 2
+    bench.factory.behaviour = gate = Gate()
+    first = asyncio.create_task(bench.run(1))
+    await gate.entered()
+    with ExitStack() as places:
+        for _ in range(6):
+            places.enter_context(bench.served().reserve(deadline=math.inf))
+        with pytest.raises(Overloaded):
+            await bench.run(2)
+        gate.open()
+        assert (await first).value == [4]
+
+
+async def test_rounds_of_jobs_are_accounted_together(bench: Bench) -> None:
+    results: list[Any] = []
+    plane = replace(bench.dataplane, stages_done=[lambda stages, done: results.extend(done)])
+    bench.pipeline.rounds = 2
+    output = await plane.run("several", ready([1.0, 3.0]), timeout=PATIENCE)
+    assert output.value == [4, 12]
+    _, _, jobs, outputs = bench.listener.completed.call_args.args
+    assert [job["x"].item() for job in jobs] == [1, 3, 2, 6]
+    assert [output["y"].item() for output in outputs] == [2, 6, 4, 12]
+    for stage, seconds in (("queue", "queue_seconds"), ("infer", "infer_seconds")):
+        slowest = [max(getattr(r, seconds) for r in results[n : n + 2]) for n in (0, 2)]
+        assert output.stages[stage] == sum(slowest)
+
+
+async def test_a_pipeline_may_run_no_job(bench: Bench) -> None:
+    """It is answered by the group that it would have used, and gives its place back."""
+    bench.pipeline.rounds = 0
+    for _ in range(7):
+        output = await bench.run(1)
+    assert (output.value, output.group, output.stages) == ([1], "main", {})
+    bench.pipeline.rounds = 1
+    assert (await bench.run()).value == []
+    bench.listener.completed.assert_not_called()

@@ -1,5 +1,7 @@
 """The engine's interfaces (predictors, pipelines, observers) and the values they exchange."""
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,9 +174,9 @@ class PredictorFactory(Protocol):
     def __call__(self, spec: PredictorSpec, *, suspension: Any = None) -> Predictor: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class InferResult:
-    """The result of one job.
+    """The result of one job. Not frozen, which would take a microsecond longer.
 
     The job was queued at `enqueued` on the engine's clock. It waited `start_up_seconds` for its
     group to start and `queue_seconds` in the queue, then ran for `infer_seconds` in the predictor's
@@ -208,42 +210,60 @@ class EngineObserver(Protocol):
         """A version was closed; `served` are the versions of the model that are served now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A request after decode and preprocess: the engine jobs to run, and the input of finish().
+class Stage:
+    """Adds the seconds of its block to `stages`. A generator would take a microsecond longer."""
 
-    `stages` are seconds by stage name. `release` frees what `state` holds. The data plane calls it
-    exactly once: when finish() has returned or raised, or when the request ends earlier.
+    __slots__ = ("_begin", "_name", "_stages")
+
+    def __init__(self, name: str, stages: dict[str, float]) -> None:
+        self._name, self._stages = name, stages
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        seconds = time.perf_counter() - self._begin
+        self._stages[self._name] = self._stages.get(self._name, 0.0) + seconds
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RequestContext(ABC):
+    """What a pipeline sees of the engine while it answers one request.
+
+    `deadline` is absolute. `stages` are the seconds of each stage so far, by name.
     """
 
-    jobs: tuple[Tensors, ...]
-    state: Any
-    stages: Mapping[str, float]
-    release: Callable[[], None] = lambda: None
+    deadline: float
+    stages: dict[str, float] = field(default_factory=dict, init=False)
 
+    @abstractmethod
+    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+        """Run jobs on the model and return the outputs of each, in order; all numbers are finite.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A request after postprocess and encode; `value` is the task's own result type."""
+        Raises InvalidTensor, Overloaded, DeadlineExceeded, ModelNotReady, WorkerCrashed,
+        BackendError and ModelOutputInvalid. Only the jobs of the first call can be refused for lack
+        of room.
+        """
 
-    value: Any
-    stages: Mapping[str, float]
+    def stage(self, name: str) -> Stage:
+        """Measure a stage that runs in this process: `with context.stage("decode"):`."""
+        return Stage(name, self.stages)
+
+    def add_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Add seconds by stage name, such as those measured in a codec process."""
+        for name, value in seconds.items():
+            self.stages[name] = self.stages.get(name, 0.0) + value
 
 
 class Pipeline(Protocol):
-    """One task on one model version: turns a payload into engine jobs and outputs into a reply.
+    """One task on one model version."""
 
-    Both coroutines run on the event loop: work above a millisecond belongs in a thread or a codec
-    process. `deadline` is absolute. Either coroutine may be cancelled at any await; work that
-    continues in the background must own the data it reads.
-    """
+    async def run(self, payload: Any, context: RequestContext) -> Any:
+        """Answer one request: decode, run jobs with `context.infer`, encode.
 
-    async def prepare(self, payload: Any, *, deadline: float) -> Prepared:
-        """Decode and preprocess. If it raises, it must release its resources itself."""
-
-    async def finish(
-        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Finished:
-        """Postprocess and encode. `outputs` has one entry for each job; all numbers are finite."""
+        Runs on the event loop: work above a millisecond belongs in a thread or a codec process. May
+        be cancelled at any await: hold resources with `with`, and let work that continues in the
+        background own the data it reads.
+        """
 
     def close(self) -> None: ...

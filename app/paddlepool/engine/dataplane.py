@@ -1,19 +1,19 @@
 """The path of one request through Paddlepool. Read this first.
 
-    run    lease ─► reserve ─► read ─► prepare ─► run every job ─► finish ─► release ─► end of lease
-    infer  lease ─► reserve ─► read ────────────► run one job ────────────────────────► end of lease
+    run    lease ─► reserve ─► read ─► pipeline ─► end of lease
+    infer  lease ─► reserve ─► read ─► one job ──► end of lease
 
-`run` answers a task (/segment, /sentiment): its pipeline decodes and preprocesses in `prepare`,
-postprocesses and encodes in `finish`. `infer` answers raw tensors (/v2). `read` gets the payload or
-the tensors from the body. Both hold one model version from the first step to the last. A job of
-more rows than a run takes is divided, and a request of many jobs queues a portion of them at a time
+`run` answers a task (/segment, /sentiment): its pipeline decodes, runs jobs and encodes in one
+coroutine. `infer` answers raw tensors (/v2). `read` gets the payload or the tensors from the body.
+Both hold one model version from the first step to the last. A job of more rows than a run takes is
+divided, and a request of many jobs queues a portion of them at a time
 (paddlepool.engine.registry.parts).
 
 Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request for lack of
 room or time before any work. `infer` reserves a place only while it reads a large body; without
 one, the queue accepts or rejects the job when it is submitted. Faults in a client's data are found
-in `prepare`, `read` or the check of tensors, before a job enters the queue. A request always
-releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
+by the pipeline, in `read` or in the check of tensors, before a job enters the queue. A request
+always releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
 """
 
 import asyncio
@@ -21,15 +21,16 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from paddlepool.contracts import errors
 from paddlepool.contracts.caller import CALLER
-from paddlepool.contracts.ports import Clock, InferResult, Pipeline
+from paddlepool.contracts.ports import Clock, InferResult, Pipeline, RequestContext
 from paddlepool.contracts.reasons import STAGES, START_UP
 from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.parts import CheckedJob, joined
 from paddlepool.engine.registry.registry import ModelRegistry
@@ -42,7 +43,8 @@ check takes under a millisecond."""
 Payload = TypeVar("Payload")
 
 StagesDone = Callable[[Mapping[str, float], Sequence[InferResult]], None]
-"""Receives the seconds of each stage of an answered request; must not block or raise."""
+"""Receives the seconds of each stage of an answered request that ran jobs, and their results; must
+not block or raise."""
 
 
 def ready(payload: Payload) -> Callable[[], Awaitable[Payload]]:
@@ -64,13 +66,13 @@ class TrafficListener(Protocol):
     def completed(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> None:
-        """Receive the tensors of an answered request, but do not change them.
+        """Receive the tensors of an answered request that ran jobs, but do not change them.
 
         A reply to infer() is made from the same arrays later.
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestOutput:
     """A request's result and its origin. `stages` are seconds, in the order the stages ran."""
 
@@ -94,6 +96,50 @@ class TensorRequest:
     priority: int
     timeout: float
     state: Any = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ModelContext(RequestContext):
+    """Runs the jobs of one request on a leased model version and records their results.
+
+    The first job takes the place of the `reservation`. `parts` are the jobs after division.
+    """
+
+    served: ServedModel
+    group: str
+    priority: int = 0
+    reservation: Reservation | None = None
+    parts: list[CheckedJob] = field(default_factory=list, init=False)
+    results: list[InferResult] = field(default_factory=list, init=False)
+
+    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+        return await self.run(self.served.checked(jobs))
+
+    async def run(self, jobs: Sequence[CheckedJob]) -> list[Tensors]:
+        """Run checked jobs. Jobs run in parallel: the stages' seconds are those of the slowest."""
+        if not jobs:
+            return []
+        divided = [job.parts(self.served.max_rows) for job in jobs]
+        parts = [part for of_job in divided for part in of_job]
+        results = await self.served.run_all(
+            parts,
+            deadline=self.deadline,
+            group=self.group,
+            priority=self.priority,
+            reservation=self.reservation,
+            following=bool(self.results),
+        )
+        self.parts += parts
+        self.results += results
+        self.add_seconds(
+            {
+                "queue": max([result.queue_seconds for result in results]),
+                "infer": max([result.infer_seconds for result in results]),
+            }
+        )
+        if starting := max([result.start_up_seconds for result in results]):
+            self.add_seconds({START_UP: starting})
+        return await joined(results, [len(of_job) for of_job in divided])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +180,13 @@ class DataPlane:
             try:
                 async with asyncio.timeout(timeout):
                     with served.reserve(group=group, deadline=deadline) as reservation:
-                        prepared = await pipeline.prepare(await read(), deadline=deadline)
-                        try:
-                            parts, counts = _divided(served, served.checked(prepared.jobs))
-                            results = await served.run_all(
-                                parts, deadline=deadline, group=group, reservation=reservation
-                            )
-                            outputs = await joined(results, counts)
-                            finished = await pipeline.finish(prepared, outputs, deadline=deadline)
-                        finally:
-                            prepared.release()
+                        context = ModelContext(
+                            deadline=deadline, served=served, group=group, reservation=reservation
+                        )
+                        value = await pipeline.run(await read(), context)
             except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(served, group, timeout) from None
-            stages = {**prepared.stages, **finished.stages}
-            return self._complete(served, parts, results, finished.value, stages)
+            return self._complete(context, value)
 
     async def infer(
         self,
@@ -177,24 +216,22 @@ class DataPlane:
                 held.close()  # the reserved place is in another queue
                 reservation = None
                 _check_may_start(served, group)
-            deadline = began + request.timeout
+            context = ModelContext(
+                deadline=began + request.timeout,
+                served=served,
+                group=group,
+                priority=request.priority,
+                reservation=reservation,
+            )
             try:
-                async with asyncio.timeout(deadline - self.clock()):
+                async with asyncio.timeout(context.deadline - self.clock()):
                     check = partial(served.checked, [request.inputs])
                     if sum(array.nbytes for array in request.inputs.values()) > LARGE_TENSORS:
                         loop = asyncio.get_running_loop()
                         checked = await loop.run_in_executor(checked_in, check)
                     else:
                         checked = check()
-                    parts, counts = _divided(served, checked)
-                    results = await served.run_all(
-                        parts,
-                        deadline=deadline,
-                        group=group,
-                        priority=request.priority,
-                        reservation=reservation,
-                    )
-                    [outputs] = await joined(results, counts)
+                    [outputs] = await context.run(checked)
             except (TimeoutError, errors.DeadlineExceeded):
                 raise _too_late(served, group, request.timeout) from None
             except errors.RunRefused as refused:
@@ -204,32 +241,19 @@ class DataPlane:
                     f"the model cannot be run on {', '.join(shapes)}, because these shapes do not "
                     f"fit or a value is out of range. The framework says: {refused.library_text}"
                 ) from None
-            return request, self._complete(served, parts, results, outputs, {})
+            return request, self._complete(context, outputs)
 
-    def _complete(
-        self,
-        served: ServedModel,
-        parts: Sequence[CheckedJob],
-        results: Sequence[InferResult],
-        value: Any,
-        stages: Mapping[str, float],
-    ) -> RequestOutput:
-        """Call `stages_done` and the listener; return the output with the slowest job's times."""
-        group = results[0].group
-        measured = {
-            **stages,
-            "queue": max([result.queue_seconds for result in results]),
-            "infer": max([result.infer_seconds for result in results]),
-        }
-        if starting := max([result.start_up_seconds for result in results]):
-            measured[START_UP] = starting
-        order = dict.fromkeys((*STAGES, *measured))  # a task may have other stages, too
-        stages = {stage: measured[stage] for stage in order if stage in measured}
-        for receive in self.stages_done:
-            receive(stages, results)
-        if (listener := self.traffic_listener) is not None:
-            inputs = [part.inputs for part in parts]
-            listener.completed(served, group, inputs, [result.outputs for result in results])
+    def _complete(self, context: ModelContext, value: Any) -> RequestOutput:
+        """Call `stages_done` and the listener; return the output."""
+        served, group, seconds = context.served, context.group, context.stages
+        order = dict.fromkeys((*STAGES, *seconds))  # a task may have other stages, too
+        stages = {stage: seconds[stage] for stage in order if stage in seconds}
+        if results := context.results:
+            for receive in self.stages_done:
+                receive(stages, results)
+            if (listener := self.traffic_listener) is not None:
+                inputs = [part.inputs for part in context.parts]
+                listener.completed(served, group, inputs, [result.outputs for result in results])
         return RequestOutput(
             value=value, model=served.name, version=served.version, group=group, stages=stages
         )
@@ -255,12 +279,6 @@ class DataPlane:
             return self.default_models[task]
         except KeyError:
             raise errors.ModelNotFound(f"no model for the task {task!r} is configured") from None
-
-
-def _divided(served: ServedModel, jobs: Sequence[CheckedJob]) -> tuple[list[CheckedJob], list[int]]:
-    """Divide jobs of more rows than a run takes. Returns all parts, and their number by job."""
-    parts = [job.parts(served.max_rows) for job in jobs]
-    return [part for of_job in parts for part in of_job], [len(of_job) for of_job in parts]
 
 
 def _too_late(served: ServedModel, group: str, timeout: float) -> errors.DeadlineExceeded:

@@ -4,16 +4,17 @@ import asyncio
 import contextvars
 import io
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from paddlepool.contracts.ports import Prepared, ServedModelInfo
-from paddlepool.contracts.tensors import Array, TensorSpec
+from paddlepool.contracts.ports import RequestContext, ServedModelInfo
+from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import PictureStore
 from paddlepool.tasks.codecs.pool import CodecPool, Codecs
@@ -45,6 +46,17 @@ def request_of(body: bytes, options: Mapping[str, str], **more: Any) -> SegmentR
     return SegmentRequest.model_validate({"body": body, **options, **more})
 
 
+@dataclass(kw_only=True)
+class NetworkContext(RequestContext):
+    """A request whose jobs are run by a function."""
+
+    network: Network
+
+    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+        [job] = jobs
+        return [{"d0": self.network(job["input"])}]
+
+
 class Server:
     def __init__(self, codecs: Codecs, lost: list[str]) -> None:
         self.codecs = codecs
@@ -66,22 +78,15 @@ class Server:
         self.awaited(self.codecs.pool.close())
         self._runner.close()
 
-    def prepare(self, request: SegmentRequest) -> Prepared:
-        return self.awaited(self.pipeline.prepare(request, deadline=time.monotonic() + 60))
-
     def ask(self, body: bytes, network: Network = bright, **options: str) -> SegmentResult:
         return self.run(request_of(body, options), network)
 
-    def run(self, request: SegmentRequest, network: Network = bright) -> SegmentResult:
-        prepared = self.prepare(request)
-        try:
-            outputs = [{"d0": network(prepared.jobs[0]["input"])}]
-            finish = self.pipeline.finish(prepared, outputs, deadline=time.monotonic() + 60)
-            value = self.awaited(finish).value
-        finally:
-            prepared.release()
-        assert isinstance(value, SegmentResult)
-        return value
+    def run(
+        self, request: SegmentRequest, network: Network = bright, seconds: float = 60.0
+    ) -> SegmentResult:
+        """Answer a request with a deadline in `seconds`."""
+        context = NetworkContext(deadline=time.monotonic() + seconds, network=network)
+        return self.awaited(self.pipeline.run(request, context))
 
 
 @contextmanager

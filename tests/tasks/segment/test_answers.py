@@ -60,7 +60,7 @@ RENDERED: dict[str, Any] = {
 }
 GOOD: dict[Check, tuple[dict[str, object], dict[str, Array]]] = {
     check_opened: (OPENED, {"input": INPUT}),
-    check_background: (OPENED | {"seconds": 0.1}, {}),
+    check_background: (OPENED | {"seconds": {"decode": 0.1}}, {}),
     check_rendered: (RENDERED, {"image": FILE, "labels": LABELS}),
 }
 

@@ -26,7 +26,16 @@ from paddlepool.tasks.segment.request import SIZE_PIXELS
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import calling, wait_until
 from tests.tasks.codecs import pictures
-from tests.tasks.segment.serving import INFO, MAPPED, Server, bright, pixels_of, request_of, served
+from tests.tasks.segment.serving import (
+    INFO,
+    MAPPED,
+    NetworkContext,
+    Server,
+    bright,
+    pixels_of,
+    request_of,
+    served,
+)
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
 ONES = np.ones((1, 1, 320, 320), np.float32)
@@ -51,12 +60,17 @@ def test_the_networks_input_is_the_official_preprocessing(server: Server) -> Non
     """Bilinear without anti-aliasing, divided by the maximum, ImageNet mean and deviation."""
     image = pictures.photo(640, 640)  # halved exactly: each value is the mean of four
     body = pictures.encoded(image, "PNG")
-    prepared = server.prepare(request_of(body, {}))
-    prepared.release()
+    received: list[Array] = []
+
+    def network(tensor: Array) -> Array:
+        received.append(tensor)
+        return bright(tensor)
+
+    server.ask(body, network)
     whole = np.asarray(image).astype(np.float64)
     small = whole.reshape(320, 2, 320, 2, 3).mean(axis=(1, 3))
     expected = (small / small.max() - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    got = prepared.jobs[0]["input"]
+    [got] = received
     assert got.shape == (1, 3, 320, 320)
     assert got.dtype == np.float32
     # Half a level of 255, divided by the smallest deviation.
@@ -334,20 +348,19 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
     async def ask(attempt: int, completed: asyncio.Event) -> None:
         body = (PHOTO, PHOTO[: len(PHOTO) // 2], b"not a picture")[attempt % 3]
         deadline = time.monotonic() + (0.0 if attempt % 5 == 0 else 60.0)
-        call = asyncio.create_task(server.pipeline.prepare(request_of(body, {}), deadline=deadline))
+
+        def network(tensor: Array) -> Array:
+            completed.set()
+            asyncio.get_running_loop().call_soon(call.cancel)  # while its result is rendered
+            return bright(tensor)
+
+        context = NetworkContext(deadline=deadline, network=network)
+        call = asyncio.create_task(server.pipeline.run(request_of(body, {}), context))
         if attempt % 4 == 0:
             await (asyncio.sleep(0) if attempt % 8 == 0 else completed.wait())
             call.cancel()
         with contextlib.suppress(asyncio.CancelledError, PaddlepoolError):
-            prepared = await call
-            completed.set()
-            outputs = [{"d0": bright(prepared.jobs[0]["input"])}]
-            finish = asyncio.create_task(
-                server.pipeline.finish(prepared, outputs, deadline=deadline)
-            )
-            await asyncio.sleep(0)
-            finish.cancel()
-            prepared.release()
+            await call
 
     async def ask_often() -> None:
         completed = asyncio.Event()
@@ -358,7 +371,7 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
     wait_until(lambda: len(open_descriptors(but=MAPPED)) == before)
     assert server.codecs.pictures.held == 0
     with pytest.raises(DeadlineExceeded):
-        server.awaited(server.pipeline.prepare(request_of(PHOTO, {}), deadline=0.0))
+        server.run(request_of(PHOTO, {}), seconds=0.0)
     with pytest.raises(ImageUnreadable):
         server.ask(PHOTO[:200])
 

@@ -20,7 +20,7 @@ from paddlepool.tasks.segment.request import SegmentResult
 from tests.descriptors import open_descriptors
 from tests.engine.fakes import wait_until
 from tests.tasks.codecs import pictures, profiles
-from tests.tasks.segment.serving import MAPPED, Server, pixels_of, request_of, served
+from tests.tasks.segment.serving import MAPPED, Server, bright, pixels_of, request_of, served
 
 PICTURE = np.full((320, 320, 3), (0, 60, 200), np.uint8)
 PICTURE[100:180, 120:160] = (250, 200, 0)
@@ -185,15 +185,20 @@ def test_a_second_picture_that_takes_too_long_is_unreadable() -> None:
             asked(server, slow, output="composite")
 
 
-def test_both_pictures_are_held_from_prepare_to_release_and_no_longer(server: Server) -> None:
+def test_both_pictures_are_held_while_the_network_runs_and_no_longer(server: Server) -> None:
     """The second is charged as it is kept: reduced to cover the first."""
     before = open_descriptors(but=MAPPED)
     large = pictures.encoded(pictures.corners(1280, 640), "PNG")
     request = request_of(BODY, {"output": "composite"}, background=large)
-    prepared = server.prepare(request)
     expected = 320 * 320 * 3 + 640 * 320 * 3
-    assert 0 <= server.codecs.pictures.held - expected < 2 * mmap.PAGESIZE
-    prepared.release()
+    held: list[int] = []
+
+    def network(tensor: Array) -> Array:
+        held.append(server.codecs.pictures.held)
+        return bright(tensor)
+
+    server.run(request, network)
+    assert 0 <= held[0] - expected < 2 * mmap.PAGESIZE
     assert server.codecs.pictures.held == 0
     wait_until(lambda: open_descriptors(but=MAPPED) == before)
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from paddlepool.contracts.errors import (
     TextEmpty,
     TextTooLong,
 )
-from paddlepool.contracts.ports import Prepared, ServedModelInfo
+from paddlepool.contracts.ports import RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.tasks.sentiment.pipeline import (
     SHORT_CHARACTERS,
@@ -54,7 +54,6 @@ PARAMETERS = {
     "max_tokens": 128,
     "pad_id": 0,
 }
-FAR = math.inf
 LONG = ["我" * SHORT_CHARACTERS + "很"]
 """Enough characters for the tokenizer's own thread."""
 
@@ -121,14 +120,30 @@ def fake_model(job: Tensors) -> Tensors:
     return {"logits": np.cos(real.sum(axis=1, keepdims=True) * weights).astype(np.float32)}
 
 
+class ModelContext(RequestContext):
+    """A request whose `jobs` are run by a function."""
+
+    def __init__(
+        self, model: Callable[[Tensors], Tensors] = fake_model, deadline: float = math.inf
+    ) -> None:
+        super().__init__(deadline=deadline)
+        self.model = model
+        self.jobs: list[Tensors] = []
+
+    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+        self.jobs.extend(jobs)
+        return [self.model(job) for job in jobs]
+
+
 def classify(
     pipeline: SentimentPipeline, texts: Sequence[str], **options: Any
 ) -> tuple[TextScores, ...]:
-    prepared = asyncio.run(pipeline.prepare(TextRequest(texts, **options), deadline=FAR))
-    outputs = [fake_model(job) for job in prepared.jobs]
-    finished = asyncio.run(pipeline.finish(prepared, outputs, deadline=FAR))
-    value: tuple[TextScores, ...] = finished.value
-    return value
+    return asyncio.run(pipeline.run(TextRequest(texts, **options), ModelContext()))
+
+
+def jobs_of(pipeline: SentimentPipeline, *texts: str) -> list[Tensors]:
+    asyncio.run(pipeline.run(TextRequest(texts), context := ModelContext()))
+    return context.jobs
 
 
 def test_each_text_gets_its_best_labels(pipeline: SentimentPipeline) -> None:
@@ -153,8 +168,7 @@ def test_a_text_is_padded_to_the_smallest_bucket_that_holds_it(
     pipeline: SentimentPipeline, characters: int, bucket: int
 ) -> None:
     """Two of a bucket's places belong to [CLS] and [SEP]; the largest bucket cuts the rest off."""
-    prepared = asyncio.run(pipeline.prepare(TextRequest(["我" * characters]), deadline=FAR))
-    [job] = prepared.jobs
+    [job] = jobs_of(pipeline, "我" * characters)
     assert (1, bucket) == job["input_ids"].shape == job["attention_mask"].shape
     assert np.int64 == job["input_ids"].dtype == job["attention_mask"].dtype
     real = min(characters + 2, 128)
@@ -179,11 +193,11 @@ def test_a_text_that_is_to_be_read_whole_is_not_cut(pipeline: SentimentPipeline)
 def test_texts_of_a_bucket_are_one_job_of_up_to_its_rows(pipeline: SentimentPipeline) -> None:
     """Each shape's texts in their order, four to a job, and scores in the order of the texts."""
     texts = ["我", "我" * 20, "难过", "我" * 40, *("高" * n for n in range(1, 4)), "很" * 21]
-    prepared = asyncio.run(pipeline.prepare(TextRequest(texts), deadline=FAR))
-    shapes = [job["input_ids"].shape for job in prepared.jobs]
+    asyncio.run(pipeline.run(TextRequest(texts), context := ModelContext()))
+    shapes = [job["input_ids"].shape for job in context.jobs]
     assert shapes == [(4, 16), (1, 16), (2, 32), (1, 64)]
-    assert shapes == [job["attention_mask"].shape for job in prepared.jobs]
-    assert list(prepared.stages) == ["preprocess"]
+    assert shapes == [job["attention_mask"].shape for job in context.jobs]
+    assert list(context.stages) == ["preprocess", "postprocess"]
     alone = [classify(pipeline, [text])[0] for text in texts]
     assert list(classify(pipeline, texts)) == alone
     assert len({result.scores for result in alone}) == len(texts)
@@ -208,8 +222,8 @@ def test_padding_and_truncation_in_the_file_do_not_count(
     tokenizer.enable_truncation(8)
     tokenizer.save(str(info.directory / "tokenizer.json"))
     pipeline = SentimentPipeline(info, executor=executor)
-    prepared = asyncio.run(pipeline.prepare(TextRequest(["我" * 20]), deadline=FAR))
-    assert prepared.jobs[0]["input_ids"].shape == (1, 32)
+    [job] = jobs_of(pipeline, "我" * 20)
+    assert job["input_ids"].shape == (1, 32)
 
 
 def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
@@ -224,7 +238,7 @@ def test_a_text_of_which_the_tokenizer_keeps_nothing_is_empty(
     check_texts(["~~~"], limits=SentimentSettings())
     pipeline = SentimentPipeline(info, executor=executor)
     with pytest.raises(TextEmpty, match="text 2 of 2 has 3 characters"):
-        asyncio.run(pipeline.prepare(TextRequest(["我", "~~~"]), deadline=FAR))
+        classify(pipeline, ["我", "~~~"])
 
 
 @given(
@@ -242,10 +256,9 @@ def test_scores_sum_to_one_for_any_finite_logits(logits: Array) -> None:
 
 def test_a_wrong_number_of_logits_is_refused(pipeline: SentimentPipeline) -> None:
     """A model whose last axis is free may still return too few; no label is then guessed."""
-    prepared = asyncio.run(pipeline.prepare(TextRequest(["我"]), deadline=FAR))
-    outputs = [{"logits": np.zeros((1, 5), np.float32)}]
+    context = ModelContext(lambda _: {"logits": np.zeros((1, 5), np.float32)})
     with pytest.raises(ModelOutputInvalid, match=r"\[1, 5\]"):
-        asyncio.run(pipeline.finish(prepared, outputs, deadline=FAR))
+        asyncio.run(pipeline.run(TextRequest(["我"]), context))
 
 
 def test_labels_come_best_first_with_their_chinese_names() -> None:
@@ -261,8 +274,8 @@ async def test_more_waiting_requests_than_allowed_are_refused_at_once(
     """The executor's queue is bounded: what would wait without end gets Overloaded instead."""
     monkeypatch.setattr("paddlepool.tasks.sentiment.pipeline.MAX_PENDING", 2)
 
-    def ask() -> asyncio.Task[Prepared]:
-        return asyncio.create_task(pipeline.prepare(TextRequest(LONG), deadline=FAR))
+    def ask() -> asyncio.Task[tuple[TextScores, ...]]:
+        return asyncio.create_task(pipeline.run(TextRequest(LONG), ModelContext()))
 
     waiting = [ask(), ask()]
     await asyncio.sleep(0)
@@ -274,19 +287,19 @@ async def test_more_waiting_requests_than_allowed_are_refused_at_once(
     replacement = ask()  # a cancelled one makes room
     await asyncio.sleep(0)
     gate.set()
-    assert 1 == len((await waiting[0]).jobs) == len((await replacement).jobs)
+    assert 1 == len(await waiting[0]) == len(await replacement)
 
 
 async def test_a_short_text_is_tokenised_at_once(
     pipeline: SentimentPipeline, gate: threading.Event
 ) -> None:
     short = "我" * SHORT_CHARACTERS
-    assert (await asyncio.wait_for(pipeline.prepare(TextRequest([short]), deadline=FAR), 10)).jobs
-    long = asyncio.create_task(pipeline.prepare(TextRequest([short, "我"]), deadline=FAR))
+    assert await asyncio.wait_for(pipeline.run(TextRequest([short]), ModelContext()), 10)
+    long = asyncio.create_task(pipeline.run(TextRequest([short, "我"]), ModelContext()))
     await asyncio.sleep(0)
     assert not long.done()
     gate.set()
-    assert len((await long).jobs) == 2
+    assert len(await long) == 2
 
 
 @pytest.mark.parametrize("texts", [["我"], LONG], ids=["short", "long"])
@@ -295,7 +308,7 @@ def test_a_request_past_its_deadline_is_not_tokenised(
 ) -> None:
     """O3: work that can no longer be in time never starts."""
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(pipeline.prepare(TextRequest(texts), deadline=time.monotonic()))
+        asyncio.run(pipeline.run(TextRequest(texts), ModelContext(deadline=time.monotonic())))
 
 
 @pytest.mark.parametrize(

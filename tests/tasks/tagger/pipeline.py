@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from pydantic import BaseModel, ConfigDict
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
-from paddlepool.contracts.tensors import Tensors
+from paddlepool.contracts.ports import RequestContext, ServedModelInfo
 from paddlepool.models.repository.config import parse_parameters
-from tests.tasks.tagger.scripts import SCRIPTS, shares, tags_of
+from tests.tasks.tagger.scripts import SCRIPTS, Tag, shares, tags_of
 
 
 class Parameters(BaseModel):
@@ -31,31 +28,18 @@ class TaggerPipeline:
         self._parameters = parameters
         self._executor = executor
 
-    async def prepare(self, payload: str, *, deadline: float) -> Prepared:
-        del deadline  # a text of some KiB takes a millisecond
+    async def run(self, payload: str, context: RequestContext) -> list[Tag]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._prepare, payload)
-
-    async def finish(
-        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Finished:
-        del prepared, deadline
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._finish, outputs)
+        with context.stage("preprocess"):
+            job = {"shares": await loop.run_in_executor(self._executor, shares, payload)}
+        [outputs] = await context.infer([job])
+        [logits] = outputs.values()
+        tags = self._parameters.tags
+        with context.stage("postprocess"):
+            return await loop.run_in_executor(self._executor, tags_of, logits, tags)
 
     def close(self) -> None:
         """Ends nothing: the executor is the server's."""
-
-    def _prepare(self, text: str) -> Prepared:
-        begin = time.perf_counter()
-        job = {"shares": shares(text)}
-        return Prepared(jobs=(job,), state=None, stages={"preprocess": time.perf_counter() - begin})
-
-    def _finish(self, outputs: Sequence[Tensors]) -> Finished:
-        begin = time.perf_counter()
-        [logits] = outputs[0].values()
-        value = tags_of(logits, self._parameters.tags)
-        return Finished(value=value, stages={"postprocess": time.perf_counter() - begin})
 
 
 def open_pipeline(info: ServedModelInfo, *, executor: Executor) -> TaggerPipeline:

@@ -74,10 +74,9 @@ class Admission:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
         Room and time were checked for the reservation, so only the deadline of the first job is
-        checked. The same applies to all jobs if `following`: they replace ended jobs of their
-        request, so it never has more jobs here than were admitted first. Returns the jobs of lower
-        priority that were shed to make room. If it raises Overloaded or DeadlineExceeded, the
-        queues stay as they were.
+        checked. The same applies to jobs that are `following` ended ones of their request; it has
+        at most a portion of its jobs here. Returns the jobs of lower priority that were shed to
+        make room. If it raises Overloaded or DeadlineExceeded, the queues stay as they were.
         """
         reserved = reservation is not None and reservation in self.reservations
         if reservation is not None:

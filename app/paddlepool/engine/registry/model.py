@@ -222,6 +222,7 @@ class ServedModel:
         group: str | None = None,
         priority: int = 0,
         reservation: Reservation | None = None,
+        following: bool = False,
     ) -> list[InferResult]:
         """Run jobs of at most `max_rows` rows each, however many; see submit_all().
 
@@ -234,6 +235,7 @@ class ServedModel:
             group=group,
             priority=priority,
             reservation=reservation,
+            following=following,
         )
         return await in_portions(jobs, self._group(group).portion, submit)
 

@@ -4,7 +4,7 @@ The first and the last step run in codec processes. This module loads no picture
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -14,11 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paddlepool.contracts.caller import CALLER
 from paddlepool.contracts.errors import ConfigError, ImageUnreadable, InputError
-from paddlepool.contracts.ports import Agreement, Finished, Prepared, ServedModelInfo
+from paddlepool.contracts.ports import Agreement, RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.replies import Reply
 from paddlepool.models.repository.config import parse_parameters
-from paddlepool.tasks.codecs.picture import Picture
 from paddlepool.tasks.codecs.pool import Codecs
 from paddlepool.tasks.segment.masks import normalise
 from paddlepool.tasks.segment.request import (
@@ -120,7 +119,7 @@ def check_opened(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tenso
 
 
 def check_background(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    _check_types(meta, DECODED | {"seconds": float})
+    _check_types(meta, DECODED | {"seconds": {"decode": float}})
     _check_pixels(call, meta["pixels"])
     _check_arrays(arrays)
 
@@ -179,82 +178,65 @@ class SegmentPipeline:
         self._input_name = info.inputs[0].name
         self._output_name = parameters.output
 
-    async def prepare(self, payload: SegmentRequest, *, deadline: float) -> Prepared:
-        """Decode the pictures and make the network's input.
-
-        Raises Overloaded, DeadlineExceeded, and InputError if a picture is at fault.
-        """
-        held = ExitStack()
-        pictures: list[Picture] = []
+    async def run(self, payload: SegmentRequest, context: RequestContext) -> SegmentResult:
+        """Raises Overloaded, DeadlineExceeded, OutputTooLarge, and InputError for a bad picture."""
+        descriptors: list[int] = []
 
         async def decode(stage: str, meta: Mapping[str, Any], body: bytes, about: str) -> Reply:
             """Decode `body` into one more picture; an error begins with `about`."""
             size = RGBA * self._codecs.limits.pixels
             picture = held.enter_context(self._codecs.pictures.open(size))
-            pictures.append(picture)
+            descriptors.append(picture.descriptor)
             try:
                 reply = await self._codecs.pool.submit(
                     f"{STAGES}:{stage}",
                     meta,
                     {"body": np.frombuffer(body, np.uint8)},
                     descriptors=(picture.descriptor,),
-                    deadline=deadline,
+                    deadline=context.deadline,
                     crash_error=ImageUnreadable,
                 )
                 picture.charge()
                 CALLER.get().spend("pixels", reply.meta["pixels"])
             except InputError as error:
                 raise error.about(about) if about else error from None
+            context.add_seconds(reply.meta["seconds"])
             return reply
 
         second = payload.background
-        about = "" if second is None else "file"
         meta = payload.model_dump(exclude={"body", "background"}) | {
             "limits": self._limits,
             "background": None,
         }
         more = {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
-        with held:
-            reply = await decode("open_picture", meta | more, payload.body, about)
-            stages = dict(reply.meta["seconds"])
-            meta["shape"] = reply.meta["shape"]
+        with ExitStack() as held:
+            about = "" if second is None else "file"
+            opened = await decode("open_picture", meta | more, payload.body, about)
+            meta["shape"] = opened.meta["shape"]
             if second is not None:
-                opened = (await decode("open_background", meta, second, "bg_image")).meta
-                stages["decode"] += opened["seconds"]
-                meta["background"] = opened["shape"]
-            release = held.pop_all().close
-        return Prepared(
-            jobs=({self._input_name: reply.arrays["input"]},),
-            state=(payload, meta, pictures),
-            stages=stages,
-            release=release,
-        )
-
-    async def finish(
-        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Finished:
-        """A SegmentResult. Raises DeadlineExceeded, OutputTooLarge and WorkerCrashed."""
-        request, meta, pictures = prepared.state
-        reply = await self._codecs.pool.submit(
-            f"{STAGES}:render",
-            meta,
-            {"mask": outputs[0][self._output_name]},
-            descriptors=[picture.descriptor for picture in pictures],
-            deadline=deadline,
-            urgent=True,
-        )
+                background = await decode("open_background", meta, second, "bg_image")
+                meta["background"] = background.meta["shape"]
+            [outputs] = await context.infer([{self._input_name: opened.arrays["input"]}])
+            reply = await self._codecs.pool.submit(
+                f"{STAGES}:render",
+                meta,
+                {"mask": outputs[self._output_name]},
+                descriptors=descriptors,
+                deadline=context.deadline,
+                urgent=True,
+            )
         rendered = reply.meta
-        result = SegmentResult(
+        context.add_seconds(rendered["seconds"])
+        return SegmentResult(
             image=reply.arrays["image"].tobytes(),
-            format=request.format,
-            output=request.output,
+            format=payload.format,
+            output=payload.output,
             width=rendered["width"],
             height=rendered["height"],
             box=ForegroundBox(**rendered["box"]),
             confidence=rendered["confidence"],
-            labels=reply.arrays["labels"].tobytes() if request.labels else None,
+            labels=reply.arrays["labels"].tobytes() if payload.labels else None,
         )
-        return Finished(value=result, stages=rendered["seconds"])
 
     def close(self) -> None:
         """Do nothing: the codecs are shared and belong to `paddlepool.main`."""

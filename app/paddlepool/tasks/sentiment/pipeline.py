@@ -29,7 +29,7 @@ from tokenizers import Tokenizer
 
 from paddlepool.contracts import errors
 from paddlepool.contracts.caller import CALLER
-from paddlepool.contracts.ports import Finished, Prepared, ServedModelInfo
+from paddlepool.contracts.ports import RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from paddlepool.models.repository.config import parse_parameters
 from paddlepool.settings.server import KIB, Bytes, Settings
@@ -297,6 +297,14 @@ class TextScores(NamedTuple):
     padding: int
 
 
+class TokenisedRequest(NamedTuple):
+    """`order` are the positions of the texts in the order of the jobs' rows."""
+
+    texts: Sequence[Tokenised]
+    order: Sequence[int]
+    jobs: Sequence[Tensors]
+
+
 class SentimentPipeline:
     """Implements the Pipeline port; a payload is a TextRequest."""
 
@@ -312,14 +320,41 @@ class SentimentPipeline:
         self._executor = executor
         self._pending = 0
 
-    async def prepare(self, payload: TextRequest, *, deadline: float) -> Prepared:
-        """Jobs of up to `max_rows` texts each, the shortest bucket first.
+    async def run(self, payload: TextRequest, context: RequestContext) -> tuple[TextScores, ...]:
+        """The scores of each text.
 
-        Raises TextEmpty, TextTooLong, DeadlineExceeded and Overloaded.
+        Raises TextEmpty, TextTooLong, DeadlineExceeded and Overloaded; ModelOutputInvalid if the
+        model's scores have a wrong shape.
         """
         CALLER.get().spend("texts", len(payload.texts))
         if sum(map(len, payload.texts)) <= SHORT_CHARACTERS:
-            return self._prepare(payload, deadline)
+            texts, order, jobs = self._tokenise(payload, context)
+        else:
+            texts, order, jobs = await self._tokenise_in_thread(payload, context)
+        outputs = await context.infer(jobs)
+        with context.stage("postprocess"):
+            logits = np.concatenate([array for output in outputs for array in output.values()])
+            expected = (len(texts), len(self._labels))
+            if logits.shape != expected:
+                raise errors.ModelOutputInvalid(
+                    f"the model returned scores of shape {list(logits.shape)}, "
+                    f"expected {list(expected)}"
+                )
+            rows = dict(zip(order, logits.tolist(), strict=True))
+            value = []
+            for place, text in enumerate(texts):
+                scores = rank(softmax(rows[place]), labels=self._labels, labels_zh=self._labels_zh)
+                value.append(
+                    TextScores(scores[: payload.top_k], text.tokens, text.truncated, text.padding)
+                )
+            return tuple(value)
+
+    def close(self) -> None:
+        """Do nothing: the executor belongs to the server."""
+
+    async def _tokenise_in_thread(
+        self, payload: TextRequest, context: RequestContext
+    ) -> TokenisedRequest:
         if self._pending >= MAX_PENDING:
             raise errors.Overloaded(
                 f"{self._pending} requests wait for the tokenizer, which is the limit",
@@ -329,59 +364,25 @@ class SentimentPipeline:
         self._pending += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, self._prepare, payload, deadline)
+            return await loop.run_in_executor(self._executor, self._tokenise, payload, context)
         finally:
             self._pending -= 1
 
-    async def finish(
-        self, prepared: Prepared, outputs: Sequence[Tensors], *, deadline: float
-    ) -> Finished:
-        """A tuple of TextScores, one per text.
-
-        Raises ModelOutputInvalid if the model's scores have a wrong shape.
-        """
-        del deadline  # this is too fast to need it
-        texts, order, top_k = prepared.state
-        begin = time.perf_counter()
-        logits = np.concatenate([array for output in outputs for array in output.values()])
-        expected = (len(texts), len(self._labels))
-        if logits.shape != expected:
-            raise errors.ModelOutputInvalid(
-                f"the model returned scores of shape {list(logits.shape)}, "
-                f"expected {list(expected)}"
-            )
-        rows = dict(zip(order, logits.tolist(), strict=True))
-        value = [
-            TextScores(
-                rank(softmax(rows[place]), labels=self._labels, labels_zh=self._labels_zh)[:top_k],
-                tokens=text.tokens,
-                truncated=text.truncated,
-                padding=text.padding,
-            )
-            for place, text in enumerate(texts)
-        ]
-        return Finished(value=tuple(value), stages={"postprocess": time.perf_counter() - begin})
-
-    def close(self) -> None:
-        """Do nothing: the executor belongs to the server."""
-
-    def _prepare(self, payload: TextRequest, deadline: float) -> Prepared:
-        if time.monotonic() >= deadline:
+    def _tokenise(self, payload: TextRequest, context: RequestContext) -> TokenisedRequest:
+        """Jobs of up to `max_rows` texts each, the shortest bucket first."""
+        if time.monotonic() >= context.deadline:
             raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
-        begin = time.perf_counter()
-        texts, top_k, truncate = payload
-        tokenised = tokenise(texts, self._tokenizer, lengths=self._lengths, truncate=truncate)
-        order = sorted(range(len(texts)), key=lambda position: tokenised[position].bucket)
-        jobs, most = [], self._max_rows
-        for _, alike in groupby([tokenised[n] for n in order], key=attrgetter("bucket")):
-            rows = list(alike)
-            for start in range(0, len(rows), most):
-                jobs.append(tensors_of(rows[start : start + most], pad_id=self._pad_id))
-        return Prepared(
-            jobs=tuple(jobs),
-            state=(tokenised, order, top_k),
-            stages={"preprocess": time.perf_counter() - begin},
-        )
+        with context.stage("preprocess"):
+            texts = tokenise(
+                payload.texts, self._tokenizer, lengths=self._lengths, truncate=payload.truncate
+            )
+            order = sorted(range(len(texts)), key=lambda position: texts[position].bucket)
+            jobs, most = [], self._max_rows
+            for _, alike in groupby([texts[n] for n in order], key=attrgetter("bucket")):
+                rows = list(alike)
+                for start in range(0, len(rows), most):
+                    jobs.append(tensors_of(rows[start : start + most], pad_id=self._pad_id))
+            return TokenisedRequest(texts, order, jobs)
 
 
 def tensors(settings: Settings) -> TaskTensors:
