@@ -2,7 +2,8 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -210,22 +211,6 @@ class EngineObserver(Protocol):
         """A version was closed; `served` are the versions of the model that are served now."""
 
 
-class Stage:
-    """Adds the seconds of its block to `stages`. A generator would take a microsecond longer."""
-
-    __slots__ = ("_begin", "_name", "_stages")
-
-    def __init__(self, name: str, stages: dict[str, float]) -> None:
-        self._name, self._stages = name, stages
-
-    def __enter__(self) -> None:
-        self._begin = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        seconds = time.perf_counter() - self._begin
-        self._stages[self._name] = self._stages.get(self._name, 0.0) + seconds
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class RequestContext(ABC):
     """What a pipeline sees of the engine while it answers one request.
@@ -245,9 +230,12 @@ class RequestContext(ABC):
         of room.
         """
 
-    def stage(self, name: str) -> Stage:
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
         """Measure a stage that runs in this process: `with context.stage("decode"):`."""
-        return Stage(name, self.stages)
+        begin = time.perf_counter()
+        yield
+        self.add_seconds({name: time.perf_counter() - begin})
 
     def add_seconds(self, seconds: Mapping[str, float]) -> None:
         """Add seconds by stage name, such as those measured in a codec process."""

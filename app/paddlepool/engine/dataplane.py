@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 from paddlepool.contracts import errors
@@ -32,7 +33,7 @@ from paddlepool.contracts.reasons import STAGES, START_UP
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.registry.model import ServedModel
-from paddlepool.engine.registry.parts import CheckedJob, joined
+from paddlepool.engine.registry.parts import CheckedJob, in_portions, joined
 from paddlepool.engine.registry.registry import ModelRegistry
 
 LARGE_TENSORS = 4 << 20
@@ -120,15 +121,16 @@ class ModelContext(RequestContext):
         if not jobs:
             return []
         divided = [job.parts(self.served.max_rows) for job in jobs]
-        parts = [part for of_job in divided for part in of_job]
-        results = await self.served.run_all(
-            parts,
+        parts = list(chain.from_iterable(divided))
+        submit = partial(
+            self.served.submit_all,
             deadline=self.deadline,
             group=self.group,
             priority=self.priority,
             reservation=self.reservation,
             following=bool(self.results),
         )
+        results = await in_portions(parts, self.served.portion(self.group), submit)
         self.parts += parts
         self.results += results
         self.add_seconds(
@@ -139,7 +141,11 @@ class ModelContext(RequestContext):
         )
         if starting := max([result.start_up_seconds for result in results]):
             self.add_seconds({START_UP: starting})
-        return await joined(results, [len(of_job) for of_job in divided])
+        outputs = [result.outputs for result in results]
+        if len(outputs) == len(jobs):
+            return outputs
+        rest = iter(outputs)
+        return [await joined(list(islice(rest, len(of_job)))) for of_job in divided]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.pool.group import Group, Statistics
 from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.queue.job import Job, ShapeKey
-from paddlepool.engine.registry.parts import MAX_PARTS, CheckedJob, in_portions
+from paddlepool.engine.registry.parts import MAX_PARTS, CheckedJob
 from paddlepool.models.repository.config import ModelConfig
 from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.models.repository.selftest import SelfTest, too_small
@@ -211,33 +210,12 @@ class ServedModel:
         return future
 
     def checked(self, jobs: Sequence[Tensors]) -> list[CheckedJob]:
-        """Check jobs for run_all(); may be called in any thread. Raises InvalidTensor."""
+        """Check jobs for submit_all(); may be called in any thread. Raises InvalidTensor."""
         return [self._checked(inputs) for inputs in jobs]
 
-    async def run_all(
-        self,
-        jobs: Sequence[CheckedJob],
-        *,
-        deadline: float,
-        group: str | None = None,
-        priority: int = 0,
-        reservation: Reservation | None = None,
-        following: bool = False,
-    ) -> list[InferResult]:
-        """Run jobs of at most `max_rows` rows each, however many; see submit_all().
-
-        A request of many jobs has only a portion of them in the queue at a time, so that other
-        requests find room and take turns with it. The first failure ends the request.
-        """
-        submit = partial(
-            self.submit_all,
-            deadline=deadline,
-            group=group,
-            priority=priority,
-            reservation=reservation,
-            following=following,
-        )
-        return await in_portions(jobs, self._group(group).portion, submit)
+    def portion(self, group: str) -> int:
+        """Maximum jobs of one request in the group's queue. Raises InvalidParameter."""
+        return self._group(group).portion
 
     def submit_all(
         self,

@@ -40,22 +40,14 @@ class CheckedJob(NamedTuple):
         ]
 
 
-async def joined(results: Sequence[InferResult], counts: Sequence[int]) -> list[Tensors]:
-    """Return the outputs of each job. `counts` are the numbers of results of each job, in order.
+async def joined(parts: Sequence[Tensors]) -> Tensors:
+    """Return the outputs of a job from those of its parts, in a thread if they are large.
 
-    Raises ModelOutputInvalid if the outputs of a job's parts differ in more than their rows.
+    Raises ModelOutputInvalid if the outputs of the parts differ in more than their rows.
     """
-    outputs, start = [], 0
-    for count in counts:
-        parts = [result.outputs for result in results[start : start + count]]
-        start += count
-        if count == 1:
-            outputs.append(parts[0])
-        elif sum(array.nbytes for part in parts for array in part.values()) > INLINE_BYTES:
-            outputs.append(await in_thread_or_inline("joining", partial(_joined, parts)))
-        else:
-            outputs.append(_joined(parts))
-    return outputs
+    if sum(array.nbytes for part in parts for array in part.values()) > INLINE_BYTES:
+        return await in_thread_or_inline("joining", partial(_joined, parts))
+    return _joined(parts)
 
 
 def _joined(parts: Sequence[Tensors]) -> Tensors:

@@ -297,12 +297,8 @@ class TextScores(NamedTuple):
     padding: int
 
 
-class TokenisedRequest(NamedTuple):
-    """`order` are the positions of the texts in the order of the jobs' rows."""
-
-    texts: Sequence[Tokenised]
-    order: Sequence[int]
-    jobs: Sequence[Tensors]
+Prepared = tuple[Sequence[Tokenised], Sequence[int], Sequence[Tensors]]
+"""The texts, their positions in the order of the jobs' rows, and the jobs."""
 
 
 class SentimentPipeline:
@@ -352,9 +348,7 @@ class SentimentPipeline:
     def close(self) -> None:
         """Do nothing: the executor belongs to the server."""
 
-    async def _tokenise_in_thread(
-        self, payload: TextRequest, context: RequestContext
-    ) -> TokenisedRequest:
+    async def _tokenise_in_thread(self, payload: TextRequest, context: RequestContext) -> Prepared:
         if self._pending >= MAX_PENDING:
             raise errors.Overloaded(
                 f"{self._pending} requests wait for the tokenizer, which is the limit",
@@ -368,8 +362,8 @@ class SentimentPipeline:
         finally:
             self._pending -= 1
 
-    def _tokenise(self, payload: TextRequest, context: RequestContext) -> TokenisedRequest:
-        """Jobs of up to `max_rows` texts each, the shortest bucket first."""
+    def _tokenise(self, payload: TextRequest, context: RequestContext) -> Prepared:
+        """Makes jobs of up to `max_rows` texts each, the shortest bucket first."""
         if time.monotonic() >= context.deadline:
             raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
         with context.stage("preprocess"):
@@ -382,7 +376,7 @@ class SentimentPipeline:
                 rows = list(alike)
                 for start in range(0, len(rows), most):
                     jobs.append(tensors_of(rows[start : start + most], pad_id=self._pad_id))
-            return TokenisedRequest(texts, order, jobs)
+            return texts, order, jobs
 
 
 def tensors(settings: Settings) -> TaskTensors:
