@@ -121,7 +121,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     if timeout is None and "timeout_ms" in parameters:
         message = "timeout_ms must be a whole number of milliseconds"
         raise InvalidParameter(message, parameter="timeout_ms")
-    names = {name: parameters.get(name) for name in ROUTING}
+    names: dict[str, Any] = {name: parameters.get(name) for name in ROUTING}
     routing = Routing.model_construct(**names | {"timeout_ms": timeout})
     output = await services.dataplane.run("segment", ready(payload), **routing.options(settings))
     result: SegmentResult = output.value
