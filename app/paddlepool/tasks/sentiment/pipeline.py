@@ -297,7 +297,7 @@ class TextScores(NamedTuple):
     padding: int
 
 
-Prepared = tuple[Sequence[Tokenised], Sequence[int], Sequence[Tensors]]
+TextJobs = tuple[Sequence[Tokenised], Sequence[int], Sequence[Tensors]]
 """The texts, their positions in the order of the jobs' rows, and the jobs."""
 
 
@@ -348,7 +348,7 @@ class SentimentPipeline:
     def close(self) -> None:
         """Do nothing: the executor belongs to the server."""
 
-    async def _tokenise_in_thread(self, payload: TextRequest, context: RequestContext) -> Prepared:
+    async def _tokenise_in_thread(self, payload: TextRequest, context: RequestContext) -> TextJobs:
         if self._pending >= MAX_PENDING:
             raise errors.Overloaded(
                 f"{self._pending} requests wait for the tokenizer, which is the limit",
@@ -362,7 +362,7 @@ class SentimentPipeline:
         finally:
             self._pending -= 1
 
-    def _tokenise(self, payload: TextRequest, context: RequestContext) -> Prepared:
+    def _tokenise(self, payload: TextRequest, context: RequestContext) -> TextJobs:
         """Makes jobs of up to `max_rows` texts each, the shortest bucket first."""
         if time.monotonic() >= context.deadline:
             raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
