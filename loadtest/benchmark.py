@@ -31,17 +31,17 @@ import numpy as np
 from cases import mask_request, picture, wait_chosen
 from harness import (
     HOST,
-    NO_ANSWER,
+    REQUEST_ERRORS,
     ROOT,
     Connection,
     Server,
-    ask,
     cpu_seconds,
     descendants,
     free_port,
     meanwhile,
     memory_of,
     repeated,
+    send,
     status_of,
     wait_until,
 )
@@ -71,7 +71,7 @@ Row = dict[str, Any]
 
 
 def _files(home: Path, port: int, _workers: int, _model: Path) -> Mapping[str, str]:
-    """This server's repository of one model, and its settings."""
+    """Copy this server's repository with one model, and return its settings."""
     shutil.copytree(ROOT / "model_repo" / MODEL, home / "repository" / MODEL, dirs_exist_ok=True)
     return {
         "PADDLEPOOL_HOST": HOST,
@@ -84,15 +84,15 @@ def _files(home: Path, port: int, _workers: int, _model: Path) -> Mapping[str, s
 
 
 def _publish(server: Server) -> None:
-    """Publish the next version, and wait until it answers."""
+    """Publish the model's next version, and wait until it answers."""
     versions = server.directory / "repository" / MODEL
-    last = max(int(each.name) for each in versions.glob("[0-9]*"))
+    last = max(int(path.name) for path in versions.glob("[0-9]*"))
     shutil.copytree(versions / str(last), versions / ".next")
     (versions / ".next").rename(versions / str(last + 1))
-    answers, asked = f"{MODEL}@{last + 1}", mask_request(picture())
+    name, request = f"{MODEL}@{last + 1}", mask_request(picture())
     wait_until(
-        lambda: ask(server.port, asked).headers.get("x-model") == answers,
-        f"{answers} did not answer",
+        lambda: send(server.port, request).headers.get("x-model") == name,
+        f"{name} did not answer",
         timeout=START_SECONDS,
     )
 
@@ -102,9 +102,9 @@ PADDLEPOOL = PeerServer(
     package="paddlepool",
     command=lambda *_: (sys.executable, "-m", "paddlepool.cli", "serve"),
     ready="/v2/health/ready",
-    ask=mask_request,
+    build=mask_request,
     prepare=_files,
-    settle=wait_chosen,
+    warm_up=wait_chosen,
     change=_publish,
     changed_by="a directory",
     nice=0,
@@ -112,14 +112,14 @@ PADDLEPOOL = PeerServer(
 
 
 Open = Callable[..., AbstractContextManager[Server]]
-"""Run the server under test on `port`."""
+"""Context that runs the server under test on `port`."""
 
 
-def flood(port: int, asked: bytes, *, rate: float) -> Row:
-    """Send `rate` requests per second, then one more."""
-    ended = arrivals(port, asked, rate=rate, seconds=FLOOD_SECONDS, patience=PATIENCE_SECONDS)
-    completed = [each.seconds for each in ended if each.status == 200]
-    refused = sum(each.status in (429, 503) for each in ended)
+def flood(port: int, request: bytes, *, rate: float) -> Row:
+    """Send `rate` requests per second, then one more; return the counts, p99 and seconds."""
+    ended = arrivals(port, request, rate=rate, seconds=FLOOD_SECONDS, patience=PATIENCE_SECONDS)
+    completed = [reply.seconds for reply in ended if reply.status == 200]
+    refused = sum(reply.status in (429, 503) for reply in ended)
     time.sleep(1.0)
     return {
         "per_second": rate,
@@ -128,38 +128,38 @@ def flood(port: int, asked: bytes, *, rate: float) -> Row:
         "p99_seconds": float(np.quantile(completed, 0.99)) if completed else None,
         "refused": refused,
         "failed": len(ended) - len(completed) - refused,
-        "next_seconds": next_answer(port, asked),
+        "next_seconds": seconds_to_success(port, request),
     }
 
 
-def next_answer(port: int, asked: bytes) -> float | None:
+def seconds_to_success(port: int, request: bytes) -> float | None:
     """Seconds until a request is answered with 200, retrying; None after 60 s."""
     began = time.perf_counter()
     while (waited := time.perf_counter() - began) < 60.0:
-        if status_of(port, asked, timeout=60.0 - waited) == 200:
+        if status_of(port, request, timeout=60.0 - waited) == 200:
             return time.perf_counter() - began
         time.sleep(0.05)
     return None
 
 
 @contextlib.contextmanager
-def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Row]:
+def watched(port: int, request: bytes, *, clients: int) -> Iterator[Row]:
     """Let clients send requests without pause while the block runs, and reconnect after a failure.
 
     The row is filled after the block. A client that tries again and again has failed once.
     """
-    began, found = time.perf_counter(), dict[str, Any]()
-    answers, failures = [began], [0] * clients
+    began, row = time.perf_counter(), dict[str, Any]()
+    times, failures = [began], [0] * clients
 
     def client(number: int, ending: threading.Event) -> None:
         failing = False
         with contextlib.closing(Connection(port, timeout=PATIENCE_SECONDS)) as connection:
             while not ending.is_set():
                 status = 0
-                with contextlib.suppress(*NO_ANSWER):
-                    status = connection.send(asked).status
+                with contextlib.suppress(*REQUEST_ERRORS):
+                    status = connection.send(request).status
                 if status == 200:
-                    answers.append(time.perf_counter())
+                    times.append(time.perf_counter())
                 elif not failing:
                     failures[number] += 1
                 failing = status != 200
@@ -167,25 +167,25 @@ def watched(port: int, asked: bytes, *, clients: int) -> Iterator[Row]:
                     ending.wait(0.05)
 
     with meanwhile(*(partial(client, number) for number in range(clients))):
-        yield found
+        yield row
         end = time.perf_counter()
-    moments = sorted(at for at in answers if at < end)
-    found["answered"] = len(moments) - 1
-    found["failed"] = sum(failures)
-    found["longest_gap_seconds"] = max(b - a for a, b in pairwise([*moments, end]))
-    found["per_second_afterwards"] = sum(at > end - LATE_SECONDS for at in moments) / LATE_SECONDS
+    moments = sorted(at for at in times if at < end)
+    row["answered"] = len(moments) - 1
+    row["failed"] = sum(failures)
+    row["longest_gap_seconds"] = max(b - a for a, b in pairwise([*moments, end]))
+    row["per_second_afterwards"] = sum(at > end - LATE_SECONDS for at in moments) / LATE_SECONDS
 
 
-def killed(server: Server, asked: bytes, *, clients: int) -> Row:
+def killed(server: Server, request: bytes, *, clients: int) -> Row:
     """Kill the busiest process under load."""
-    with watched(server.port, asked, clients=clients) as found:
+    with watched(server.port, request, clients=clients) as row:
         before = {pid: cpu_seconds(pid, below=False) for pid in descendants(server.pid)}
         time.sleep(KILL_AFTER_SECONDS)
         used = {pid: cpu_seconds(pid, below=False) - had for pid, had in before.items()}
         busiest = max(used, key=lambda pid: used[pid], default=server.pid)
         os.kill(busiest if used.get(busiest, 0.0) > 0.5 else server.pid, 9)
         time.sleep(AFTERWARDS_SECONDS)
-    return found
+    return row
 
 
 def bomb() -> bytes:
@@ -200,23 +200,23 @@ def hostile(server: Server, peer: PeerServer) -> Row:
     good = picture()
     bad = {"bomb": bomb(), "truncated": good[: len(good) // 2], "no picture": b"hello" * 100}
     calm, memory = memory_of(server.pid), [0]
-    with watched(server.port, peer.ask(good), clients=1) as found:
+    with watched(server.port, peer.build(good), clients=1) as row:
         time.sleep(2.0)
         with repeated(lambda: memory.append(memory_of(server.pid)), every=lambda: 0.02):
             replies = {
-                name: status_of(server.port, peer.ask(body), timeout=PATIENCE_SECONDS)
+                name: status_of(server.port, peer.build(body), timeout=PATIENCE_SECONDS)
                 for name, body in bad.items()
             }
         time.sleep(2.0)
-    return found | {"status": replies, "memory_growth_bytes": max(memory) - calm}
+    return row | {"status": replies, "memory_growth_bytes": max(memory) - calm}
 
 
-def changed(peer: PeerServer, run: Open, asked: bytes, taken_to_start: list[float]) -> Row:
+def changed(peer: PeerServer, run: Open, request: bytes, starts: list[float]) -> Row:
     """Change the model under the load of two clients; restart the server if it has no reload."""
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
-        server = first.enter_context(started(peer, run, asked, taken_to_start))
+        server = first.enter_context(started(peer, run, request, starts))
         port = server.port
-        with watched(port, asked, clients=2) as found:
+        with watched(port, request, clients=2) as row:
             time.sleep(3.0)
             began = time.perf_counter()
             if peer.change is not None:
@@ -224,40 +224,40 @@ def changed(peer: PeerServer, run: Open, asked: bytes, taken_to_start: list[floa
             else:
                 first.close()
                 second.enter_context(run(port=port))
-                checked(ask(port, asked))
-            taken = time.perf_counter() - began
+                checked(send(port, request))
+            elapsed = time.perf_counter() - began
             time.sleep(3.0)
-    return found | {"by": peer.changed_by, "seconds": taken}
+    return row | {"by": peer.changed_by, "seconds": elapsed}
 
 
 @contextlib.contextmanager
-def started(peer: PeerServer, run: Open, asked: bytes, taken: list[float]) -> Iterator[Server]:
-    """Start a server, append the seconds until its first mask to `taken`, and let it settle."""
+def started(peer: PeerServer, run: Open, request: bytes, starts: list[float]) -> Iterator[Server]:
+    """Start a server, append the seconds until its first mask to `starts`, and warm it up."""
     began = time.perf_counter()
     with run(port=free_port()) as server:
-        checked(ask(server.port, asked))
-        taken.append(time.perf_counter() - began)
-        peer.settle(server)
-        checked(ask(server.port, asked))
+        checked(send(server.port, request))
+        starts.append(time.perf_counter() - began)
+        peer.warm_up(server)
+        checked(send(server.port, request))
         yield server
 
 
 def trouble(peer: PeerServer, run: Open, *, cores: int) -> Row:
     """Measure one server under faults, while no other server runs."""
-    asked = peer.ask(picture())
-    taken: list[float] = []
-    found: Row = {"starts": taken}
-    with started(peer, run, asked, taken) as server:
-        rate = HttpWay(server, asked).rate(clients=2 * cores, seconds=5.0)
-        found["hostile"] = hostile(server, peer)
-        found["flood"] = flood(server.port, asked, rate=FACTOR * rate)
-    with started(peer, run, asked, taken) as server:
-        found["killed"] = killed(server, asked, clients=2 * cores)
-    found["changed"] = changed(peer, run, asked, taken)
-    return found
+    request = peer.build(picture())
+    starts: list[float] = []
+    row: Row = {"starts": starts}
+    with started(peer, run, request, starts) as server:
+        rate = HttpWay(server, request).rate(clients=2 * cores, seconds=5.0)
+        row["hostile"] = hostile(server, peer)
+        row["flood"] = flood(server.port, request, rate=FACTOR * rate)
+    with started(peer, run, request, starts) as server:
+        row["killed"] = killed(server, request, clients=2 * cores)
+    row["changed"] = changed(peer, run, request, starts)
+    return row
 
 
-def run(given: argparse.Namespace) -> Row:
+def run(args: argparse.Namespace) -> Row:
     """Measure all servers on this machine."""
     repository = ModelRepository(ROOT / "model_repo")
     cores, files = len(os.sched_getaffinity(0)), read_version(repository, MODEL, None)
@@ -267,21 +267,21 @@ def run(given: argparse.Namespace) -> Row:
         scratch = Path(directory)
         with pictures(repository, scratch, threads=cores) as contests:
             report["masks"] = measure(
-                "masks", contests["masks"], seconds=given.seconds, rounds=given.rounds
+                "masks", contests["masks"], seconds=args.seconds, rounds=args.rounds
             )
         print(json.dumps(report["masks"]), file=sys.stderr)
         onnx = as_onnx(files, scratch)
         everyone = [PADDLEPOOL, *(peer for peer in PEER_SERVERS if peer.installed.exists())]
-        report["trouble"] = {each.name: [] for each in everyone}
-        for _ in range(given.repeats):
-            for each in tqdm(everyone, unit="server", disable=None):
-                home = scratch / f"alone-{each.name}"
-                start = partial(running, each, onnx, home, workers=cores)
-                found = trouble(each, start, cores=cores)
-                print(each.name, json.dumps(found), file=sys.stderr)
-                report["trouble"][each.name].append(found)
+        report["trouble"] = {peer.name: [] for peer in everyone}
+        for _ in range(args.repeats):
+            for peer in tqdm(everyone, unit="server", disable=None):
+                home = scratch / f"alone-{peer.name}"
+                start = partial(running, peer, onnx, home, workers=cores)
+                row = trouble(peer, start, cores=cores)
+                print(peer.name, json.dumps(row), file=sys.stderr)
+                report["trouble"][peer.name].append(row)
     for name in ("rounds", "seconds", "repeats"):
-        report[name] = getattr(given, name)
+        report[name] = getattr(args, name)
     report["minutes"] = (time.time() - began) / 60
     return report
 
@@ -291,28 +291,28 @@ def page(report: Mapping[str, Row]) -> str:
     return filled("benchmark", machines="\n".join(map(_machine, report.values())).rstrip())
 
 
-def _machine(found: Row) -> str:
+def _machine(figures: Row) -> str:
     return filled(
         "benchmark_machine",
-        found=found,
-        masks=table(found["masks"]),
-        starts=3 * found["repeats"],
+        found=figures,
+        masks=table(figures["masks"]),
+        starts=3 * figures["repeats"],
         flood=FLOOD_SECONDS,
         patience=PATIENCE_SECONDS,
-        clients=2 * found["cores"],
+        clients=2 * figures["cores"],
         late=LATE_SECONDS,
         bomb=len(bomb()) / 1000,
-        troubles="\n\n".join(ranked_table(columns, found["trouble"]) for columns in TROUBLES),
+        troubles="\n\n".join(ranked_table(columns, figures["trouble"]) for columns in TROUBLES),
     )
 
 
 def _of(part: str, key: str) -> Callable[[list[Row]], list[float | None]]:
-    """A figure of each run."""
+    """Return a function to one figure of each run."""
     return lambda runs: [run[part][key] for run in runs]
 
 
 def _share(key: str) -> Callable[[list[Row]], list[float | None]]:
-    """A share of the requests of each run."""
+    """Return a function to a share of the requests of each run."""
     return lambda runs: [run["flood"][key] / run["flood"]["sent"] for run in runs]
 
 
@@ -351,9 +351,9 @@ TROUBLES = (
 """The columns of each table."""
 
 
-def draw(found: Row, target: Path) -> None:
+def draw(figures: Row, target: Path) -> None:
     """Draw masks per second, latency and memory of the servers as an SVG."""
-    servers = [row for row in found["masks"] if "bare" not in row["name"]][::-1]
+    servers = [row for row in figures["masks"] if "bare" not in row["name"]][::-1]
     load = list(servers[0]["rates"])[-1]
     panels = {
         f"masks a second, {load}": [statistics.median(row["rates"][load]) for row in servers],
@@ -378,16 +378,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="turns of each server")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a busy phase")
     parser.add_argument("--repeats", type=int, default=2, help="times each trouble is made")
-    given = parser.parse_args()
+    args = parser.parse_args()
 
     def report(before: Row) -> Row:
-        found = run(given)
-        return before | {found["machine"].split(";")[0]: found}
+        figures = run(args)
+        return before | {figures["machine"].split(";")[0]: figures}
 
-    found = write_page(given, measure=report, page=page)
-    images = (given.write or given.render).parent / "images"
+    machines = write_page(args, measure=report, page=page)
+    images = (args.write or args.render).parent / "images"
     images.mkdir(exist_ok=True)
-    draw(next(iter(found.values())), images / "peers.svg")
+    draw(next(iter(machines.values())), images / "peers.svg")
 
 
 if __name__ == "__main__":

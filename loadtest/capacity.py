@@ -86,7 +86,7 @@ def replica(cores: int, precision: str) -> Iterator[Server]:
 def measured(
     server: Server,
     name: str,
-    asked: bytes,
+    request: bytes,
     *,
     clients: int,
     seconds: float,
@@ -98,7 +98,7 @@ def measured(
         api = cpu_seconds(server.pid, below=False)
         return cpu_seconds(server.pid), api, cpu_seconds(proxy.pid) if proxy else 0.0
 
-    way = HttpWay(proxy or server, asked)
+    way = HttpWay(proxy or server, request)
     reply = way.one()
     way.rate(clients=clients, seconds=seconds / 4)
     before, began = used(), time.perf_counter()
@@ -112,20 +112,20 @@ def measured(
         "cpu_seconds": both,
         "api_cpu_seconds": api,
         "proxy_cpu_seconds": balancing,
-        "bytes": len(asked) + len(reply.body),
+        "bytes": len(request) + len(reply.body),
     }
 
 
-def latency(port: int, asked: bytes, *, rate: float, seconds: float) -> list[list[float]]:
+def latency(port: int, request: bytes, *, rate: float, seconds: float) -> list[list[float]]:
     """The 95th and 99th percentile of the latency at each of LOADS."""
-    found = []
+    rows = []
     for load in LOADS:
         draw = random.Random(1)
-        ended = arrivals(port, asked, rate=load * rate, seconds=seconds, draw=draw)
-        seconds_of = [each.seconds if each.status == 200 else REFUSED_SECONDS for each in ended]
-        taken = statistics.quantiles(seconds_of, n=100, method="inclusive")
-        found.append([taken[94], taken[98]])
-    return found
+        ended = arrivals(port, request, rate=load * rate, seconds=seconds, draw=draw)
+        seconds_of = [reply.seconds if reply.status == 200 else REFUSED_SECONDS for reply in ended]
+        percentiles = statistics.quantiles(seconds_of, n=100, method="inclusive")
+        rows.append([percentiles[94], percentiles[98]])
+    return rows
 
 
 def start() -> dict[str, Any]:
@@ -138,24 +138,24 @@ def start() -> dict[str, Any]:
     return {"seconds": seconds, "api_cpu_seconds": api, "child_cpu_seconds": children}
 
 
-def replica_rows(asked: Mapping[str, bytes], seconds: float) -> Iterator[dict[str, Any]]:
+def replica_rows(payloads: Mapping[str, bytes], seconds: float) -> Iterator[dict[str, Any]]:
     counts = [count for count in CORES if count <= int(available_cores())]
     for cores in counts:
         for precision in SETTINGS:
             with replica(cores, precision) as server:
-                bar = tqdm(asked.items(), desc=f"{cores} cores, {precision}", disable=None)
+                bar = tqdm(payloads.items(), desc=f"{cores} cores, {precision}", disable=None)
                 for name, sent in bar:
                     clients = cores * (4 if "text" in name else 2)
-                    found = measured(server, name, sent, clients=clients, seconds=seconds)
+                    figures = measured(server, name, sent, clients=clients, seconds=seconds)
                     memory = memory_of(server.pid)
-                    row = {"cores": cores, "precision": precision, "memory": memory} | found
+                    row = {"cores": cores, "precision": precision, "memory": memory} | figures
                     if precision == CHOSEN and cores == counts[-1]:
-                        rate = found["per_second"]
+                        rate = figures["per_second"]
                         row["latency"] = latency(server.port, sent, rate=rate, seconds=4 * seconds)
                     yield row
 
 
-def proxy_rows(asked: Mapping[str, bytes], seconds: float) -> dict[str, Any]:
+def proxy_rows(payloads: Mapping[str, bytes], seconds: float) -> dict[str, Any]:
     """The balancer's cost per request with one replica and a request that costs almost nothing."""
     probe = request("GET", "/v2/health/live")
     with (
@@ -167,7 +167,7 @@ def proxy_rows(asked: Mapping[str, bytes], seconds: float) -> dict[str, Any]:
             "api": [measured(server, PROBE, probe, clients=4, seconds=seconds)],
             "proxy": [
                 measured(server, name, sent, clients=4, seconds=seconds, proxy=proxy)
-                for name, sent in {PROBE: probe, **asked}.items()
+                for name, sent in {PROBE: probe, **payloads}.items()
             ],
             "balanced": balanced_replicas(),
         }
@@ -175,8 +175,8 @@ def proxy_rows(asked: Mapping[str, bytes], seconds: float) -> dict[str, Any]:
 
 def balanced_replicas() -> int:
     """Maximum number of replicas in the committed configuration of the balancer."""
-    [found] = re.findall(r"server-template \w+ (\d+)", CONFIGURATION.read_text("utf-8"))
-    return int(found)
+    [count] = re.findall(r"server-template \w+ (\d+)", CONFIGURATION.read_text("utf-8"))
+    return int(count)
 
 
 def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
@@ -199,7 +199,7 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
         rates="\n\n".join([_rates(rows), *_others(report.get("others", {}))]),
         loads=LOADS,
         start=report["start"],
-        children=", ".join(f"{each:.1f}" for each in report["start"]["child_cpu_seconds"]),
+        children=", ".join(f"{seconds:.1f}" for seconds in report["start"]["child_cpu_seconds"]),
         costs=costs,
         link=LINK_BITS / 1e9,
         probe=probe["request"],
@@ -211,7 +211,7 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
         memory=memory / 1e9,
         price=price,
         planned=planned,
-        replicas=[replicas_of(row, each, memory, price) for row in planned for each in WANTED],
+        replicas=[replicas_of(row, wanted, memory, price) for row in planned for wanted in WANTED],
         balanced=report["balanced"],
     )
 
@@ -279,9 +279,9 @@ def replicas_of(row: Row, wanted: int, memory: float, price: float) -> Row:
 
 def _rates(rows: Sequence[Row]) -> str:
     kinds = list(dict.fromkeys((row["cores"], row["precision"]) for row in rows))
-    found = {(row["request"], row["cores"], row["precision"]): row for row in rows}
+    by_kind = {(row["request"], row["cores"], row["precision"]): row for row in rows}
     lines = [
-        [name, *(_rate(found[name, *kind]) for kind in kinds)]
+        [name, *(_rate(by_kind[name, *kind]) for kind in kinds)]
         for name in dict.fromkeys(row["request"] for row in rows)
     ]
     memory = {(row["cores"], row["precision"]): row["memory"] for row in rows}
@@ -312,18 +312,18 @@ def main() -> None:
     parser = page_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a phase")
     parser.add_argument("--price", type=float, default=0.04, help="of a core for an hour")
-    given = parser.parse_args()
+    args = parser.parse_args()
 
     def report(before: dict[str, Any]) -> dict[str, Any]:
-        asked = requests()
-        found = proxy_rows(asked, given.seconds) | {
+        payloads = requests()
+        figures = proxy_rows(payloads, args.seconds) | {
             "machine": describe_machine(cores=available_cores()),
             "start": start(),
-            "replicas": list(replica_rows(asked, given.seconds)),
+            "replicas": list(replica_rows(payloads, args.seconds)),
         }
-        return found | {"others": other_machines(before, found) if before else {}}
+        return figures | {"others": other_machines(before, figures) if before else {}}
 
-    write_page(given, measure=report, page=partial(page, price=given.price))
+    write_page(args, measure=report, page=partial(page, price=args.price))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import httpx
-from harness import HOST, Server, ask, json_request, request, wait_until
+from harness import HOST, Server, json_request, request, send, wait_until
 from inputs import draw_picture
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
@@ -25,8 +25,8 @@ def mask_request(body: bytes, *, model: str = "", predictor: str = "") -> bytes:
 
 def text_request(inputs: str | list[str], **parameters: str) -> bytes:
     """A request for the emotion of one text, or of each text of a list."""
-    given = {name: value for name, value in parameters.items() if value}
-    return json_request("/sentiment", {"inputs": inputs, "parameters": given})
+    non_empty = {name: value for name, value in parameters.items() if value}
+    return json_request("/sentiment", {"inputs": inputs, "parameters": non_empty})
 
 
 def load_request(model: str, *, key: str = "") -> bytes:
@@ -49,7 +49,7 @@ def wait_chosen(server: Server) -> list[dict[str, Any]]:
     """
 
     def chosen() -> list[dict[str, Any]]:
-        models = json.loads(ask(server.port, request("GET", "/info")).body)["models"]
+        models = json.loads(send(server.port, request("GET", "/info")).body)["models"]
         choices = [model["choice"] for model in models if model.get("task")]
         return choices if all(choice["by"] != "start" for choice in choices) else []
 

@@ -82,11 +82,11 @@ class ClaimTable:
 
 def beaten(table: ClaimTable) -> dict[str, bool]:
     """For each published ratio, whether one of the rows that measure it again exceeds it."""
-    found: dict[float, list[ClaimRow]] = {}
+    groups: dict[float, list[ClaimRow]] = {}
     for row in table.rows:
         if row.published_ratio not in (None, 1.0):
-            found.setdefault(row.published_ratio or 0.0, []).append(row)
-    return {rows[-1].label: any(row.ahead for row in rows) for rows in found.values()}
+            groups.setdefault(row.published_ratio or 0.0, []).append(row)
+    return {rows[-1].label: any(row.ahead for row in rows) for rows in groups.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def measured(
             for _, inputs in plan.samples[:: max(1, len(plan.samples) // 4)]:
                 predictor.run(inputs, timeout=120.0)
         loads = measure_concurrent(several, plan.samples, requests=requests, tick=tick)
-    totals = {label: plan.total(each.seconds) for label, each in runs.items()}
+    totals = {label: plan.total(run.seconds) for label, run in runs.items()}
     walls = {
         label: plan.scale * load.wall_seconds / len(load.seconds) for label, load in loads.items()
     }
@@ -232,7 +232,7 @@ def _opened(
 
     Only a group of lower precision may be rejected.
     """
-    groups = {each.group.name: each.group for each in variants}
+    groups = {variant.group.name: variant.group for variant in variants}
     with ExitStack() as stack:
         opened, refused = open_groups(
             files,
@@ -246,9 +246,9 @@ def _opened(
             if not (groups[name].program or "bfloat16" in groups[name].options):
                 raise BackendError(f"{name} cannot be measured: {reason}")
         predictors = {
-            each.label: [each.of(one) for one in opened[each.group.name]]
-            for each in variants
-            if each.group.name not in refused
+            variant.label: [variant.of(one) for one in opened[variant.group.name]]
+            for variant in variants
+            if variant.group.name not in refused
         }
         yield predictors, refused
 
@@ -274,14 +274,14 @@ def _rows(
     Ratios are to the first variant. On all `cores`, a group has as many predictors as fit.
     """
     first = variants[0]
-    for each in variants:
-        if each.label in seconds:
-            threads, claimed = each.group.threads, published.get(each.group.name)
+    for variant in variants:
+        if variant.label in seconds:
+            threads, claimed = variant.group.threads, published.get(variant.group.name)
             yield ClaimRow(
-                label=each.label,
+                label=variant.label,
                 threads=str(threads) if cores is None else f"{cores // threads} × {threads}",
-                seconds=seconds[each.label],
-                ratio=seconds[first.label] / seconds[each.label],
+                seconds=seconds[variant.label],
+                ratio=seconds[first.label] / seconds[variant.label],
                 published_seconds=claimed,
                 published_ratio=claimed and published[first.group.name] / claimed,
             )
@@ -293,11 +293,11 @@ def _group(name: str, backend: str, *, threads: int = 1, **options: object) -> I
 
 def _bfloat16(files: ModelFiles, **options: object) -> InstanceGroup:
     """Whether the outputs are within the budget of the model's own group of that precision."""
-    own = (each for each in files.config.instance_group if each.options.get("bfloat16"))
+    own = (group for group in files.config.instance_group if group.options.get("bfloat16"))
     return InstanceGroup(
         name="bf16",
         backend="paddle_inference",
-        budget=next((each.budget for each in own), None),
+        budget=next((group.budget for group in own), None),
         options={"bfloat16": True, **options},
     )
 

@@ -116,8 +116,8 @@ def _measure(args: argparse.Namespace) -> int:
         for name, reason in table.refused.items():
             print(f"{name}: refused: {reason}")
     if args.json is not None:
-        found = {"machine": machine, "tables": [asdict(table) for table in tables]}
-        write_json(args.json, found)
+        results = {"machine": machine, "tables": [asdict(table) for table in tables]}
+        write_json(args.json, results)
     if args.plot is not None:
         plot_claims(tables, args.plot)
     if args.docs is not None:
@@ -167,10 +167,10 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
         for files, most in versions
     ]
     comparisons: list[str] = []
-    for found in compared:
-        plot = f"images/{args.page}-{found.model}.svg"
-        plot_comparison(found, args.docs / plot)
-        comparisons += _comparison(found, plot)
+    for comparison in compared:
+        plot = f"images/{args.page}-{comparison.model}.svg"
+        plot_comparison(comparison, args.docs / plot)
+        comparisons += _comparison(comparison, plot)
     shortened = f" --requests {args.requests}" if args.requests else ""
     named = f" --page {args.page}" if args.page != PAGE else ""
     text = filled(
@@ -186,24 +186,24 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
     (args.docs / f"{args.page}.md").write_text(text, "utf-8")
 
 
-def _claims(found: ClaimTable, plot: str) -> Iterator[str]:
-    heads, *lines = claim_rows(found)
-    yield f"### {found.title}"
+def _claims(table: ClaimTable, plot: str) -> Iterator[str]:
+    heads, *lines = claim_rows(table)
+    yield f"### {table.title}"
     yield markdown_table(heads, lines)
-    yield f"Seconds are {found.unit}; {found.requests:,} requests a row."
-    for name, reason in found.refused.items():
+    yield f"Seconds are {table.unit}; {table.requests:,} requests a row."
+    for name, reason in table.refused.items():
         yield f"{name}: refused: {reason}"
-    yield f"![{found.title}: published and measured speed-ups]({plot})"
+    yield f"![{table.title}: published and measured speed-ups]({plot})"
 
 
-def _comparison(found: Comparison, plot: str) -> Iterator[str]:
-    heads, *lines = comparison_rows(found)
-    weights = found.weights_sha256[:WEIGHTS_DIGITS]
-    yield f"## {found.model}, version {found.version}, weights {weights}"
-    yield f"{found.groups[0].requests} requests a group."
+def _comparison(comparison: Comparison, plot: str) -> Iterator[str]:
+    heads, *lines = comparison_rows(comparison)
+    weights = comparison.weights_sha256[:WEIGHTS_DIGITS]
+    yield f"## {comparison.model}, version {comparison.version}, weights {weights}"
+    yield f"{comparison.groups[0].requests} requests a group."
     yield markdown_table(heads, lines)
-    yield "\n".join(f"- {line}" for line in reasons(found))
-    yield f"![{found.model}: times and rates of its instance groups]({plot})"
+    yield "\n".join(f"- {line}" for line in reasons(comparison))
+    yield f"![{comparison.model}: times and rates of its instance groups]({plot})"
 
 
 def claim_rows(table: ClaimTable) -> list[list[str]]:
@@ -229,17 +229,17 @@ def plot_claims(tables: Sequence[ClaimTable], file: Path) -> None:
     for axis, table in zip(axes, tables, strict=True):
         names = [row.label for row in table.rows]
         published = [row.published_ratio or 0.0 for row in table.rows]
-        ours = [row.ratio for row in table.rows]
+        ratios = [row.ratio for row in table.rows]
         places = list(range(len(names)))
         axis.barh([p + 0.2 for p in places], published, 0.38, color=PUBLISHED, label="published")
-        axis.barh([p - 0.2 for p in places], ours, 0.38, color=DEFAULT, label="measured here")
+        axis.barh([p - 0.2 for p in places], ratios, 0.38, color=DEFAULT, label="measured here")
         for place, row in zip(places, table.rows, strict=True):
             if row.published_ratio is not None:
                 annotate(axis, row.published_ratio, place + 0.2, f"{row.published_ratio:.1f}×")
             annotate(axis, row.ratio, place - 0.2, f"{row.ratio:.1f}×")
         axis.set_yticks(places, names)
         axis.invert_yaxis()
-        axis.set_xlim(0, 1.15 * max(*published, *ours))
+        axis.set_xlim(0, 1.15 * max(*published, *ratios))
         axis.set_xlabel("times faster than the dynamic graph")
         axis.set_title(table.title, fontsize=10)
         axis.legend(fontsize=8, loc="upper right")

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 STOP_SECONDS = 90.0
@@ -27,13 +27,13 @@ STOP_SECONDS = 90.0
 IDLE_SECONDS = 2.0
 """Well below the server's keep-alive timeout."""
 CLOSED = "the server closed the connection within a reply"
-NO_ANSWER = (OSError, ValueError, IndexError)
+REQUEST_ERRORS = (OSError, ValueError, IndexError)
 """Exceptions of a client for a failed connection or an invalid reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer: wall seconds from the first byte sent to the last byte received."""
+    """An HTTP reply: wall seconds from the first byte sent to the last byte received."""
 
     status: int
     headers: Mapping[str, str]
@@ -59,7 +59,7 @@ class Connection:
         self._used = 0.0
 
     def send(self, request: bytes) -> Reply:
-        """Send a request and wait for its reply. Raises one of NO_ANSWER."""
+        """Send a request and wait for its reply. Raises one of REQUEST_ERRORS."""
         if time.perf_counter() - self._used > IDLE_SECONDS:
             self.close()
         reply = None
@@ -98,7 +98,7 @@ def complete(received: bytearray, began: float) -> Reply | None:
     return Reply(int(status.split()[1]), headers, bytes(received[split + 4 :]), seconds)
 
 
-def ask(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:
+def send(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:
     """Send a request on a new connection and return the reply."""
     with contextlib.closing(Connection(port, timeout=timeout)) as connection:
         return connection.send(request)
@@ -106,8 +106,8 @@ def ask(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:
 
 def status_of(port: int, request: bytes, *, timeout: float) -> int:
     """The status of the reply to a request, or 0 without one."""
-    with contextlib.suppress(*NO_ANSWER):
-        return ask(port, request, timeout=timeout).status
+    with contextlib.suppress(*REQUEST_ERRORS):
+        return send(port, request, timeout=timeout).status
     return 0
 
 
@@ -158,8 +158,8 @@ def meanwhile(*works: Callable[[threading.Event], None]) -> Iterator[None]:
             yield
         finally:
             ending.set()
-        for each in working:
-            each.result()
+        for future in working:
+            future.result()
 
 
 def repeated(
@@ -277,19 +277,17 @@ def running_program(
                     os.kill(pid, signal.SIGKILL)
 
 
-def wait_until(
-    find: Callable[[], Found], what: str, *, timeout: float, every: float = 0.05
-) -> Found:
-    """Wait until `find()` returns something true, and return it.
+def wait_until(poll: Callable[[], T], what: str, *, timeout: float, every: float = 0.05) -> T:
+    """Wait until `poll()` returns something true, and return it.
 
     Raises RuntimeError that names `what` after `timeout` seconds.
     """
     until = time.perf_counter() + timeout
-    while not (found := find()):
+    while not (value := poll()):
         if time.perf_counter() > until:
             raise RuntimeError(f"{what} within {timeout:.0f} s")
         time.sleep(every)
-    return found
+    return value
 
 
 def descendants(pid: int) -> list[int]:
@@ -299,11 +297,11 @@ def descendants(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             fields = file.read_text("ascii", errors="replace").rpartition(")")[2].split()
             parents[int(file.parent.name)] = int(fields[1])
-    found, below = {pid}, {pid}
+    pids, below = {pid}, {pid}
     while below:
         below = {child for child, parent in parents.items() if parent in below}
-        found |= below
-    return sorted(found - {pid})
+        pids |= below
+    return sorted(pids - {pid})
 
 
 def _running(pid: int) -> float:

@@ -22,13 +22,13 @@ from harness import (
     CLOSED,
     HOST,
     IDLE_SECONDS,
-    NO_ANSWER,
+    REQUEST_ERRORS,
     Connection,
     Reply,
     Server,
-    ask,
     complete,
     meanwhile,
+    send,
 )
 
 FACTOR = 3.0
@@ -46,7 +46,7 @@ class HttpWay:
 
     def one(self) -> Reply:
         """Use a new connection. Raises RuntimeError for another status."""
-        return checked(ask(self.server.port, self.request), self.status)
+        return checked(send(self.server.port, self.request), self.status)
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Callable[[], Reply]]:
@@ -85,13 +85,13 @@ def checked(reply: Reply, status: int = 200) -> Reply:
 
 def one_client(way: HttpWay, *, seconds: float) -> list[float]:
     """Seconds of each request of one client after its first; at least one request."""
-    taken: list[float] = []
-    with way.client() as ask:
-        ask()
+    latencies: list[float] = []
+    with way.client() as send:
+        send()
         end = time.perf_counter() + seconds
-        while not taken or time.perf_counter() < end:
-            taken.append(ask().seconds)
-    return taken
+        while not latencies or time.perf_counter() < end:
+            latencies.append(send().seconds)
+    return latencies
 
 
 @contextlib.contextmanager
@@ -104,9 +104,9 @@ def users(way: HttpWay, *, number: int, pause: float, seed: int) -> Iterator[lis
 
     def work(user: int, ending: threading.Event) -> None:
         draw = random.Random(1000 * seed + user)
-        with way.client() as ask:
+        with way.client() as send:
             while not ending.is_set():
-                completed.append(ask().seconds)
+                completed.append(send().seconds)
                 ending.wait(draw.expovariate(1 / pause))
 
     with meanwhile(*(partial(work, user) for user in range(number))):
@@ -122,7 +122,7 @@ class Exchange(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     async def send(self, request: bytes) -> Reply:
-        """Send a request and wait for its reply. Raises one of NO_ANSWER.
+        """Send a request and wait for its reply. Raises one of REQUEST_ERRORS.
 
         Closes the connection after an error, a reply that ends it, or a rejection that arrives
         before the whole request is sent.
@@ -191,7 +191,7 @@ async def _arrivals(
     async def one(due: float) -> Reply:
         await asyncio.sleep(began + due - time.perf_counter())
         reply = Reply(0, {}, b"", 0.0)
-        with contextlib.suppress(*NO_ANSWER):
+        with contextlib.suppress(*REQUEST_ERRORS):
             async with asyncio.timeout(patience):
                 while free and time.perf_counter() - free[0].used > IDLE_SECONDS:
                     free.popleft().transport.abort()
@@ -214,6 +214,6 @@ def overloaded(way: HttpWay, *, clients: int, seconds: float) -> tuple[float, li
     began = time.perf_counter()
     ended = arrivals(way.server.port, way.request, rate=rate, seconds=seconds)
     elapsed = time.perf_counter() - began
-    completed = [checked(each) for each in ended if each.status != 503]
-    refusals = [each.seconds for each in ended if each.status == 503]
+    completed = [checked(reply) for reply in ended if reply.status != 503]
+    refusals = [reply.seconds for reply in ended if reply.status == 503]
     return way.units * len(completed) / elapsed, refusals

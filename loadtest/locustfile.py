@@ -77,7 +77,7 @@ class PoolClient(FastHttpUser):
             SENTIMENT, name=SENTIMENT, json={"inputs": texts}, catch_response=True
         ) as reply:
             if accepted(reply, SENTIMENT):
-                labels = [{score["label"] for score in answer} for answer in reply.json()]
+                labels = [{score["label"] for score in scores} for scores in reply.json()]
                 if labels != [LABELS] * len(texts):
                     reply.failure(f"sent {len(texts)} texts, not six labels for each")
 

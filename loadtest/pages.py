@@ -21,8 +21,8 @@ def filled(name: str, **values: Any) -> str:
     below it that begin with two spaces belong to it.
     """
 
-    def lines(found: re.Match[str]) -> str:
-        text = "\n".join(found[2].format_map(row) for row in values[found[1]])
+    def lines(match: re.Match[str]) -> str:
+        text = "\n".join(match[2].format_map(row) for row in values[match[1]])
         return text.replace("{", "{{").replace("}", "}}")
 
     template = (TEMPLATES / f"{name}.md.in").read_text("utf-8")
@@ -47,16 +47,16 @@ def page_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def write_page(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     *,
     measure: Callable[[dict[str, Any]], dict[str, Any]],
     page: Callable[[dict[str, Any]], str],
 ) -> dict[str, Any]:
     """Write the page from the JSON beside it; with --write, `measure` makes the JSON first."""
-    file: Path = given.write or given.render
+    file: Path = args.write or args.render
     figures = file.with_suffix(".json")
     report = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
-    if given.write:
+    if args.write:
         report = measure(report)
         file.parent.mkdir(parents=True, exist_ok=True)
         figures.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -66,35 +66,35 @@ def write_page(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; `found` returns the figures of one server, or a text.
+    """A column of a table; `values` returns the figures of one server, or a text.
 
     `best` is None if there is no best server: each has another load, or any value may be right.
     """
 
     head: str
-    found: Callable[[Any], Sequence[float | None] | str]
+    values: Callable[[Any], Sequence[float | None] | str]
     unit: str = ""
     factor: float = 1.0
     best: Callable[[Iterable[float]], float] | None = min
 
     def cell(self, measured: Any) -> tuple[float, str]:
         """The median, and a text with the lowest and highest figure; None counts as infinite."""
-        if isinstance(found := self.found(measured), str):
-            return 0.0, found
-        figures = [math.inf if each is None else each for each in found]
+        if isinstance(values := self.values(measured), str):
+            return 0.0, values
+        figures = [math.inf if value is None else value for value in values]
         low, middle, high = (
-            digits(self.factor * each)
-            for each in (min(figures), statistics.median(figures), max(figures))
+            digits(self.factor * figure)
+            for figure in (min(figures), statistics.median(figures), max(figures))
         )
         text = middle if middle == "none" else f"{middle} {self.unit}".strip()
         return statistics.median(figures), text if low == high else f"{text} ({low}–{high})"
 
 
-def ranked_table(columns: Sequence[Column], found: Mapping[str, Any]) -> str:
+def ranked_table(columns: Sequence[Column], servers: Mapping[str, Any]) -> str:
     """Build a table with a line for each server; the best figure of a column is bold."""
-    lines = {name: [name] for name in found}
+    lines = {name: [name] for name in servers}
     for column in columns:
-        cells = {name: column.cell(measured) for name, measured in found.items()}
+        cells = {name: column.cell(measured) for name, measured in servers.items()}
         competing = {value for name, (value, _) in cells.items() if not name.startswith("bare")}
         best = column.best(competing) if column.best and len(competing) > 1 else None
         for name, (value, text) in cells.items():

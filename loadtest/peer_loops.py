@@ -29,7 +29,7 @@ def open_loop(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     """
     run, names = FRAMEWORKS[opening["framework"]](opening["model"])
     if opening["task"] == "picture":
-        work: Work = Matting(run, names).answer
+        work: Work = Matting(run, names).process
     else:
         tokenizer = Path(opening["model"]).with_name("tokenizer.json")
         work = _labels(run, names, Tokenizer.from_file(str(tokenizer)))

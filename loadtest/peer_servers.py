@@ -24,11 +24,11 @@ from harness import (
     ROOT,
     Reply,
     Server,
-    ask,
     free_port,
     json_request,
     request,
     running_program,
+    send,
     wait_until,
 )
 from load_clients import checked
@@ -43,12 +43,12 @@ RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerServer:
-    """How to install, start and call one of them.
+    """How to install, start and call a peer server.
 
     `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
     filled; that also returns environment variables. `ready` is a path that answers 200;
-    `settle(server)` waits until the server has its final configuration.
-    `ask(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(server)`
+    `warm_up(server)` waits until the server has its final configuration.
+    `build(picture)` builds a request, and `read(reply)` returns its mask as PNG. `change(server)`
     reloads the model while the server runs, as `changed_by` describes; None if that needs a
     restart.
     """
@@ -57,13 +57,13 @@ class PeerServer:
     package: str
     command: Callable[[Path, int], Sequence[object]]
     ready: str
-    ask: Callable[[bytes], bytes]
+    build: Callable[[bytes], bytes]
     read: Callable[[Reply], bytes] = lambda reply: reply.body
     also: tuple[str, ...] = RUNTIME
     prepare: Callable[[Path, int, int, Path], Mapping[str, str]] = lambda *_: {}
     change: Callable[[Server], None] | None = None
     changed_by: str = "restart"
-    settle: Callable[[Server], object] = lambda _: None
+    warm_up: Callable[[Server], object] = lambda _: None
     nice: int = NICE
     """By default the priority of the computing processes of the others."""
 
@@ -120,7 +120,7 @@ def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mappin
 
 
 def _mlserver_load(server: Server) -> None:
-    checked(ask(server.port, load_request("u2netp")))
+    checked(send(server.port, load_request("u2netp")))
 
 
 def _ray_deploy(server: Server) -> None:
@@ -137,7 +137,7 @@ REMBG = PeerServer(
     also=(),
     command=lambda bin, port: (bin / "rembg", "s", "--host", HOST, "--port", port, "--no-ui"),
     ready="/openapi.json",
-    ask=lambda picture: form("/api/remove", "file", picture, model="u2netp", om="true"),
+    build=lambda picture: form("/api/remove", "file", picture, model="u2netp", om="true"),
     prepare=_rembg_files,
 )
 PEER_SERVERS = (
@@ -148,7 +148,7 @@ PEER_SERVERS = (
         also=(*RUNTIME, "python-multipart==0.0.34"),  # an undeclared requirement of forms
         command=lambda bin, _port: (bin / "python", PROGRAMS / "litserve_peer.py"),
         ready="/health",
-        ask=lambda picture: form("/predict", "image", picture),
+        build=lambda picture: form("/predict", "image", picture),
     ),
     PeerServer(
         name="BentoML",
@@ -158,7 +158,7 @@ PEER_SERVERS = (
             *("--host", HOST, "--port", port, "--working-dir", PROGRAMS),
         ],
         ready="/readyz",
-        ask=lambda picture: form("/mask", "image", picture),
+        build=lambda picture: form("/mask", "image", picture),
     ),
     PeerServer(
         name="MLServer",
@@ -166,7 +166,7 @@ PEER_SERVERS = (
         also=(*RUNTIME, "uvloop==0.21.0"),  # its workers do not start with a newer version
         command=lambda bin, _port: (bin / "mlserver", "start", "."),
         ready="/v2/models/u2netp/ready",
-        ask=_tensor,
+        build=_tensor,
         read=lambda reply: base64.b64decode(json.loads(reply.body)["outputs"][0]["data"][0]),
         prepare=_mlserver_files,
         change=_mlserver_load,
@@ -177,7 +177,7 @@ PEER_SERVERS = (
         package="ray[serve]==2.60.0",
         command=lambda bin, _port: (bin / "python", PROGRAMS / "ray_peer.py"),
         ready="/",
-        ask=lambda picture: request("POST", "/", picture, content_type="image/jpeg"),
+        build=lambda picture: request("POST", "/", picture, content_type="image/jpeg"),
         change=_ray_deploy,
         changed_by="serve.run() again",
     ),

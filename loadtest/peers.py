@@ -64,13 +64,13 @@ class LoopWay:
         return child.call({"seconds": seconds}, body, timeout=60 + seconds)
 
     def one(self) -> Reply:
-        found = self._work(self.children[0], 0.0)
-        return Reply(200, {}, found.arrays["result"].tobytes(), found.meta["seconds"])
+        result = self._work(self.children[0], 0.0)
+        return Reply(200, {}, result.arrays["result"].tobytes(), result.meta["seconds"])
 
     def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - all are always busy
         with ThreadPoolExecutor(len(self.children)) as pool:
-            found = pool.map(lambda child: self._work(child, seconds).meta, self.children)
-            return float(sum(each["runs"] / each["seconds"] for each in found))
+            runs = pool.map(lambda child: self._work(child, seconds).meta, self.children)
+            return float(sum(run["runs"] / run["seconds"] for run in runs))
 
 
 Way = HttpWay | LoopWay
@@ -180,8 +180,8 @@ def pictures(
     onnx, body = as_onnx(files, scratch), picture()
     contests: Contests = {"masks": [], "cut-outs": []}
 
-    def enter(task: str, name: str, server: Server, asked: bytes, **options: Any) -> None:
-        way = HttpWay(server, asked)
+    def enter(task: str, name: str, server: Server, request: bytes, **options: Any) -> None:
+        way = HttpWay(server, request)
         loads = {f"{n} clients": (n, way) for n in (threads, 2 * threads)}
         contests[task].append(
             Contender(name=name, alone=way, loads=loads, pids=[server.pid], **options)
@@ -207,7 +207,7 @@ def pictures(
             except (subprocess.SubprocessError, OSError, RuntimeError) as error:
                 print(f"{peer.name} IS LEFT OUT: {error}", file=sys.stderr)
                 continue
-            enter("masks", peer.name, server, peer.ask(body), read=peer.read)
+            enter("masks", peer.name, server, peer.build(body), read=peer.read)
             if peer is REMBG:
                 enter("cut-outs", peer.name, server, rembg_cutout(body))
         programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
@@ -229,14 +229,14 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
         server, group = stack.enter_context(server_of_one(files, scratch))
         single = HttpWay(server, text_request(TEXT))
         several = HttpWay(server, text_request([TEXT] * 32), 32)
-        ours = Contender(
+        served = Contender(
             name=f"paddlepool /sentiment ({group})",
             alone=single,
             loads={"32 clients": (32, single), "4 of 32 texts": (4, several)},
             pids=[server.pid],
         )
-        others = bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=ours.loads)
-        yield {"texts": [ours, *others]}
+        others = bare(stack, programs, "text", TEXT.encode(), threads=threads, loads=served.loads)
+        yield {"texts": [served, *others]}
 
 
 def measure(
@@ -246,46 +246,46 @@ def measure(
 
     Returns a row for each. Results are compared with those of the first.
     """
-    for each in contenders:
+    for contender in contenders:
         for _ in range(3):
-            each.alone.one()
+            contender.alone.one()
     for number in tqdm(range(rounds), desc=task, unit="round", disable=None):
         turn = number % len(contenders)
-        for each in (*contenders[turn:], *contenders[:turn]):
+        for contender in (*contenders[turn:], *contenders[:turn]):
             for _ in range(REQUESTS[task]):
-                reply = each.alone.one()
-                each.seconds.append(reply.seconds)
-                each.result = each.read(reply)
-            for load, (clients, way) in each.loads.items():
+                reply = contender.alone.one()
+                contender.seconds.append(reply.seconds)
+                contender.result = contender.read(reply)
+            for load, (clients, way) in contender.loads.items():
                 rate = way.rate(clients=clients, seconds=seconds)
-                each.rates.setdefault(load, []).append(rate)
-            each.memory_bytes.append(sum(map(memory_of, each.pids)))
+                contender.rates.setdefault(load, []).append(rate)
+            contender.memory_bytes.append(sum(map(memory_of, contender.pids)))
     return [
         {
-            "name": each.name,
+            "name": contender.name,
             "task": task,
-            "seconds": each.seconds,
-            "rates": each.rates,
-            "memory_bytes": each.memory_bytes,
-            "agreement": _agreement(task, each, contenders[0]),
+            "seconds": contender.seconds,
+            "rates": contender.rates,
+            "memory_bytes": contender.memory_bytes,
+            "agreement": _agreement(task, contender, contenders[0]),
         }
-        for each in contenders
+        for contender in contenders
     ]
 
 
-def _agreement(task: str, each: Contender, ours: Contender) -> str:
+def _agreement(task: str, contender: Contender, first: Contender) -> str:
     """Check that the work is the same: the difference of the results from ours."""
     if task == "texts":
-        best = json.loads(ours.result)[0]["score"]
-        score = best if each is ours else ast.literal_eval(each.result.decode())[0][1]
+        best = json.loads(first.result)[0]["score"]
+        score = best if contender is first else ast.literal_eval(contender.result.decode())[0][1]
         return f"score within {abs(score - best):.0e} of 1"
-    found, expected = (
+    actual, expected = (
         np.asarray(cv2.imdecode(np.frombuffer(c.result, np.uint8), cv2.IMREAD_UNCHANGED), float)
-        for c in (each, ours)
+        for c in (contender, first)
     )
     if task == "cut-outs":
-        found, expected = found[..., 3], expected[..., 3]
-    return f"alpha within {np.abs(found - expected).mean():.2f} of 255 levels"
+        actual, expected = actual[..., 3], expected[..., 3]
+    return f"alpha within {np.abs(actual - expected).mean():.2f} of 255 levels"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -35,7 +35,7 @@ def export_random_bert(repository: Path) -> None:
     """
     options = asdict(SHAPE)
     paddle.seed(SEED)
-    state = {name: each.numpy() for name, each in build("bert", options).state_dict().items()}
+    state = {name: tensor.numpy() for name, tensor in build("bert", options).state_dict().items()}
     digest = hashlib.sha256(b"".join(value.tobytes() for value in state.values())).hexdigest()
     labels = tuple(f"label {index}" for index in range(SHAPE.num_labels))
     recipe = bert_recipe(BertDirectory(options, state, labels, pad_id=0), weights_sha256=digest)

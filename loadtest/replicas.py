@@ -31,15 +31,15 @@ from harness import (
     HOST,
     ROOT,
     Server,
-    ask,
     descendants,
     free_port,
     request,
     running_program,
     running_server,
+    send,
     wait_until,
 )
-from soak_traffic import Asked, Traffic
+from soak_traffic import Case, Traffic
 
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 COMPOSE = ROOT / "docker-compose.yml"
@@ -212,7 +212,7 @@ def behind_proxy(count: int) -> Iterator[tuple[int, Event, list[Replica]]]:
         # One after another: starting together, they would compete for the cores.
         for replica in running:
             replica.start()
-        ports = [each.port for each in running]
+        ports = [replica.port for replica in running]
         proxy = stack.enter_context(balancer(ports, Path(directory), environment=ENVIRONMENT))
 
         def event(number: int) -> str:
@@ -234,7 +234,7 @@ def under_ray(ingress: str, count: int) -> Iterator[tuple[int, Event, list[Repli
         wait_for_replicas(port, count)
 
         def event(number: int) -> str:
-            servers = [each for each in descendants(server.pid) if is_server(each)]
+            servers = [pid for pid in descendants(server.pid) if is_server(pid)]
             os.kill(servers[number % len(servers)], signal.SIGKILL)
             return f"server killed, {count} replicas again after {wait_for_replicas(port, count)}"
 
@@ -251,7 +251,7 @@ def wait_for_replicas(port: int, count: int) -> str:
 
     def all_ready() -> bool:
         with contextlib.suppress(OSError):
-            text = ask(port, request("GET", "/metrics")).body.decode()
+            text = send(port, request("GET", "/metrics")).body.decode()
             return len(set(READY.findall(text))) == count
         return False
 
@@ -266,18 +266,18 @@ def main() -> int:
     arguments.add_argument("--ingress", choices=INGRESSES, default="proxy", help="of Ray")
     arguments.add_argument("--replicas", type=int, default=3)
     arguments.add_argument("--seconds", type=float, default=60.0, help="of chaos")
-    given = arguments.parse_args()
+    args = arguments.parse_args()
     requests = (
-        Asked("mask of 1 MP", mask_request(picture(), predictor="onednn")),
-        Asked("one text", text_request("今天天气真好", predictor="onednn")),
+        Case("mask of 1 MP", mask_request(picture(), predictor="onednn")),
+        Case("one text", text_request("今天天气真好", predictor="onednn")),
     )
     failed = False
     with (
-        under_ray(given.ingress, given.replicas)
-        if given.where == "ray"
-        else behind_proxy(given.replicas)
+        under_ray(args.ingress, args.replicas)
+        if args.where == "ray"
+        else behind_proxy(args.replicas)
     ) as (port, event, running):
-        for name, part in (("chaos", chaos(event, given.seconds)), ("rolling", rolling(running))):
+        for name, part in (("chaos", chaos(event, args.seconds)), ("rolling", rolling(running))):
             if name == "rolling" and not running:
                 continue
             traffic = Traffic(port, requests)
@@ -287,14 +287,14 @@ def main() -> int:
                     lines.append(line)
                     print(f"  {line}", flush=True)
             tally = traffic.tally
-            lost = Counter(each.reason for each in (*tally.lost, *tally.refused))
+            lost = Counter(failure.reason for failure in (*tally.lost, *tally.refused))
             why = f" ({', '.join(f'{n} × {w}' for w, n in lost.items())})" if lost else ""
             print(
                 f"{name}: {tally.right} right, {len(tally.wrong)} wrong, {lost.total()} not "
                 f"answered{why}: {tally.right / max(1, tally.sent['good']):.3%}"
             )
             # The balancer retries; under Ray, a killed process may lose a request of each user.
-            allowed = len(lines) * USERS if given.where == "ray" else 0
+            allowed = len(lines) * USERS if args.where == "ray" else 0
             failed |= lost.total() > allowed or bool(tally.wrong)
     return 1 if failed else 0
 

@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 MOST_BYTES = 200_000
 """Maximum size of a picture in the repository."""
 SECONDS = 120
-SETTLE_MILLISECONDS = 800
-"""Time from an answer to its picture on the screen."""
+RENDER_MILLISECONDS = 800
+"""Time from a reply to its picture on the screen."""
 BLUE = "label:has(> input[value='#438edb'])"
 
 
@@ -73,10 +73,10 @@ def opened(browser: Browser, url: str, options: dict[str, Any]) -> Page:
 
 def wait_for_choice(address: str) -> None:
     """Wait until the default group of COMPARED is measured. Raises TimeoutError."""
-    give_up = time.monotonic() + MEASURING_SECONDS
-    while time.monotonic() < give_up:
+    deadline = time.monotonic() + MEASURING_SECONDS
+    while time.monotonic() < deadline:
         models = httpx.get(f"{address}/info", timeout=SECONDS).json()["models"]
-        if any(each["name"] == COMPARED and each["choice"]["by"] == "measured" for each in models):
+        if (COMPARED, "measured") in [(model["name"], model["choice"]["by"]) for model in models]:
             return
         time.sleep(1)
     raise TimeoutError(f"{COMPARED} was not measured within {MEASURING_SECONDS:g} s")
@@ -85,7 +85,7 @@ def wait_for_choice(address: str) -> None:
 def save(page: Page, name: str) -> None:
     page.mouse.move(0, 0)
     page.evaluate("scrollTo(0, 0)")  # a press may have scrolled the page
-    page.wait_for_timeout(SETTLE_MILLISECONDS)
+    page.wait_for_timeout(RENDER_MILLISECONDS)
     file = ROOT / "docs" / "images" / f"{name}.png"
     file.write_bytes(small(page.screenshot()))
     print(f"{file}: {file.stat().st_size} bytes")

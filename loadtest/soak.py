@@ -30,7 +30,7 @@ from cases import load_request
 from harness import ROOT, Server, descendants, repeated, resident_bytes, running_server, status_of
 from soak_traffic import Lost, Tally, Traffic, bad_requests, good_requests
 
-SETTLED_SECONDS = 600.0
+WARM_UP_SECONDS = 600.0
 GROWTH_BYTES = 15 << 20
 OTHERS_GROWTH = 1.1
 """Maximum growth of a child in the second half of its life. Earlier, a predictor still grows with
@@ -80,28 +80,28 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> Iterator[Watched]:
+def watching(server: Server, args: argparse.Namespace, *, admin_key: str) -> Iterator[Watched]:
     """Sample, kill and reload while the block runs."""
     watched = Watched()
     draw = random.Random(1)
 
     def kill() -> None:
         """Kill a codec or predictor process of this server, if there is one."""
-        children = [each for each in samples(server) if each.role != API]
+        children = [child for child in samples(server) if child.role != API]
         with contextlib.suppress(IndexError, ProcessLookupError):
             # Each role is equally likely, however many processes it has.
-            role = draw.choice(sorted({each.role for each in children}))
-            os.kill(draw.choice([each.pid for each in children if each.role == role]), SIGKILL)
+            role = draw.choice(sorted({child.role for child in children}))
+            os.kill(draw.choice([child.pid for child in children if child.role == role]), SIGKILL)
             watched.kills.append(Kill(time.monotonic(), role))
 
     def reload() -> None:
-        asked = load_request(MODELS[len(watched.reloads) % len(MODELS)], key=admin_key)
-        began, status = time.monotonic(), status_of(server.port, asked, timeout=600)
+        request = load_request(MODELS[len(watched.reloads) % len(MODELS)], key=admin_key)
+        began, status = time.monotonic(), status_of(server.port, request, timeout=600)
         watched.reloads.append(Reload(began, time.monotonic(), status))
 
     with (
-        repeated(kill, every=lambda: draw.uniform(0.5, 1.5) * given.kill_every),
-        repeated(reload, every=lambda: given.reload_every),
+        repeated(kill, every=lambda: draw.uniform(0.5, 1.5) * args.kill_every),
+        repeated(reload, every=lambda: args.reload_every),
         repeated(lambda: watched.samples.extend(samples(server)), every=lambda: SAMPLE_SECONDS),
     ):
         yield watched
@@ -109,14 +109,14 @@ def watching(server: Server, given: argparse.Namespace, *, admin_key: str) -> It
 
 def samples(server: Server) -> list[Sample]:
     """Sample each live process."""
-    found = []
+    rows = []
     now = time.monotonic()
     for pid in (server.pid, *descendants(server.pid)):
         with contextlib.suppress(OSError):  # it has ended
             if (role := API if pid == server.pid else role_of(pid)) is not None:
                 descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-                found.append(Sample(now, role, pid, resident_bytes(pid), descriptors))
-    return found
+                rows.append(Sample(now, role, pid, resident_bytes(pid), descriptors))
+    return rows
 
 
 def role_of(pid: int) -> str | None:
@@ -134,7 +134,7 @@ def longest_lived(all_samples: Sequence[Sample], role: str) -> list[list[Sample]
     for sample in all_samples:
         if sample.role == role:
             lives.setdefault(sample.pid, []).append(sample)
-    return sorted(lives.values(), key=lambda each: each[0].at - each[-1].at)
+    return sorted(lives.values(), key=lambda life: life[0].at - life[-1].at)
 
 
 def cause(lost: Lost, watched: Watched) -> str:
@@ -147,19 +147,19 @@ def cause(lost: Lost, watched: Watched) -> str:
     roles = {kill.role for kill in watched.kills if first <= kill.at <= last}
     if PREDICTOR in roles and lost.status in (500, 503, 504):
         return f"a predictor was killed meanwhile ({lost.status})"
-    if CODEC in roles and lost.asked.picture and lost.status in (503, 504):
+    if CODEC in roles and lost.request.picture and lost.status in (503, 504):
         return f"a codec was killed meanwhile ({lost.status})"
     return ""
 
 
-def growth(samples: Sequence[Sample], *, settled: float) -> int | None:
-    """Growth in bytes from the first to the highest minute after `settled`, as medians of minutes.
+def growth(samples: Sequence[Sample], *, start: float) -> int | None:
+    """Growth in bytes from the first to the highest minute after `start`, as medians of minutes.
 
     None if there are fewer than two minutes.
     """
-    later = (each for each in samples if each.at >= settled)
-    minutes = groupby(later, lambda each: (each.at - settled) // 60)
-    medians = [statistics.median(each.resident for each in minute) for _, minute in minutes]
+    later = (sample for sample in samples if sample.at >= start)
+    minutes = groupby(later, lambda sample: (sample.at - start) // 60)
+    medians = [statistics.median(sample.resident for sample in minute) for _, minute in minutes]
     return round(max(medians[1:]) - medians[0]) if len(medians) > 1 else None
 
 
@@ -175,23 +175,23 @@ def verdict(tally: Tally, watched: Watched, *, began: float) -> Iterator[tuple[b
     explained = "".join(f"; {count}: {why}" for why, count in causes.items())
     yield True, f"{len(tally.lost)} requests lost{explained}"
     yield not unexplained, f"{unexplained} requests lost without a cause"
-    for lost in [each for each in tally.lost if not cause(each, watched)][:10]:
+    for lost in [lost for lost in tally.lost if not cause(lost, watched)][:10]:
         took = f"{lost.ended - lost.began:.1f} s, from {lost.began - began:.1f} s on"
-        yield False, f"{lost.asked.name}: {lost.status} {lost.reason} after {took}"
+        yield False, f"{lost.request.name}: {lost.status} {lost.reason} after {took}"
     roles = Counter(kill.role for kill in watched.kills)
     yield bool(roles), f"killed: {roles[PREDICTOR]} predictors, {roles[CODEC]} codecs"
-    failed = [each for each in watched.reloads if each.status != 200]
+    failed = [load for load in watched.reloads if load.status != 200]
     alone = sum(
-        all(not each.began <= kill.at <= each.ended for kill in watched.kills) for each in failed
+        all(not load.began <= kill.at <= load.ended for kill in watched.kills) for load in failed
     )
     reloads = f"{len(watched.reloads)} reloads, {len(failed)} failed, {alone} without a cause"
     yield not alone, reloads
-    yield from _memory(watched.samples, began + SETTLED_SECONDS)
+    yield from _memory(watched.samples, began + WARM_UP_SECONDS)
 
 
-def _memory(samples: Sequence[Sample], settled: float) -> Iterator[tuple[bool, str]]:
-    api = [each for each in samples if each.role == API]
-    grown = growth(api, settled=settled)
+def _memory(samples: Sequence[Sample], start: float) -> Iterator[tuple[bool, str]]:
+    api = [sample for sample in samples if sample.role == API]
+    grown = growth(api, start=start)
     if grown is None:
         yield True, "API memory: not judged in less than twelve minutes"
     else:
@@ -203,16 +203,16 @@ def _memory(samples: Sequence[Sample], settled: float) -> Iterator[tuple[bool, s
         yield True, f"API: {_span(api)}"
     for role in (CODEC, PREDICTOR):
         lives = longest_lived(samples, role)
-        old = [each for each in lives if each[-1].at - each[0].at >= SETTLED_SECONDS]
-        for each in old[:3]:
-            flat = each[-1].resident <= OTHERS_GROWTH * each[len(each) // 2].resident
-            yield flat, f"{role} {each[0].pid}, {_span(each)}"
+        old = [life for life in lives if life[-1].at - life[0].at >= WARM_UP_SECONDS]
+        for life in old[:3]:
+            flat = life[-1].resident <= OTHERS_GROWTH * life[len(life) // 2].resident
+            yield flat, f"{role} {life[0].pid}, {_span(life)}"
         yield True, f"{len(lives)} {role} processes, {len(old)} of them for ten minutes"
 
 
 def _span(life: Sequence[Sample]) -> str:
-    memory = [round(each.resident / MIB) for each in (life[0], life[len(life) // 2], life[-1])]
-    descriptors = [each.descriptors for each in life]
+    memory = [round(sample.resident / MIB) for sample in (life[0], life[len(life) // 2], life[-1])]
+    descriptors = [sample.descriptors for sample in life]
     return (
         f"{(life[-1].at - life[0].at) / 60:.1f} min: {' → '.join(map(str, memory))} MiB, "
         f"{min(descriptors)} to {max(descriptors)} descriptors, {descriptors[-1]} at the end"
@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--kill-every", type=float, default=30.0, help="seconds, on average")
     parser.add_argument("--reload-every", type=float, default=60.0, help="seconds")
-    given = parser.parse_args()
+    args = parser.parse_args()
     admin_key = secrets.token_hex(16)
     environment = {
         "PADDLEPOOL_ADMIN_KEY": admin_key,
@@ -235,17 +235,17 @@ def main() -> int:
         traffic = Traffic(server.port, good_requests(), bad_requests())
         began = time.monotonic()
         with (
-            watching(server, given, admin_key=admin_key) as watched,
+            watching(server, args, admin_key=admin_key) as watched,
             traffic.users(4, pause=0.5),
         ):
-            time.sleep(60 * given.minutes)
+            time.sleep(60 * args.minutes)
     tally = traffic.tally
     kinds = ", ".join(f"{count} {kind}" for kind, count in tally.sent.items())
-    print(f"{given.minutes:g} minutes, {sum(tally.sent.values())} requests: {kinds}")
+    print(f"{args.minutes:g} minutes, {sum(tally.sent.values())} requests: {kinds}")
     met = True
-    for kept, line in verdict(tally, watched, began=began):
-        met &= kept
-        print(f"{'' if kept else 'MISSED '}{line}")
+    for passed, line in verdict(tally, watched, began=began):
+        met &= passed
+        print(f"{'' if passed else 'MISSED '}{line}")
     return 0 if met else 1
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from cases import form, mask_request, text_request
-from harness import HOST, Connection, Reply, ask, json_request, meanwhile, request
+from harness import HOST, Connection, Reply, json_request, meanwhile, request, send
 from inputs import SENTENCES, draw_pictures
 
 BAD, DISCONNECTS = 0.05, 0.02
@@ -27,7 +27,7 @@ separately: it was rejected and may be retried."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Case:
     """A request as bytes; `picture` is True if codec processes work on it."""
 
     name: str
@@ -37,9 +37,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """When it was sent and when it ended (time.monotonic), and its status."""
+    """A failed request: when it was sent and ended (time.monotonic), and its status."""
 
-    asked: Asked
+    request: Case
     began: float
     ended: float
     status: int
@@ -48,7 +48,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Tally:
-    """`sent` by kind of request; wrong, lost and rejected requests."""
+    """Counts of sent requests by kind, and the wrong, lost and rejected ones."""
 
     sent: dict[str, int] = field(default_factory=lambda: {"good": 0, "bad": 0, "disconnect": 0})
     wrong: list[str] = field(default_factory=list)
@@ -61,12 +61,12 @@ class Tally:
         return self.sent["good"] + self.sent["bad"] - failed
 
 
-def good_requests() -> list[Asked]:
+def good_requests() -> list[Case]:
     """Masks, cut-outs and composites of six pictures, a form, one or several texts, tensors."""
     drawn = draw_pictures()
     kinds = ("output=mask", "output=cutout&format=webp", "output=composite&format=jpg")
-    found = [
-        Asked(
+    requests = [
+        Case(
             f"/segment {picture.width}x{picture.height} {kind}",
             request("POST", f"/segment?{kind}", picture.data, content_type="image/jpeg"),
             picture=True,
@@ -74,22 +74,22 @@ def good_requests() -> list[Asked]:
         for number, picture in enumerate(drawn)
         for kind in (kinds[number % 3], kinds[(number + 1) % 3])
     ]
-    found.append(
-        Asked("/segment form", form("/segment?output=mask", "file", drawn[0].data), picture=True)
+    requests.append(
+        Case("/segment form", form("/segment?output=mask", "file", drawn[0].data), picture=True)
     )
     for texts in (*([text] for text in SENTENCES), list(SENTENCES[:4]), list(SENTENCES[4:12])):
-        found.append(Asked(f"/sentiment of {len(texts)}", text_request(texts)))
+        requests.append(Case(f"/sentiment of {len(texts)}", text_request(texts)))
     draw = np.random.default_rng(5)
     digit = draw.random((1, 784), np.float32)
     pixels = draw.random((1, 3, 320, 320), np.float32)
     return [
-        *found,
-        Asked("/v2 mnist", _infer("mnist", "image", digit)),
-        Asked("/v2 u2netp", _infer_raw("u2netp", "input", pixels)),
+        *requests,
+        Case("/v2 mnist", _infer("mnist", "image", digit)),
+        Case("/v2 u2netp", _infer_raw("u2netp", "input", pixels)),
     ]
 
 
-def bad_requests() -> list[Asked]:
+def bad_requests() -> list[Case]:
     """Broken pictures, texts, tensors and HTTP."""
     picture = draw_pictures()[0].data
     broken = {
@@ -101,19 +101,19 @@ def bad_requests() -> list[Asked]:
     bad_shape, bad_number = np.zeros((1, 3), np.float32), np.full((1, 784), np.nan, np.float32)
     return [
         *(
-            Asked(f"broken {name}", mask_request(body), picture=True)
+            Case(f"broken {name}", mask_request(body), picture=True)
             for name, body in broken.items()
         ),
-        Asked("unknown parameter", request("POST", "/segment?no=1", picture)),
-        Asked("no text", text_request([])),
-        Asked("long text", text_request("长" * 5000)),
-        Asked("not JSON", request("POST", sentiment, b"{", content_type="application/json")),
-        Asked("wrong shape", _infer("mnist", "image", bad_shape)),
-        Asked("no number", _infer("mnist", "image", bad_number)),
-        Asked("no path", request("GET", "/nothing")),
-        Asked("no HTTP", b"\x16\x03\x01\x02\x00\r\n\r\n"),
-        Asked("long header", request("GET", "/info", headers={"X-Long": "x" * 100_000})),
-        Asked("coding", request("POST", sentiment, headers={"Transfer-Encoding": "gzip, chunked"})),
+        Case("unknown parameter", request("POST", "/segment?no=1", picture)),
+        Case("no text", text_request([])),
+        Case("long text", text_request("长" * 5000)),
+        Case("not JSON", request("POST", sentiment, b"{", content_type="application/json")),
+        Case("wrong shape", _infer("mnist", "image", bad_shape)),
+        Case("no number", _infer("mnist", "image", bad_number)),
+        Case("no path", request("GET", "/nothing")),
+        Case("no HTTP", b"\x16\x03\x01\x02\x00\r\n\r\n"),
+        Case("long header", request("GET", "/info", headers={"X-Long": "x" * 100_000})),
+        Case("coding", request("POST", sentiment, headers={"Transfer-Encoding": "gzip, chunked"})),
     ]
 
 
@@ -138,7 +138,7 @@ def _infer_raw(name: str, tensor: str, array: np.ndarray[Any, Any]) -> bytes:
     )
 
 
-def same_answer(reply: Reply, calm: Reply) -> bool:
+def same_reply(reply: Reply, calm: Reply) -> bool:
     """Whether bytes are equal, or JSON except for last digits, or the error codes of rejections."""
     if reply.status != calm.status:
         return False
@@ -170,7 +170,7 @@ def _close(one: Any, other: Any) -> bool:
 class Traffic:
     """Users who send one request after another and compare each answer with the expected one."""
 
-    def __init__(self, port: int, good: Sequence[Asked], bad: Sequence[Asked] = ()) -> None:
+    def __init__(self, port: int, good: Sequence[Case], bad: Sequence[Case] = ()) -> None:
         """Request every expected answer, one after another.
 
         With invalid requests, some are sent and some users disconnect before their answer. Raises
@@ -181,10 +181,10 @@ class Traffic:
         self._lock = threading.Lock()
         self._good, self._bad = good, bad
         self._calm: dict[bytes, Reply] = {}
-        for asked in (*good, *bad):
-            reply = self._calm[asked.data] = ask(port, asked.data)
-            if reply.status in FAULTS or (asked in good and reply.status != 200):
-                raise RuntimeError(f"{asked.name}: status {reply.status}: {reply.body[:300]!r}")
+        for case in (*good, *bad):
+            reply = self._calm[case.data] = send(port, case.data)
+            if reply.status in FAULTS or (case in good and reply.status != 200):
+                raise RuntimeError(f"{case.name}: status {reply.status}: {reply.body[:300]!r}")
 
     @contextlib.contextmanager
     def users(self, count: int, *, pause: float) -> Iterator[None]:
@@ -201,29 +201,29 @@ class Traffic:
                 if kind == "disconnect":
                     self._disconnect(draw)
                 else:
-                    self._ask(connection, draw.choice(self._bad if kind == "bad" else self._good))
+                    self._send(connection, draw.choice(self._bad if kind == "bad" else self._good))
                 with self._lock:
                     self.tally.sent[kind] += 1
 
-    def _ask(self, connection: Connection, asked: Asked) -> None:
+    def _send(self, connection: Connection, case: Case) -> None:
         """Send one request, and note it if its answer is not the expected one."""
         began = time.monotonic()
         try:
-            reply = connection.send(asked.data)
+            reply = connection.send(case.data)
         except OSError as error:
-            lost = Lost(asked, began, time.monotonic(), 0, type(error).__name__)
+            lost = Lost(case, began, time.monotonic(), 0, type(error).__name__)
             self.tally.lost.append(lost)
             return
-        calm = self._calm[asked.data]
-        if same_answer(reply, calm):
+        calm = self._calm[case.data]
+        if same_reply(reply, calm):
             return
         if reply.status in FAULTS:
             reason = str(_code(reply) or reply.status)
             failures = self.tally.refused if "retry-after" in reply.headers else self.tally.lost
-            failures.append(Lost(asked, began, time.monotonic(), reply.status, reason))
+            failures.append(Lost(case, began, time.monotonic(), reply.status, reason))
         else:
-            said = reply.body[:200] if reply.status != 200 else b"another body"
-            wrong = f"{asked.name}: {calm.status} calm, {reply.status}: {said!r}"
+            body = reply.body[:200] if reply.status != 200 else b"another body"
+            wrong = f"{case.name}: {calm.status} calm, {reply.status}: {body!r}"
             self.tally.wrong.append(wrong)
 
     def _disconnect(self, draw: random.Random) -> None:

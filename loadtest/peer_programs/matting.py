@@ -25,7 +25,7 @@ def open_onnx(model: str, *, disabled: Sequence[str] = ()) -> tuple[Run, list[st
     session = onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
     )
-    return lambda feed: session.run(None, feed)[0], [each.name for each in session.get_inputs()]
+    return lambda feed: session.run(None, feed)[0], [tensor.name for tensor in session.get_inputs()]
 
 
 class Matting:
@@ -51,9 +51,9 @@ class Matting:
     def write(self, mask: Any) -> bytes:
         return bytes(cv2.imencode(".png", mask)[1])
 
-    def answer(self, body: bytes) -> bytes:
+    def process(self, body: bytes) -> bytes:
         return self.write(self.mask(self.read(body)))
 
-    async def answer_aside(self, body: bytes) -> bytes:
-        """The same in a thread, so that the caller's event loop goes on."""
-        return await asyncio.get_running_loop().run_in_executor(self.thread, self.answer, body)
+    async def process_in_thread(self, body: bytes) -> bytes:
+        """Call `process` in a thread, so that the caller's event loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, self.process, body)

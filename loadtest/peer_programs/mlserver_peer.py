@@ -16,5 +16,5 @@ class Masks(MLModel):
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         [body] = self.decode(payload.inputs[0], default_codec=Base64Codec)
-        output = Base64Codec.encode_output("mask", [await self.matting.answer_aside(body)])
+        output = Base64Codec.encode_output("mask", [await self.matting.process_in_thread(body)])
         return InferenceResponse(model_name=self.name, outputs=[output])

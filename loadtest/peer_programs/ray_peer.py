@@ -27,7 +27,7 @@ class Masks:
     async def __call__(self, request: Request) -> Response:
         if request.method == "GET":
             return Response("ready")
-        mask = await self.matting.answer_aside(await request.body())
+        mask = await self.matting.process_in_thread(await request.body())
         return Response(mask, media_type="image/png")
 
 

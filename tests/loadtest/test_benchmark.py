@@ -25,19 +25,19 @@ def answering(statuses: Iterable[int]) -> Iterator[int]:
 def test_a_flood_counts_answers_refusals_and_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "FLOOD_SECONDS", 0.5)
     with answering([200, 200, 503, 429, 0, 500, *[200] * 4, 500, 200]) as port:
-        found = flood(port, request("GET", "/"), rate=20.0)
-    assert (found["sent"], found["answered"], found["refused"], found["failed"]) == (10, 6, 2, 2)
-    assert 0 < found["p99_seconds"] < 5
-    assert found["next_seconds"] >= 0.05, "asked again after the 500"
+        row = flood(port, request("GET", "/"), rate=20.0)
+    assert (row["sent"], row["answered"], row["refused"], row["failed"]) == (10, 6, 2, 2)
+    assert 0 < row["p99_seconds"] < 5
+    assert row["next_seconds"] >= 0.05, "asked again after the 500"
 
 
 def test_a_watch_counts_failures_and_the_longest_wait() -> None:
     statuses = (503 if 3 <= number < 8 else 200 for number in count())
-    with answering(statuses) as port, watched(port, request("GET", "/"), clients=1) as found:
+    with answering(statuses) as port, watched(port, request("GET", "/"), clients=1) as row:
         time.sleep(1.0)
-    assert found["failed"] == 1, "five attempts of one client"
-    assert found["answered"] > 5
-    assert 0.25 <= found["longest_gap_seconds"] < 1.0
+    assert row["failed"] == 1, "five attempts of one client"
+    assert row["answered"] > 5
+    assert 0.25 <= row["longest_gap_seconds"] < 1.0
 
 
 def test_the_published_page_says_what_its_figures_say() -> None:

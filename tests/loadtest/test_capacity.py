@@ -24,10 +24,10 @@ def test_the_committed_page_is_that_of_its_figures() -> None:
 
 
 def test_sums_are_of_the_figures_that_are_printed() -> None:
-    found = re.findall(r"([\d,]+) / \(0\.7 × ([\d.,]+)\) = ([\d,]+) ", PAGE.read_text("utf-8"))
-    assert len(found) == 9
-    for sum_ in found:
-        wanted, rate, count = (float(each.replace(",", "")) for each in sum_)
+    sums = re.findall(r"([\d,]+) / \(0\.7 × ([\d.,]+)\) = ([\d,]+) ", PAGE.read_text("utf-8"))
+    assert len(sums) == 9
+    for numbers in sums:
+        wanted, rate, count = (float(number.replace(",", "")) for number in numbers)
         assert count == math.ceil(wanted / (0.7 * rate))
 
 
@@ -52,8 +52,8 @@ def test_figures_of_another_processor_stay_and_those_of_this_one_are_replaced() 
         "replicas": [1],
         "others": {"B, 2 cores; Paddlepool 0.1.0": [2]},
     }
-    kept = {"A, 2 cores; Paddlepool 1.0.0": [1], "B, 2 cores; Paddlepool 0.1.0": [2]}
-    assert other_machines(before, {"machine": "C; Paddlepool 1.0.0"}) == kept
+    others = {"A, 2 cores; Paddlepool 1.0.0": [1], "B, 2 cores; Paddlepool 0.1.0": [2]}
+    assert other_machines(before, {"machine": "C; Paddlepool 1.0.0"}) == others
     assert other_machines(before, {"machine": "A, 2 cores; Paddlepool 1.1.0"}) == {
         "B, 2 cores; Paddlepool 0.1.0": [2]
     }

@@ -62,7 +62,7 @@ def post(path: str, size: int = 2) -> bytes:
 
 def test_each_request_ends_with_its_status(port: int) -> None:
     ended = arrivals(port, post("/200", LARGE), rate=5, seconds=1.0)
-    assert [each.status for each in ended] == [200] * 5
+    assert [reply.status for reply in ended] == [200] * 5
     assert sum(Handler.connections.values()) == 5
     assert len(Handler.connections) < 5
 
@@ -70,7 +70,7 @@ def test_each_request_ends_with_its_status(port: int) -> None:
 def test_what_is_refused_before_it_was_sent_needs_another_connection(port: int) -> None:
     """The rest of the body is sent to nobody."""
     ended = arrivals(port, post("/503", LARGE), rate=20, seconds=0.25)
-    assert [each.status for each in ended] == [503] * 5
+    assert [reply.status for reply in ended] == [503] * 5
     assert len(Handler.connections) == 5
 
 
@@ -80,4 +80,4 @@ def test_nobody_waits_for_the_answers_before(port: int) -> None:
     ended = arrivals(port, post("/404slow"), rate=100, seconds=0.2)
     assert time.perf_counter() - began < 0.9
     assert len(ended) == 20
-    assert min(each.seconds for each in ended) >= 0.3
+    assert min(reply.seconds for reply in ended) >= 0.3

@@ -33,9 +33,9 @@ needs_haproxy = pytest.mark.skipif(
 
 def seconds(name: str) -> float:
     """Of one timeout of the configuration."""
-    found = re.search(rf"(?m)^\s+(?:timeout|default-server) {name} (\d+)s", text())
-    assert found is not None
-    return float(found[1])
+    match = re.search(rf"(?m)^\s+(?:timeout|default-server) {name} (\d+)s", text())
+    assert match is not None
+    return float(match[1])
 
 
 def text() -> str:
@@ -82,7 +82,7 @@ class Front:
     directory: Path
     replica: contextlib.ExitStack
 
-    def ask(self, path: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
+    def send(self, path: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         made = http.client.HTTPConnection(HOST, self.port, timeout=PATIENCE)
         with contextlib.closing(made) as connection:
@@ -93,12 +93,12 @@ class Front:
 
     def logged(self, request_id: str) -> dict[str, Any]:
         """The line of this request, which is written after its reply."""
-        give_up = time.monotonic() + PATIENCE
-        while time.monotonic() < give_up:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
             for line in (self.directory / "haproxy.log").read_text("utf-8").splitlines():
                 if f'"request_id":"{request_id}"' in line:
-                    found: dict[str, Any] = json.loads(line)
-                    return found
+                    entry: dict[str, Any] = json.loads(line)
+                    return entry
             time.sleep(0.05)
         raise AssertionError(f"no line of {request_id}")
 
@@ -129,7 +129,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 @needs_haproxy
 @pytest.mark.slow
 def test_what_belongs_to_one_replica_is_not_found_however_it_is_spelt(front: Front) -> None:
-    got = {path: front.ask(path).status for path in (*OF_ONE, "/sentiment")}
+    got = {path: front.send(path).status for path in (*OF_ONE, "/sentiment")}
     assert got == dict.fromkeys(OF_ONE, 404) | {"/sentiment": 200}
 
 
@@ -148,16 +148,16 @@ def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -
         "default": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 0}}'),
     }
 
-    def ask(name: str) -> tuple[int, float]:
+    def send(name: str) -> tuple[int, float]:
         began = time.monotonic()
-        return front.ask(*cases[name], X_Request_ID=name).status, time.monotonic() - began
+        return front.send(*cases[name], X_Request_ID=name).status, time.monotonic() - began
 
     with ThreadPoolExecutor() as pool:
-        compressed = pool.submit(front.ask, "/slow?timeout_ms=1", b"gzip", Content_Encoding="gzip")
-        answers = dict(zip(cases, pool.map(ask, cases), strict=True))
+        compressed = pool.submit(front.send, "/slow?timeout_ms=1", b"gzip", Content_Encoding="gzip")
+        results = dict(zip(cases, pool.map(send, cases), strict=True))
         assert compressed.result().status == 200
-    assert {name: status for name, (status, _) in answers.items()} == dict.fromkeys(cases, 504)
-    assert all(2 < seconds < 4 for _, seconds in answers.values()), answers
+    assert {name: status for name, (status, _) in results.items()} == dict.fromkeys(cases, 504)
+    assert all(2 < seconds < 4 for _, seconds in results.values()), results
     assert {front.logged(name)["retries"] for name in cases} == {"0"}
 
 
@@ -165,11 +165,11 @@ def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -
 @pytest.mark.slow
 def test_each_reply_has_an_id_and_a_line_in_the_log(front: Front) -> None:
     """The client's id where the server would take it; else a new one, also on a refusal."""
-    assert front.ask('/a"b?secret', X_Request_ID="mine-1").headers["X-Request-ID"] == "mine-1"
+    assert front.send('/a"b?secret', X_Request_ID="mine-1").headers["X-Request-ID"] == "mine-1"
     line = front.logged("mine-1")
     assert (line["path"], line["status"], line["replica"]) == ('/a"b', 200, "replica1")
     assert {"queue_ms", "connect_ms", "reply_ms", "total_ms", "retries"} <= set(line)
-    new = front.ask("/metrics", X_Request_ID="no good").headers["X-Request-ID"]
+    new = front.send("/metrics", X_Request_ID="no good").headers["X-Request-ID"]
     assert front.logged(new)["status"] == 404
 
 
@@ -189,7 +189,7 @@ def test_it_speaks_tls_with_the_certificate_it_was_given(front: Front) -> None:
 def test_without_a_replica_its_own_503_has_an_id(tmp_path: Path) -> None:
     with started(tmp_path) as front:
         front.replica.close()
-        reply = front.ask("/sentiment", X_Request_ID="mine-2")
+        reply = front.send("/sentiment", X_Request_ID="mine-2")
         assert (reply.status, reply.headers["X-Request-ID"]) == (503, "mine-2")
         assert front.logged("mine-2")["status"] == 503
 
@@ -198,7 +198,7 @@ def test_without_a_replica_its_own_503_has_an_id(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_address_that_asks_too_often_gets_429(tmp_path: Path) -> None:
     with started(tmp_path, environment={"PADDLEPOOL_ADDRESS_REQUESTS": "9"}) as front:
-        got = [front.ask("/sentiment").status for _ in range(12)]
+        got = [front.send("/sentiment").status for _ in range(12)]
     assert (got[0], got[-1]) == (200, 429)
 
 
@@ -211,7 +211,7 @@ def test_a_connection_beyond_the_limit_of_an_address_is_closed(tmp_path: Path) -
             connection.request("GET", "/sentiment")
             assert connection.getresponse().read() == b""
         with pytest.raises(ConnectionError):
-            front.ask("/sentiment")
+            front.send("/sentiment")
         for connection in held:
             connection.close()
 
@@ -224,8 +224,8 @@ def test_probes_are_not_logged_and_a_reply_names_its_replica(front: Front) -> No
     *_, own_port = re.findall(rf"bind {HOST}:(\d+)", text)
     with urllib.request.urlopen(f"http://{HOST}:{own_port}/live", timeout=PATIENCE) as reply:
         assert reply.status == 200
-    front.ask("/v2/health/ready", X_Request_ID="probe")
-    reply = front.ask("/sentiment", X_Request_ID="after-the-probes")
+    front.send("/v2/health/ready", X_Request_ID="probe")
+    reply = front.send("/sentiment", X_Request_ID="after-the-probes")
     assert reply.headers["X-Replica"] == front.logged("after-the-probes")["replica"] == "replica1"
     log = (front.directory / "haproxy.log").read_text("utf-8")
     assert "Connect from" not in log

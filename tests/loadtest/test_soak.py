@@ -5,15 +5,15 @@ import sys
 import pytest
 from harness import ROOT, Reply
 from soak import CODEC, PREDICTOR, Kill, Watched, cause
-from soak_traffic import Asked, Lost, same_answer
+from soak_traffic import Case, Lost, same_reply
 
 from tests.ran import ran
 
-PICTURE, TEXT = Asked("picture", b"", picture=True), Asked("text", b"")
+PICTURE, TEXT = Case("picture", b"", picture=True), Case("text", b"")
 
 
-def lost(asked: Asked, status: int) -> Lost:
-    return Lost(asked, began=10.0, ended=12.0, status=status, reason="")
+def lost(case: Case, status: int) -> Lost:
+    return Lost(case, began=10.0, ended=12.0, status=status, reason="")
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ def test_an_answer_may_differ_in_last_digits_and_in_nothing_else() -> None:
         return Reply(status, {"content-type": kind}, body, 0.0)
 
     calm = reply(b'[[{"label": "sad", "score": 0.5}]]')
-    assert same_answer(reply(b'[[{"label": "sad", "score": 0.50001}]]'), calm)
-    assert not same_answer(reply(b'[[{"label": "sad", "score": 0.51}]]'), calm)
-    assert not same_answer(reply(b'[[{"label": "fear", "score": 0.5}]]'), calm)
-    assert not same_answer(reply(b"a", kind="image/png"), reply(b"b", kind="image/png"))
+    assert same_reply(reply(b'[[{"label": "sad", "score": 0.50001}]]'), calm)
+    assert not same_reply(reply(b'[[{"label": "sad", "score": 0.51}]]'), calm)
+    assert not same_reply(reply(b'[[{"label": "fear", "score": 0.5}]]'), calm)
+    assert not same_reply(reply(b"a", kind="image/png"), reply(b"b", kind="image/png"))
     refused = reply(b'{"code": "text_empty", "request_id": "1"}', status=422)
-    assert same_answer(reply(b'{"code": "text_empty"}', status=422), refused)
-    assert not same_answer(reply(b'{"code": "text_too_long"}', status=422), refused)
-    assert not same_answer(reply(b"of a proxy", status=422, kind="text/plain"), refused)
+    assert same_reply(reply(b'{"code": "text_empty"}', status=422), refused)
+    assert not same_reply(reply(b'{"code": "text_too_long"}', status=422), refused)
+    assert not same_reply(reply(b"of a proxy", status=422, kind="text/plain"), refused)
 
 
 @pytest.mark.nightly
@@ -59,6 +59,6 @@ def test_some_seconds_of_it() -> None:
     """Kills and a reload in 20 s: every answer right but for what was in a killed process."""
     options = ("--minutes", "0.34", "--kill-every", "5", "--reload-every", "8")
     done = ran([sys.executable, ROOT / "loadtest" / "soak.py", *options], timeout=400, check=False)
-    said = done.stdout + done.stderr
-    assert "\n0 wrong answers\n" in said, said
-    assert "\n0 requests lost without a cause\n" in said, said
+    output = done.stdout + done.stderr
+    assert "\n0 wrong answers\n" in output, output
+    assert "\n0 requests lost without a cause\n" in output, output
