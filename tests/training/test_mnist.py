@@ -87,16 +87,16 @@ def test_python_blocks(project: Path, exported: Path) -> None:
 
 def test_committed_model_is_the_documented_one(exported: Path) -> None:
     committed = ROOT / "model_repo" / "mnist"
-    ours, theirs = (
+    manifest, expected = (
         json.loads((version / "manifest.json").read_text("utf-8"))
         for version in (exported, committed / "1")
     )
     for key in ("inputs", "outputs", "network", "program", "params"):
-        assert ours[key] == theirs[key]
-    assert ours["files"].keys() == theirs["files"].keys()
+        assert manifest[key] == expected[key]
+    assert manifest["files"].keys() == expected["files"].keys()
     provenance = ("origin", "source", "licence", "preview")
-    assert [ours["weights"][key] for key in provenance] == [
-        theirs["weights"][key] for key in provenance
+    assert [manifest["weights"][key] for key in provenance] == [
+        expected["weights"][key] for key in provenance
     ]
     config = "config.toml"
     assert (exported.parent / config).read_text() == (committed / config).read_text()

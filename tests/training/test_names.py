@@ -13,7 +13,7 @@ def names_of(module: str) -> set[str]:
     place = ROOT.joinpath("app", *module.split("."))
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     names = symtable.symtable(file.read_text("utf-8"), str(file), "exec").get_identifiers()
-    return {*names, *(each.stem for each in place.glob("*"))}
+    return {*names, *(path.stem for path in place.glob("*"))}
 
 
 def test_imported_names_exist() -> None:

@@ -35,6 +35,6 @@ def pad(texts: Sequence[Sequence[int]], rows: Ids) -> Ids:
     ids = np.full((len(rows), width), PAD, dtype=np.int64)
     for place, row in enumerate(rows):
         text = texts[row]
-        kept = text if len(text) <= width else [*text[: width - 1], SEP]
-        ids[place, : len(kept)] = kept
+        tokens = text if len(text) <= width else [*text[: width - 1], SEP]
+        ids[place, : len(tokens)] = tokens
     return ids

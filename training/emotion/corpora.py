@@ -132,8 +132,8 @@ def _post(text: str, task: str, label: str, source: str) -> Iterator[Post]:
 
 def _pairs(path: Path, separator: str) -> Iterator[tuple[str, str]]:
     for line in _lines_of(_text(path)):
-        label, found, text = line.partition(separator)
-        if found:
+        label, matched, text = line.partition(separator)
+        if matched:
             yield label, text
 
 

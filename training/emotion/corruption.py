@@ -20,11 +20,11 @@ _LONGER = 0.35
 
 @dataclass(frozen=True, slots=True)
 class Corrupted:
-    """``ids`` ``[rows, width]`` as the network sees them, and what it is asked about them.
+    """A corrupted batch: ``ids`` ``[rows, width]`` as the network sees them, and the targets.
 
     ``hidden`` numbers flat positions and ``wanted`` holds their tokens (-100: nothing), both
     ``[budget]``; ``replaced`` ``[rows, width]`` is 1 where a token is not the writer's, 0
-    where it is, and -1 where nothing is asked.
+    where it is, and -1 without a target.
     """
 
     ids: Ids
@@ -49,15 +49,15 @@ class Neighbours:
     def proposals(self, left: Ids, right: Ids, rng: np.random.Generator) -> Ids:
         """Return one token for each pair of neighbours ``[n]``; never a special one."""
         forward = rng.random(len(left)) < 0.5
-        given = np.where(forward, left, right)
-        given = np.minimum(given, len(self._starts) - 2)
-        known = self._starts[given + 1] - self._starts[given]
-        chosen = self._starts[given] + (rng.random(len(given)) * known).astype(np.int64)
+        context = np.where(forward, left, right)
+        context = np.minimum(context, len(self._starts) - 2)
+        known = self._starts[context + 1] - self._starts[context]
+        chosen = self._starts[context] + (rng.random(len(context)) * known).astype(np.int64)
         chosen = self._order[np.minimum(chosen, len(self._order) - 1)] + np.where(forward, 1, -1)
-        found = self._stream[np.clip(chosen, 0, len(self._stream) - 1)].astype(np.int64)
-        anything = self._stream[rng.integers(0, len(self._stream), len(found))]
-        found = np.where((known == 0) | (found <= MASK), anything, found)
-        return np.where(found <= MASK, MASK + 1, found)
+        tokens = self._stream[np.clip(chosen, 0, len(self._stream) - 1)].astype(np.int64)
+        anything = self._stream[rng.integers(0, len(self._stream), len(tokens))]
+        tokens = np.where((known == 0) | (tokens <= MASK), anything, tokens)
+        return np.where(tokens <= MASK, MASK + 1, tokens)
 
 
 def corrupted(batch: Packed, neighbours: Neighbours, rng: np.random.Generator) -> Corrupted:

@@ -33,9 +33,9 @@ def factorised(
     sums = np.asarray(counts.sum(axis=0)).ravel() + 1.0
     smooth = sums**0.75 / (sums**0.75).sum()
     information = np.log(counts.data / (sums[counts.row] * smooth[counts.col]))
-    kept = information > 0
+    positive = information > 0
     matrix = csr_matrix(
-        (information[kept], (counts.row[kept], counts.col[kept])), shape=counts.shape
+        (information[positive], (counts.row[positive], counts.col[positive])), shape=counts.shape
     )
     left_vectors, scale, _ = randomized_svd(matrix, width, n_iter=3, random_state=0)
     vectors = left_vectors * np.sqrt(scale)

@@ -40,8 +40,8 @@ def logits(
         for rows in shuffled(lengths, tokens=tokens, rng=np.random.default_rng(0)):
             ids = torch.from_numpy(pad(texts, rows)).to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                found = model(ids, attention_mask=(ids != PAD).long()).logits
-            result[rows] = found.double().cpu().numpy()
+                output = model(ids, attention_mask=(ids != PAD).long()).logits
+            result[rows] = output.double().cpu().numpy()
     model.train(was_training)
     return result
 
@@ -75,11 +75,11 @@ def main() -> None:
         posts = list(smp(arguments.data, f"{split}_eval"))
         seen = {key(post.text) for post in smp(arguments.data, f"{split}_train")}
         fresh = np.array([key(post.text) not in seen for post in posts])
-        found, labels = scores(posts)
-        report[f"{split}_eval"] = _figures(measure(found, labels))
-        report[f"{split}_eval_without_duplicates"] = _figures(measure(found[fresh], labels[fresh]))
+        output, labels = scores(posts)
+        report[f"{split}_eval"] = _figures(measure(output, labels))
+        report[f"{split}_eval_without_duplicates"] = _figures(measure(output[fresh], labels[fresh]))
         if split == "usual" and arguments.wrong:
-            chances = softmax(found)
+            chances = softmax(output)
             chances[chances.argmax(axis=1) == labels] = 0
             for row in np.argsort(-chances.max(axis=1))[: arguments.wrong]:
                 guess = LABELS[int(chances[row].argmax())]
@@ -90,11 +90,11 @@ def main() -> None:
     for path in SENTENCES:
         lines = path.read_text("utf-8").removesuffix("\n").split("\n")
         own = [Post(**json.loads(line), task="smp", source=path.stem) for line in lines]
-        found, labels = scores(own)
-        for row in np.flatnonzero(found.argmax(axis=1) != labels):
-            guess, chance = LABELS[int(found[row].argmax())], softmax(found)[row].max()
+        output, labels = scores(own)
+        for row in np.flatnonzero(output.argmax(axis=1) != labels):
+            guess, chance = LABELS[int(output[row].argmax())], softmax(output)[row].max()
             print(f"{path.stem}: {own[row].label} for {guess} {chance:.2f}: {own[row].text}")
-        report[f"{path.stem}_right"] = int((found.argmax(axis=1) == labels).sum())
+        report[f"{path.stem}_right"] = int((output.argmax(axis=1) == labels).sum())
         report[f"{path.stem}_texts"] = len(own)
     sample = softmax(logits(model, encoded(tokenizer, [BENCHMARK])))[0]
     report["benchmark_sentence"] = {

@@ -92,25 +92,25 @@ class FineTuning:
             "auxiliary": encoded(self._tokenizer, [post.text for post in others]),
         }
         fold = self._rng.integers(0, self._arguments.folds, len(self._train))
-        found = []
+        folds = []
         for number in numbers:
-            # The epoch is not chosen here: what judges it must not have been looked at.
+            # The epoch is not chosen here: the texts that judge it must be unseen.
             model = self._fitted(np.flatnonzero(fold != number), choose=False)
             away = np.flatnonzero(fold == number)
             groups = everywhere | {"train": [train[place] for place in away]}
-            found.append((away, {n: softmax(logits(model, ids)) for n, ids in groups.items()}))
-        return found
+            folds.append((away, {n: softmax(logits(model, ids)) for n, ids in groups.items()}))
+        return folds
 
-    def teach(self, found: Sequence[tuple[Ids, dict[str, Floats]]]) -> None:
+    def teach(self, folds: Sequence[tuple[Ids, dict[str, Floats]]]) -> None:
         """Write ``--name``.npz from the opinions of all folds.
 
         A post's opinion is that of the network which missed it, other texts' the mean of all.
         """
         train = np.zeros((len(self._train), len(LABELS)))
-        for away, opinions in found:
+        for away, opinions in folds:
             train[away] = opinions["train"]
         dev, auxiliary = (
-            np.mean([opinions[name] for _, opinions in found], axis=0)
+            np.mean([opinions[name] for _, opinions in folds], axis=0)
             for name in ("dev", "auxiliary")
         )
         path = self._out / f"{self._arguments.name}.npz"
@@ -124,13 +124,13 @@ class FineTuning:
         arguments = self._arguments
         model = encoder_from(self._out / f"{arguments.begin}.pt", arguments.dropout)
         model.to(arguments.device)
-        kept, best = copied(model), -1.0
+        state, best = copied(model), -1.0
 
         def after(epoch: int) -> None:
-            nonlocal kept, best
+            nonlocal state, best
             worth = self._worth(model, epoch)
             if worth > best:
-                best, kept = worth, copied(model)
+                best, state = worth, copied(model)
 
         texts = [self._texts[row] for row in rows]
         recipe = Recipe(
@@ -143,14 +143,14 @@ class FineTuning:
         read = partial(encoded, self._varied, texts)  # other merges are dropped each time
         tuned(model, read, self._targets[rows], recipe, self._rng, after)
         if choose:
-            model.load_state_dict(kept)
+            model.load_state_dict(state)
         return model
 
     def _worth(self, model: BertForSequenceClassification, epoch: int) -> float:
         """Print what held-out posts say; return accuracy plus macro-F1 of the usual ones."""
-        found = logits(model, self._dev_ids)
+        predicted = logits(model, self._dev_ids)
         usual, virus = (
-            measure(found[part], self._dev_labels[part]) for part in (self._usual, ~self._usual)
+            measure(predicted[part], self._dev_labels[part]) for part in (self._usual, ~self._usual)
         )
         print(
             f"epoch {epoch}, {(time.perf_counter() - self._started) / 60:.1f} min: usual dev "
@@ -179,8 +179,8 @@ def main() -> None:
     count = min(arguments.at_once, arguments.folds)
     shares = np.array_split(np.arange(arguments.folds), count)
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as processes:
-        found = processes.map(partial(_opinions, arguments=arguments), shares)
-        FineTuning(arguments).teach(list(chain.from_iterable(found)))
+        folds = processes.map(partial(_opinions, arguments=arguments), shares)
+        FineTuning(arguments).teach(list(chain.from_iterable(folds)))
 
 
 def _parsed() -> argparse.Namespace:

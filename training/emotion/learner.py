@@ -1,4 +1,4 @@
-"""A network under pre-training with its optimisers and counts: what a checkpoint holds."""
+"""A network under pre-training with its optimisers and counts, saved as a checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def optimizers(model: nn.Module, rate: float) -> list[torch.optim.Optimizer]:
 
 
 class Learner:
-    """``steps``, ``tokens`` and ``seconds`` count all runs that led here."""
+    """A network with its optimisers; ``steps``, ``tokens``, ``seconds`` count all its runs."""
 
     def __init__(self, shape: BertConfig, *, rate: float, device: torch.device) -> None:
         self.network = Pretraining(shape).to(device).train()
@@ -47,7 +47,7 @@ class Learner:
         self._weights = torch.tensor(_WEIGHTS, device=device)
 
     def resume(self, checkpoint: Path) -> None:
-        """Go on from what ``save`` wrote, on this device or another one."""
+        """Restore the state that ``save`` wrote, on this device or another one."""
         stored = torch.load(checkpoint, weights_only=True, map_location="cpu")
         self.network.load_state_dict(stored["model"])
         for optimizer, past in zip(self._optimizers, stored["optimizers"], strict=True):
@@ -55,7 +55,7 @@ class Learner:
         self.steps, self.tokens, self.seconds = (stored[n] for n in ("step", "tokens", "spent"))
 
     def save(self, checkpoint: Path, *, signs: list[str]) -> None:
-        """Replace the file when the new one is complete; ``signs`` are the emoticons asked for."""
+        """Replace the file when the new one is complete; ``signs`` are the predicted emoticons."""
         everything = {
             "model": self.network.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
@@ -69,14 +69,14 @@ class Learner:
         torch.save(everything, fresh)
         fresh.replace(checkpoint)
 
-    def learn(self, questions: tuple[Tensor | Wanted, ...], *, share: float) -> Losses:
+    def learn(self, inputs: tuple[Tensor | Wanted, ...], *, share: float) -> Losses:
         """Take one step at a share of the full rate; return the losses before it."""
         share *= min(1.0, (self.steps + 1) / _WARMUP)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self._rate * share
         with torch.autocast(self._device.type, torch.bfloat16, enabled=halved(self._device)):
-            parts = self.network(*questions)
+            parts = self.network(*inputs)
         (parts * self._weights).sum().backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         for optimizer in self._optimizers:

@@ -1,9 +1,8 @@
-"""What pre-training reads: every text with and without its emoticons, and what is asked of it."""
+"""Texts of pre-training: every text with and without its emoticons, and its targets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +18,17 @@ from training.emotion.signs import SIGNS, common, shares, without
 from training.emotion.targets import feelings
 
 Shares = npt.NDArray[np.float32]
+Targets = tuple[Ids, Ids, Shares, Shares]
+"""Task, label, signs and emotion of a batch's texts, ``[texts]`` each; see ``network.Wanted``."""
 
 _BARE = 0.75
-"""How often a text with emoticons is shown without them and asked which they were."""
+"""How often a text with emoticons is shown without them, with the task to predict them."""
 
 _VIEWS = {"smp": 3.0, "polarity": 0.15, UNLABELLED: 0.5, "sentences": 0.5, "drama": 0.7}
 """How often a text is read an epoch; other labelled texts once."""
 
 _LAST_VIEWS = _VIEWS | {"polarity": 0.05, UNLABELLED: 0.05}
 """While the rate falls the network settles on what is nearest to its task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The questions of a batch, ``[texts]`` each; see ``network.Wanted``."""
-
-    task: Ids
-    label: Ids
-    signs: Shares
-    emotion: Shares
 
 
 class Lessons:
@@ -50,7 +41,7 @@ class Lessons:
         known = {sign: n for n, sign in enumerate(common([post.text for post in posts]))}
         self.signs = [*known]
         held = [shares(post.text, known) for post in posts]
-        self._signed = {n: found for n, found in enumerate(held) if found.any()}
+        self._signed = {n: share for n, share in enumerate(held) if share.any()}
         bare = self._encoded([without(posts[n].text) for n in self._signed])
         self._bare = dict(zip(self._signed, bare, strict=True))
         names = list(TASKS)
@@ -61,34 +52,34 @@ class Lessons:
             [-100 if p.task == "smp" else places.get((p.task, p.label), -100) for p in posts]
         )
         # These labels were read off the emoticons: they say nothing where those are shown.
-        self._given = self._task == names.index("signs")
+        self._from_signs = self._task == names.index("signs")
         views = _LAST_VIEWS if last else _VIEWS
         self._views = np.array([views.get(post.task, 1.0) for post in posts])
         self._emotion = _opinions(teacher, posts)
 
     def _encoded(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
-        found = self.tokenizer.encode_batch(list(texts))
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in found]
+        encodings = self.tokenizer.encode_batch(list(texts))
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
-    def epoch(self, *, rows: int, rng: np.random.Generator) -> Iterator[tuple[Packed, Asked]]:
-        """Yield packed batches of one reading of the corpora, in a new order."""
+    def epoch(self, *, rows: int, rng: np.random.Generator) -> Iterator[tuple[Packed, Targets]]:
+        """Yield packed batches of one epoch of the corpora in a new order, with their targets."""
         times = np.floor(self._views + rng.random(len(self._views))).astype(int)
         order = rng.permutation(np.repeat(np.arange(len(times)), times))
         hidden = rng.random(len(self.texts)) < _BARE
         hidden &= np.isin(np.arange(len(hidden)), [*self._signed])
         stream = ((n, self._bare[n] if hidden[n] else self.texts[n]) for n in order.tolist())
         for batch in packed(stream, rows=rows):
-            yield batch, self._asked(batch.picked, hidden)
+            yield batch, self._targets(batch.picked, hidden)
 
-    def _asked(self, picked: Ids, hidden: npt.NDArray[np.bool_]) -> Asked:
+    def _targets(self, picked: Ids, hidden: npt.NDArray[np.bool_]) -> Targets:
         there = picked >= 0
         cut = there & hidden[picked]
-        label = np.where(there & (cut | ~self._given[picked]), self._label[picked], -100)
+        label = np.where(there & (cut | ~self._from_signs[picked]), self._label[picked], -100)
         signs = np.zeros((len(picked), SIGNS), dtype=np.float32)
         for row in np.flatnonzero(cut):
             signs[row] = self._signed[int(picked[row])]
         emotion = np.where(there[:, None], self._emotion[picked], np.float32(0))
-        return Asked(np.where(there, self._task[picked], 0), label, signs, emotion)
+        return np.where(there, self._task[picked], 0), label, signs, emotion
 
 
 def _opinions(teacher: Path | None, posts: Sequence[Post]) -> Shares:

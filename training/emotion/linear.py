@@ -87,8 +87,8 @@ def main() -> None:
         on_others += model.predict_proba(other_rows) / arguments.folds
         print(f"fold {number + 1}: {(time.perf_counter() - started) / 60:.1f} min", flush=True)
     for name, chances in (("whole", plain.predict_proba(dev_rows)), ("folds", on_dev)):
-        found = measure(np.log(chances[usual] + 1e-9), dev_labels[usual])
-        print(f"{name}: usual dev accuracy {found.accuracy:.4f} macro-F1 {found.macro_f1:.4f}")
+        quality = measure(np.log(chances[usual] + 1e-9), dev_labels[usual])
+        print(f"{name}: usual dev accuracy {quality.accuracy:.4f} macro-F1 {quality.macro_f1:.4f}")
     np.savez_compressed(
         out / f"{arguments.name}.npz",
         train=on_train,

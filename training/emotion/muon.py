@@ -24,7 +24,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For the weight matrices of an encoder's layers; everything else is AdamW's.
+    """Optimiser of the weight matrices of an encoder's layers; everything else is AdamW's.
 
     torch.optim.Muon does the same one matrix at a time in bfloat16, which a processor without
     bfloat16 computes five times slower. Its steps have the size of AdamW's, so one rate serves.

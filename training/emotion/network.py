@@ -68,11 +68,11 @@ def contextual(bert: BertModel, ids: Tensor, owner: Tensor, place: Tensor) -> Te
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a batch's texts ``[texts]`` should be told to be.
+    """Targets of a batch's texts, ``[texts]`` each.
 
     ``first`` is where each begins in the flattened ids; ``label`` is a place in ``CLASSES``
     (-100: none) among those of ``task``; ``signs`` ``[texts, SIGNS]`` and ``emotion``
-    ``[texts, 6]`` are shares, all 0 where nothing is asked.
+    ``[texts, 6]`` are shares, all 0 without a target.
     """
 
     first: Tensor
@@ -119,10 +119,10 @@ class Pretraining(nn.Module):
         flat = context.flatten(0, 1)
         missing = cross(self.language.cls(flat[hidden]).float(), words)
 
-        asked = (replaced >= 0).float()
+        judged = (replaced >= 0).float()
         doubt = self.judge(context).squeeze(-1).float()
         strange = nn.functional.binary_cross_entropy_with_logits(
-            doubt, replaced.clamp(min=0), asked, reduction="sum"
+            doubt, replaced.clamp(min=0), judged, reduction="sum"
         )
 
         pooled = self.pooler(flat[wanted.first][:, None])
@@ -131,7 +131,7 @@ class Pretraining(nn.Module):
         labelled = cross(scores, wanted.label, reduction="sum")
         losses = [
             missing,
-            strange / asked.sum(),
+            strange / judged.sum(),
             labelled / (wanted.label >= 0).sum().clamp(min=1),
         ]
         for head, shares in ((self.signs, wanted.signs), (self.emotions, wanted.emotion)):

@@ -18,7 +18,7 @@ _MISSES = 12
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Several texts a row; every array has one shape for all batches.
+    """A batch with several texts a row; every array has one shape for all batches.
 
     ``ids``, ``owner`` and ``place`` are ``[rows, WIDTH]``: the tokens, the text each belongs to
     (-1: padding) and its position within that text. ``first`` and ``picked`` are ``[texts]``:
@@ -40,7 +40,7 @@ def packed(order: Iterable[tuple[int, Sequence[int]]], *, rows: int) -> Iterator
     waiting: list[tuple[int, Sequence[int]]] = []
     source = iter(order)
     while True:
-        taken, waiting = waiting, []
+        pending, waiting = waiting, []
         free = np.full(rows, WIDTH)
         ids = np.full((rows, WIDTH), PAD, dtype=np.int64)
         owner = np.full((rows, WIDTH), -1, dtype=np.int64)
@@ -49,23 +49,23 @@ def packed(order: Iterable[tuple[int, Sequence[int]]], *, rows: int) -> Iterator
         picked = np.full(rows * _TEXTS_PER_ROW, -1, dtype=np.int64)
         count = 0
         while len(waiting) < _MISSES and count < len(picked):
-            pair = taken.pop() if taken else next(source, None)
+            pair = pending.pop() if pending else next(source, None)
             if pair is None:
                 return
             number, text = pair
-            kept = text if len(text) <= WIDTH else [*text[: WIDTH - 1], SEP]
-            fits = np.flatnonzero(free >= len(kept))
+            tokens = text if len(text) <= WIDTH else [*text[: WIDTH - 1], SEP]
+            fits = np.flatnonzero(free >= len(tokens))
             if not len(fits):
                 waiting.append(pair)
                 continue
             # The fullest row that still holds it: long texts find room longer.
             row = fits[free[fits].argmin()]
             start = WIDTH - free[row]
-            end = start + len(kept)
-            ids[row, start:end], owner[row, start:end] = kept, count
-            place[row, start:end] = np.arange(len(kept))
+            end = start + len(tokens)
+            ids[row, start:end], owner[row, start:end] = tokens, count
+            place[row, start:end] = np.arange(len(tokens))
             first[count], picked[count] = row * WIDTH + start, number
-            free[row] -= len(kept)
+            free[row] -= len(tokens)
             count += 1
-        waiting += taken
+        waiting += pending
         yield Packed(ids, owner, place, first, picked)

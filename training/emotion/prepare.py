@@ -94,16 +94,16 @@ def main() -> None:
     dev = [post for post in clean if _held_out(post.text)]
     held = Overlap(post.text for post in dev)
     others = [*auxiliary(arguments.data), *more(arguments.data)]
-    kept = [post for post in others if post.text not in evaluation and post.text not in held]
-    print(f"auxiliary: {len(others)} texts, {len(others) - len(kept)} overlap with eval or dev")
+    usable = [post for post in others if post.text not in evaluation and post.text not in held]
+    print(f"auxiliary: {len(others)} texts, {len(others) - len(usable)} overlap with eval or dev")
     arguments.out.mkdir(parents=True, exist_ok=True)
     _write(arguments.out / "dev.jsonl", dev)
     _write(arguments.out / "train.jsonl", [post for post in clean if post.text not in held])
-    kept = _unique(kept)
-    told = {_chinese(post.text) for post in kept if post.task != UNLABELLED}
+    usable = _unique(usable)
+    known = {_chinese(post.text) for post in usable if post.task != UNLABELLED}
     _write(
         arguments.out / "auxiliary.jsonl",
-        [post for post in kept if post.task != UNLABELLED or _chinese(post.text) not in told],
+        [post for post in usable if post.task != UNLABELLED or _chinese(post.text) not in known],
     )
 
 

@@ -1,4 +1,4 @@
-"""Pre-trains the encoder on all texts; a run ends when it is told to and is resumed at will."""
+"""Pre-trains the encoder on all texts; a run ends at a time or a signal and can be resumed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from training.emotion.lessons import Lessons
 from training.emotion.network import LOSSES, Wanted, config
 from training.emotion.packing import WIDTH
 
-_SAVED_EVERY = 300
+_SAVE_EVERY = 300
 """Seconds of training."""
 
-_TOLD_EVERY = 25
-"""Steps."""
+_REPORT_EVERY = 25
+"""Interval in steps."""
 
 _Arrays = tuple[np.ndarray, ...]
 
@@ -42,7 +42,7 @@ def main() -> None:
     lessons = Lessons(out, teacher=teacher if teacher.is_file() else None, last=arguments.cooldown)
     neighbours = Neighbours(lessons.texts)
     checkpoint = out / f"{arguments.name}.pt"
-    learner = _begun(arguments, lessons, checkpoint)
+    learner = _learner(arguments, lessons, checkpoint)
     encoder = learner.network.language.bert
     print(
         f"{sum(parameter.numel() for parameter in encoder.parameters())} encoder parameters, "
@@ -63,10 +63,10 @@ def main() -> None:
     before = learner.seconds
     seed = (arguments.seed, learner.steps)
     batches = DataLoader(
-        _Questions(lessons, neighbours, rows=arguments.rows, seed=seed),
+        _Batches(lessons, neighbours, rows=arguments.rows, seed=seed),
         batch_size=None,
         num_workers=arguments.workers,
-        worker_init_fn=_left_to_the_parent,
+        worker_init_fn=_ignore_sigterm,
     )
     there = partial(Tensor.to, device=arguments.device, non_blocking=True)
     for shown, wanted, tokens in batches:
@@ -74,11 +74,11 @@ def main() -> None:
         left = 1 - (now - began) / (60 * arguments.minutes)
         if left <= 0 or ended:
             break
-        if now - saved > _SAVED_EVERY and not arguments.cooldown:
+        if now - saved > _SAVE_EVERY and not arguments.cooldown:
             learner.save(target, signs=lessons.signs)
             saved = now
-        questions = (*map(there, shown), Wanted(*map(there, wanted)))
-        losses = learner.learn(questions, share=left if arguments.cooldown else 1.0)
+        inputs = (*map(there, shown), Wanted(*map(there, wanted)))
+        losses = learner.learn(inputs, share=left if arguments.cooldown else 1.0)
         learner.tokens += tokens
         learner.seconds = before + time.perf_counter() - began
         report.add(losses)
@@ -113,8 +113,8 @@ def _parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _begun(arguments: argparse.Namespace, lessons: Lessons, checkpoint: Path) -> Learner:
-    """From the checkpoint, else from a served version, else from the corpora's word vectors."""
+def _learner(arguments: argparse.Namespace, lessons: Lessons, checkpoint: Path) -> Learner:
+    """Start from the checkpoint, else a served version, else the corpora's word vectors."""
     pieces = lessons.tokenizer.get_vocab_size()
     shape = config(pieces, layers=arguments.layers, width=arguments.width, dropout=0.0)
     learner = Learner(shape, rate=arguments.rate, device=torch.device(arguments.device))
@@ -130,8 +130,8 @@ def _begun(arguments: argparse.Namespace, lessons: Lessons, checkpoint: Path) ->
     return learner
 
 
-class _Questions(IterableDataset[tuple[_Arrays, _Arrays, int]]):
-    """Batches without end, freshly corrupted.
+class _Batches(IterableDataset[tuple[_Arrays, _Arrays, int]]):
+    """Endless stream of freshly corrupted batches.
 
     Each is the network's first six arguments, the fields of ``Wanted`` and the number of tokens.
     Each worker process reads all texts in an order of its own.
@@ -147,17 +147,17 @@ class _Questions(IterableDataset[tuple[_Arrays, _Arrays, int]]):
         worker = get_worker_info()
         rng = np.random.default_rng((*self._seed, worker.id if worker else 0))
         while True:
-            for batch, asked in self._lessons.epoch(rows=self._rows, rng=rng):
+            for batch, targets in self._lessons.epoch(rows=self._rows, rng=rng):
                 changed = corrupted(batch, self._neighbours, rng)
                 shown = (changed.ids, batch.owner, batch.place)
                 yield (
                     (*shown, changed.hidden, changed.wanted, changed.replaced),
-                    (batch.first, asked.task, asked.label, asked.signs, asked.emotion),
+                    (batch.first, *targets),
                     int((batch.owner >= 0).sum()),
                 )
 
 
-def _left_to_the_parent(_: int) -> None:
+def _ignore_sigterm(_: int) -> None:
     """Let a worker ignore SIGTERM: ``timeout`` sends it to the whole process group.
 
     The parent saves what was learnt and then ends its workers by a message.
@@ -176,7 +176,7 @@ class _Report:
     def add(self, losses: Losses) -> None:
         learner = self._learner
         self._losses.append(losses)
-        if learner.steps % _TOLD_EVERY:
+        if learner.steps % _REPORT_EVERY:
             return
         means = zip(LOSSES, np.mean(self._losses, axis=0), strict=True)
         self._losses.clear()

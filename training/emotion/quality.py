@@ -36,7 +36,7 @@ def rare_lift(logits: Floats, labels: Ints, shares: Floats) -> float:
     """Return how far rare classes are worth raising: the power of ``1 / shares``, 0 … 0.4."""
 
     def worth(lift: float) -> float:
-        found = measure(logits - lift * np.log(shares), labels)
-        return found.accuracy + found.macro_f1
+        quality = measure(logits - lift * np.log(shares), labels)
+        return quality.accuracy + quality.macro_f1
 
     return max((0.0, 0.1, 0.2, 0.3, 0.4), key=worth)

@@ -1,4 +1,4 @@
-"""Makes what a network is told of the emotions of every post: labels and a teacher's opinion."""
+"""Makes the emotion targets of every post from its label and a teacher's opinion."""
 
 from __future__ import annotations
 

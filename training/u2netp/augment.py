@@ -40,11 +40,11 @@ def _window(mask: Pixels, random: Generator, recipe: Recipe) -> tuple[float, flo
         width = random.uniform(recipe.smallest_crop, 1.0)
         height = float(np.clip(width * np.exp(random.uniform(-0.25, 0.25)), 0.4, 1.0))
         left, top = random.uniform(0, 1 - width), random.uniform(0, 1 - height)
-        kept = mask[
+        visible = mask[
             int(top * side) : int((top + height) * side),
             int(left * side) : int((left + width) * side),
         ].sum(dtype=np.int64)
-        if kept >= 0.6 * total:
+        if visible >= 0.6 * total:
             return left, top, width, height
     return 0.0, 0.0, 1.0, 1.0
 

@@ -54,17 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--group", help="instance group; default: the one a server starts with")
     parser.add_argument("--edges", action="store_true", help="compare the colours of edges")
     parser.add_argument("--out", type=Path, metavar="FILE")
-    given = parser.parse_args(arguments)
-    out = given.out or (EDGES if given.edges else SHEET)
-    paths = sorted(each for each in given.pictures.glob("*") if each.suffix in SUFFIXES)
+    args = parser.parse_args(arguments)
+    out = args.out or (EDGES if args.edges else SHEET)
+    paths = sorted(path for path in args.pictures.glob("*") if path.suffix in SUFFIXES)
     if not paths:
-        raise SystemExit(f"{given.pictures}: holds no picture")
+        raise SystemExit(f"{args.pictures}: holds no picture")
     try:
-        files = read_version(open_repository(given.repository), MODEL, given.version)
-        group = files.group(given.group)
+        files = read_version(open_repository(args.repository), MODEL, args.version)
+        group = files.group(args.group)
         predictor = ProcessBackend()(files.spec(group))
         try:
-            cells = [_cell(path, files, predictor, edges=given.edges) for path in paths]
+            cells = [_cell(path, files, predictor, edges=args.edges) for path in paths]
         finally:
             predictor.close()
         title = f"{files.name} version {files.version}, sha256 {files.manifest.sha256()[:12]}"
@@ -91,7 +91,7 @@ def _cell(path: Path, files: ModelFiles, predictor: Predictor, *, edges: bool) -
     label = f"{path.stem}   confidence {matte.confidence(raw):.2f}"
     if edges:
         ground = flat(SATURATED, width)
-        over = [stacked(each, alpha, ground=ground) for each in (picture, colours)]
+        over = [stacked(image, alpha, ground=ground) for image in (picture, colours)]
         return cell([picture, *over], label, side=SIDE)
     plain = matte.plain_alpha(mask, width, height)
     return cell([picture, plain, over_checkerboard(colours, alpha)], label, side=SIDE)

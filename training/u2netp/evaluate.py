@@ -107,9 +107,9 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=SIDE, help="of the input; not for .onnx")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    corpus = read(given.data)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    corpus = read(args.data)
     rows = corpus.validation
     groups = {"all": rows}
     for source in ("ecssd", "pascals"):
@@ -124,27 +124,27 @@ def main() -> None:
             report[f"{label} {group}"] = asdict(quality)
             print(f"{label:<32} {group:<8} {quality}", flush=True)
 
-    for path in given.weights:
+    for path in args.weights:
         if path.suffix == ".onnx":
-            raw = _onnx_maps(path, corpus.pictures[rows], threads=given.threads)
+            raw = _onnx_maps(path, corpus.pictures[rows], threads=args.threads)
         else:
             network = load_network(path).to(memory_format=torch.channels_last)
             raw = (
                 network_maps(network, corpus.pictures[rows])
-                if given.side == SIDE
-                else resized_maps(network, corpus.pictures[rows], given.side)
+                if args.side == SIDE
+                else resized_maps(network, corpus.pictures[rows], args.side)
             )
         show(f"{path.name} raw", dict(zip(rows.tolist(), raw, strict=True)))
         show(
             f"{path.name} normalised",
             {row: stretch(one) for row, one in zip(rows.tolist(), raw, strict=True)},
         )
-    if given.baselines:
+    if args.baselines:
         baseline: Callable[[Pixels], Floats]
         for label, baseline in BASELINES.items():
             show(label, {row: baseline(corpus.pictures[row]) for row in rows.tolist()})
-    if given.json:
-        given.json.write_text(json.dumps({"side": given.side, "quality": report}, indent=1) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps({"side": args.side, "quality": report}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

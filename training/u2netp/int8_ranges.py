@@ -94,18 +94,18 @@ def loss(
     core = openvino.Core()
     options = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
     runs = [
-        core.compile_model(core.read_model(each.SerializeToString()), "CPU", options)
-        for each in (reference, small)
+        core.compile_model(core.read_model(model.SerializeToString()), "CPU", options)
+        for model in (reference, small)
     ]
-    found: list[list[Floats]] = [[], []]
+    mattes: list[list[Floats]] = [[], []]
     for path in files:
-        for run, kept in zip(runs, found, strict=True):
-            kept.append(matte.normalise(run(network_input(path))[0][0, 0].copy()))
+        for run, maps in zip(runs, mattes, strict=True):
+            maps.append(matte.normalise(run(network_input(path))[0][0, 0].copy()))
     wanted = [
         cv2.resize(cv2.imread(str(truths / f"{path.stem}.png"), 0), (SIDE, SIDE)) for path in files
     ]
-    before, after = (evaluation.measure(each, wanted) for each in found)
-    moved = [float(np.abs(a - b).mean()) for a, b in zip(*found, strict=True)]
+    before, after = (evaluation.measure(maps, wanted) for maps in mattes)
+    moved = [float(np.abs(a - b).mean()) for a, b in zip(*mattes, strict=True)]
     figures = {
         "IoU loss": before.iou - after.iou,
         "MAE loss": after.mae - before.mae,

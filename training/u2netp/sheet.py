@@ -30,15 +30,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cells", type=int, default=32, help="spread evenly from worst to best")
     parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    corpus = read(given.data)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    corpus = read(args.data)
     rows = corpus.validation
-    network = load_network(given.weights)
+    network = load_network(args.weights)
     maps = [stretch(one) for one in network_maps(network, corpus.pictures[rows])]
     overlap = [measure([one], corpus.masks[[r]]).iou for one, r in zip(maps, rows, strict=True)]
     order = np.argsort(overlap, kind="stable")
-    count = min(given.cells - given.cells % COLUMNS, len(order) - len(order) % COLUMNS)
+    count = min(args.cells - args.cells % COLUMNS, len(order) - len(order) % COLUMNS)
     chosen = order[np.linspace(0, len(order) - 1, count).round().astype(int)]
     cells = [
         cell(
@@ -53,7 +53,7 @@ def main() -> None:
         for i in chosen
     ]
     try:
-        write_sheet(given.out, cells, columns=COLUMNS)
+        write_sheet(args.out, cells, columns=COLUMNS)
     except ValueError as error:
         raise SystemExit(str(error)) from error
 

@@ -129,39 +129,39 @@ class Run:
         self.evaluate()
 
 
-def train(rank: int, given: argparse.Namespace) -> None:
-    """Train as one of `given.ranks` processes; rank 0 alone writes files."""
-    if given.ranks > 1:
+def train(rank: int, args: argparse.Namespace) -> None:
+    """Train as one of `args.ranks` processes; rank 0 alone writes files."""
+    if args.ranks > 1:
         torch.distributed.init_process_group(
             "gloo",
-            init_method=f"file://{given.out.resolve()}/ranks",
+            init_method=f"file://{args.out.resolve()}/ranks",
             rank=rank,
-            world_size=given.ranks,
+            world_size=args.ranks,
         )
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(args.threads)
     cv2.setNumThreads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    corpus = read(given.data, soft=given.soft)
-    truth = given.truth if corpus.soft_fused is not None else 1.0
+    corpus = read(args.data, soft=args.soft)
+    truth = args.truth if corpus.soft_fused is not None else 1.0
     settings = Settings(
-        given.phases,
-        given.seed,
-        given.rate,
-        ema=given.ema,
+        args.phases,
+        args.seed,
+        args.rate,
+        ema=args.ema,
         recipe=replace(Recipe(), truth=truth),
-        bf16=not given.fp32,
+        bf16=not args.fp32,
     )
-    trainer = Trainer(corpus, settings, device=given.device, rank=rank, ranks=given.ranks)
-    run = Run(trainer, given.out, calibrate=given.calibrate, sharpen=given.sharpen)
-    saved = given.out / "checkpoint.pt"
-    if saved.is_file() and not given.fresh:
-        state = torch.load(saved, map_location=given.device, weights_only=True)
+    trainer = Trainer(corpus, settings, device=args.device, rank=rank, ranks=args.ranks)
+    run = Run(trainer, args.out, calibrate=args.calibrate, sharpen=args.sharpen)
+    saved = args.out / "checkpoint.pt"
+    if saved.is_file() and not args.fresh:
+        state = torch.load(saved, map_location=args.device, weights_only=True)
         trainer.restore(state)
         run.seconds = state["seconds"]
         print(f"resumed after {trainer.seen} pictures", flush=True)
-    run.go(workers=given.workers, checkpoint_s=given.checkpoint_s, evaluate_s=given.evaluate_s)
+    run.go(workers=args.workers, checkpoint_s=args.checkpoint_s, evaluate_s=args.evaluate_s)
 
 
 def main() -> None:
@@ -187,23 +187,23 @@ def main() -> None:
     add("--calibrate", type=int, default=64, help="pictures for batch statistics; ×4 at the end")
     add("--sharpen", type=float, default=2.0, help="factor on the exported fused logits")
     add("--fresh", action="store_true", help="ignore a checkpoint in --out")
-    given = parser.parse_args()
+    args = parser.parse_args()
     try:
-        if given.pack:
-            corpus = read(given.data, soft=given.soft)
-            size = write_pack(corpus, given.pack)
-            print(f"{given.pack}: {len(corpus.names)} pairs, {size / 2**20:.1f} MiB")
+        if args.pack:
+            corpus = read(args.data, soft=args.soft)
+            size = write_pack(corpus, args.pack)
+            print(f"{args.pack}: {len(corpus.names)} pairs, {size / 2**20:.1f} MiB")
             return
-        if not given.out:
+        if not args.out:
             parser.error("--out is needed to train")
-        if any(phase.batch % given.ranks for phase in given.phases):
-            parser.error(f"every batch must be a multiple of --ranks {given.ranks}")
-        given.out.mkdir(parents=True, exist_ok=True)
-        if given.ranks == 1:
-            train(0, given)
+        if any(phase.batch % args.ranks for phase in args.phases):
+            parser.error(f"every batch must be a multiple of --ranks {args.ranks}")
+        args.out.mkdir(parents=True, exist_ok=True)
+        if args.ranks == 1:
+            train(0, args)
         else:
-            (given.out / "ranks").unlink(missing_ok=True)
-            torch.multiprocessing.spawn(train, (given,), nprocs=given.ranks)
+            (args.out / "ranks").unlink(missing_ok=True)
+            torch.multiprocessing.spawn(train, (args,), nprocs=args.ranks)
     except DataError as error:
         raise SystemExit(f"training.u2netp: {error}") from None
 

@@ -165,10 +165,10 @@ class Trainer:
     @torch.no_grad()
     def _follow(self) -> None:
         """Move the average; a young average forgets faster, or it would remember the start."""
-        keep = min(self.settings.ema, (1 + self.steps) / (10 + self.steps))
+        decay = min(self.settings.ema, (1 + self.steps) / (10 + self.steps))
         mine = [v for v in self.average.state_dict().values() if v.is_floating_point()]
         new = [v for v in self.network.state_dict().values() if v.is_floating_point()]
-        torch._foreach_lerp_(mine, new, 1 - keep)
+        torch._foreach_lerp_(mine, new, 1 - decay)
 
     def batches(self, *, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All batches from here to the end, phase after phase."""
