@@ -28,8 +28,8 @@ PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 def supported() -> list[str]:
     """Versions of Python that the client's classifiers name, as `3.10`."""
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text("utf-8"))["project"]
-    found = [line.removeprefix(PREFIX) for line in project["classifiers"]]
-    return [f"3.{minor}" for minor in found if minor.isdigit()]
+    names = [line.removeprefix(PREFIX) for line in project["classifiers"]]
+    return [f"3.{minor}" for minor in names if minor.isdigit()]
 
 
 def version_of(python: str) -> str | None:
@@ -42,7 +42,7 @@ def version_of(python: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def found() -> dict[str, str]:
+def installed_pythons() -> dict[str, str]:
     """Return one interpreter for each supported version that has one on this machine."""
     pythons = {}
     for version in supported():
@@ -92,7 +92,7 @@ def test(python: str, wheel: Path, archive: Path, scratch: Path) -> None:
 
 def run(*command: str | Path, directory: Path | None = None, quiet: bool = False) -> None:
     subprocess.run(
-        [str(each) for each in command],
+        [str(part) for part in command],
         cwd=directory,
         stdout=subprocess.DEVNULL if quiet else None,
         check=True,
@@ -103,15 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, help="where wheel and source distribution are kept")
     parser.add_argument("python", nargs="*", metavar="PYTHON")
-    given = parser.parse_args(arguments)
-    pythons = {version_of(each) or "": each for each in given.python} or found()
+    args = parser.parse_args(arguments)
+    pythons = {version_of(python) or "": python for python in args.python} or installed_pythons()
     if "" in pythons:
         print(f"cannot run: {pythons['']}", file=sys.stderr)
         return 1
     failed = []
     with TemporaryDirectory() as name:
         scratch = Path(name)
-        wheel, archive = build(given.output or scratch / "dist", scratch)
+        wheel, archive = build(args.output or scratch / "dist", scratch)
         for version, python in pythons.items():
             print(f"Python {version}: {python}", flush=True)
             place = scratch / version

@@ -21,19 +21,19 @@ BUILT_IN = {"$__rate_interval": "40s", "$__interval": "10s"}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One target of one panel, with Grafana's variables filled in."""
+class Query:
+    """The query of one target of a panel, with Grafana's variables filled in."""
 
     panel: str
     expression: str
 
 
-def questions(dashboard: dict[str, Any]) -> Iterator[Question]:
+def queries(dashboard: dict[str, Any]) -> Iterator[Query]:
     """Every expression of every panel, rows' panels included."""
     variables = {
-        f"${each['name']}": each["allValue"]
-        for each in dashboard["templating"]["list"]
-        if "allValue" in each  # the data source has none, and no expression names it
+        f"${variable['name']}": variable["allValue"]
+        for variable in dashboard["templating"]["list"]
+        if "allValue" in variable  # the data source has none, and no expression names it
     }
     pending = list(dashboard["panels"])
     while pending:
@@ -43,10 +43,10 @@ def questions(dashboard: dict[str, Any]) -> Iterator[Question]:
             expression = target["expr"]
             for name, value in {**BUILT_IN, **variables}.items():
                 expression = expression.replace(name, value)
-            yield Question(panel["title"], expression)
+            yield Query(panel["title"], expression)
 
 
-def ask(prometheus: str, path: str, **parameters: str) -> Any:
+def fetch(prometheus: str, path: str, **parameters: str) -> Any:
     """Call Prometheus' HTTP API. Raises ValueError with its message for an error."""
     url = f"{prometheus.rstrip('/')}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
     try:
@@ -59,7 +59,7 @@ def ask(prometheus: str, path: str, **parameters: str) -> Any:
 def count_series(prometheus: str, expression: str) -> int:
     """Series with a finite value. A quantile without observations is NaN and counts as empty."""
     values = (
-        float(each["value"][1]) for each in ask(prometheus, "query", query=expression)["result"]
+        float(row["value"][1]) for row in fetch(prometheus, "query", query=expression)["result"]
     )
     return sum(math.isfinite(value) for value in values)
 
@@ -74,23 +74,23 @@ def main(arguments: list[str]) -> int:
     )
     args = parser.parse_args(arguments)
     dashboard = json.loads(args.dashboard.read_text("utf-8"))
-    titles = {question.panel for question in questions(dashboard)}
+    titles = {query.panel for query in queries(dashboard)}
     if unknown := sorted(set(args.may_be_empty) - titles):
         parser.error(f"no panel is called {', '.join(unknown)}")
     faults = 0
-    for question in questions(dashboard):
+    for query in queries(dashboard):
         try:
-            found = count_series(args.prometheus, question.expression)
-            note = f"{found:4} series" if found else "      EMPTY"
+            count = count_series(args.prometheus, query.expression)
+            note = f"{count:4} series" if count else "      EMPTY"
         except ValueError as error:
-            found, note = 0, f"    REFUSED {error}"
+            count, note = 0, f"    REFUSED {error}"
         except urllib.error.URLError as error:
             print(f"no answer from {args.prometheus}: {error.reason}", file=sys.stderr)
             return 2
-        excused = not found and question.panel in args.may_be_empty and "EMPTY" in note
-        faults += not found and not excused
-        print(f"{note}{' (excused)' if excused else ''}  {question.panel}: {question.expression}")
-    print(f"{faults} of {len(list(questions(dashboard)))} expressions without an answer")
+        excused = not count and query.panel in args.may_be_empty and "EMPTY" in note
+        faults += not count and not excused
+        print(f"{note}{' (excused)' if excused else ''}  {query.panel}: {query.expression}")
+    print(f"{faults} of {len(list(queries(dashboard)))} expressions without an answer")
     return 1 if faults else 0
 
 

@@ -200,8 +200,8 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
 def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--crds", type=Path, help="custom resource definitions, *.yaml.gz")
-    given = arguments.parse_args()
-    schemas = model_schemas() | ({} if given.crds is None else crd_schemas(given.crds))
+    args = arguments.parse_args()
+    schemas = model_schemas() | ({} if args.crds is None else crd_schemas(args.crds))
     findings = [*lint(CHART), *accepted_nonsense(CHART)]
     objects = [*written(KSERVE), *written(RAY)]
     try:
@@ -209,15 +209,14 @@ def main() -> int:
     except helm_python.HelmError as error:
         findings.append(f"the chart cannot be rendered: {error}")
     findings += faults_of(objects, schemas)
-    kinds = {(found["apiVersion"], found["kind"]) for _, found in objects if not is_core(found)}
+    kinds = {(obj["apiVersion"], obj["kind"]) for _, obj in objects if not is_core(obj)}
     unseen = {"/".join(kind) for kind in kinds - schemas.keys()}
     for finding in findings:
         print(f"fault: {finding}")
     for name in sorted(unseen):
         print(f"no schema at hand: {name}")
     print(
-        f"{len(objects)} objects of {len(VALUES)} sets of values, {KSERVE.name} and "
-        f"{RAY.name}, "
+        f"{len(objects)} objects of {len(VALUES)} sets of values, {KSERVE.name} and {RAY.name}, "
         f"{len(REFUSED)} sets of nonsense, Kubernetes {' and '.join(VERSIONS)}: "
         f"{len(findings)} faults"
     )
@@ -231,12 +230,12 @@ def faults_of(
     """Violations of the schema of each object's kind, if there is one."""
     import jsonschema
 
-    for label, found in objects:
-        kind = (found["apiVersion"], found["kind"])
-        if is_core(found):
-            yield from (f"{label}: {fault}" for fault in core_faults(found))
+    for label, resource in objects:
+        kind = (resource["apiVersion"], resource["kind"])
+        if is_core(resource):
+            yield from (f"{label}: {fault}" for fault in core_faults(resource))
         elif kind in schemas:
-            for error in jsonschema.Draft7Validator(schemas[kind]).iter_errors(found):
+            for error in jsonschema.Draft7Validator(schemas[kind]).iter_errors(resource):
                 yield f"{label}: {error.json_path}: {error.message}"
 
 
@@ -273,28 +272,28 @@ def rendered(
             files = loaded.render(dict(values), name="release", namespace="spare")
             for path, text in sorted(files.items()):
                 if path.endswith(".yaml"):
-                    for found in filter(None, yaml.safe_load_all(text)):
-                        yield f"{name}, {path}", found
+                    for resource in filter(None, yaml.safe_load_all(text)):
+                        yield f"{name}, {path}", resource
 
 
 def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted(directory.glob("*.yaml")):
-        for found in yaml.safe_load_all(path.read_text("utf-8")):
-            yield path.name, found
+        for resource in yaml.safe_load_all(path.read_text("utf-8")):
+            yield path.name, resource
 
 
-def is_core(found: Mapping[str, Any]) -> bool:
-    group, _, version = found["apiVersion"].rpartition("/")
+def is_core(resource: Mapping[str, Any]) -> bool:
+    group, _, version = resource["apiVersion"].rpartition("/")
     named = group.endswith(".k8s.io") and group.count(".") == 2  # the Gateway API is not built in
     return ("." not in group or named) and bool(version)
 
 
-def core_faults(found: dict[str, Any]) -> Iterator[str]:
+def core_faults(resource: dict[str, Any]) -> Iterator[str]:
     import kubernetes_validate  # takes seconds, which rendering alone need not wait
 
     for version in VERSIONS:
         try:
-            kubernetes_validate.validate(found, version, strict=True)
+            kubernetes_validate.validate(resource, version, strict=True)
         except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as e:
             yield f"Kubernetes {version}: {getattr(e, 'message', e)}"
 
@@ -320,7 +319,7 @@ def crd_schemas(directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 @functools.cache
 def model_schemas() -> dict[tuple[str, str], dict[str, Any]]:
-    """The same for KEDA and the Prometheus Operator, from a package with their definitions."""
+    """Closed JSON schemas of KEDA and the Prometheus Operator, by apiVersion and kind."""
     from cloudcoil.models.keda.v1alpha1 import ScaledObject
     from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
 
@@ -329,7 +328,7 @@ def model_schemas() -> dict[tuple[str, str], dict[str, Any]]:
         schema = model.model_json_schema()
         close(schema)
         name, kind = (
-            schema["properties"][each]["anyOf"][0]["const"] for each in ("apiVersion", "kind")
+            schema["properties"][key]["anyOf"][0]["const"] for key in ("apiVersion", "kind")
         )
         schema["properties"]["metadata"] = METADATA
         schemas[name, kind] = schema

@@ -42,16 +42,16 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, default=ROOT / "sbom.cdx.json")
-    given = parser.parse_args()
+    args = parser.parse_args()
     document = bill()
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if fault := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         print(f"not CycloneDX: {str(fault.data)[:500]}", file=sys.stderr)
         return 1
-    given.output.write_text(text, "utf-8")
-    unlicensed = [each["name"] for each in document["components"] if not each.get("licenses")]
+    args.output.write_text(text, "utf-8")
+    unlicensed = [part["name"] for part in document["components"] if not part.get("licenses")]
     print(
-        f"{len(document['components'])} components in {given.output.name}; "
+        f"{len(document['components'])} components in {args.output.name}; "
         f"licence not known here: {', '.join(unlicensed)}"
     )
     return 0
@@ -66,17 +66,17 @@ def bill() -> Component:
             *("--output-reproducible", "--sv", "1.6"),
         )
     )
-    installed = {each["bom-ref"] for each in document["components"]}
+    installed = {component["bom-ref"] for component in document["components"]}
     document["components"] = components(document["components"])
-    references = {each["bom-ref"] for each in document["components"]} & installed
+    references = {component["bom-ref"] for component in document["components"]} & installed
     references.add("root-component")
     document["dependencies"] = [
         {
-            "ref": each["ref"],
-            "dependsOn": [one for one in each.get("dependsOn", ()) if one in references],
+            "ref": dependency["ref"],
+            "dependsOn": [ref for ref in dependency.get("dependsOn", ()) if ref in references],
         }
-        for each in document["dependencies"]
-        if each["ref"] in references
+        for dependency in document["dependencies"]
+        if dependency["ref"] in references
     ]
     return dict(document)
 
@@ -120,7 +120,7 @@ def _packages(installed: Sequence[Component], dockerfile: str) -> Iterator[Compo
                     "type": "distribution",
                     "url": f"https://pypi.org/project/{name}/{component['version']}/#files",
                     "comment": "one of these files, by the lock",
-                    "hashes": [{"alg": "SHA-256", "content": each} for each in hashes[name]],
+                    "hashes": [{"alg": "SHA-256", "content": digest} for digest in hashes[name]],
                 }
             ]
         yield component
@@ -132,11 +132,11 @@ def canonical(name: str) -> str:
 
 def locked_hashes(lock: Path) -> dict[str, list[str]]:
     """SHA-256 of every file that a lock allows, by package."""
-    found: dict[str, list[str]] = {}
+    hashes: dict[str, list[str]] = {}
     for entry in re.split(r"^(?=[a-z])", lock.read_text("utf-8"), flags=re.MULTILINE):
         if match := re.match(r"[\w.-]+", entry):
-            found[canonical(match[0])] = re.findall(r"sha256:([0-9a-f]{64})", entry)
-    return found
+            hashes[canonical(match[0])] = re.findall(r"sha256:([0-9a-f]{64})", entry)
+    return hashes
 
 
 def _file(path: Path, below: Path) -> Component:
@@ -153,10 +153,10 @@ def _vendored() -> Iterator[Component]:
     for name, licence, pattern, version in VENDORED:
         files = sorted(STATIC.glob(pattern))
         scripts = [gzip.decompress(file.read_bytes()) for file in files if ".js.gz" in file.name]
-        said = re.search(version.encode(), b"".join(scripts))
-        if said is None:
+        match = re.search(version.encode(), b"".join(scripts))
+        if match is None:
             raise ValueError(f"{name} says no version")
-        number = said[1].decode()
+        number = match[1].decode()
         yield {
             "type": "library",
             "name": name,

@@ -1,4 +1,4 @@
-"""Name the installed packages that none of the given ones needs, one on each line."""
+"""Name the installed packages that none of the named ones needs, one on each line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def needed(roots: list[str]) -> set[str]:
     Raises PackageNotFoundError when a root is not installed; a dependency that is not installed
     is one whose marker another platform meets.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     seen: set[tuple[str, frozenset[str]]] = set()
     pending = [Requirement(root) for root in roots]
     for requirement in pending:
@@ -30,14 +30,14 @@ def needed(roots: list[str]) -> set[str]:
             declared = distribution(name).requires or []
         except PackageNotFoundError:
             continue
-        found.add(name)
+        names.add(name)
         for line in declared:
             child = Requirement(line)
             if child.marker is None or any(
                 child.marker.evaluate({"extra": extra}) for extra in extras | {""}
             ):
                 pending.append(child)
-    return found
+    return names
 
 
 def main(roots: list[str]) -> int:

@@ -25,11 +25,11 @@ SHOWN = 20
 """Minimum megabytes of a package with its own row."""
 
 
-def kept() -> set[str]:
+def shipped_packages() -> set[str]:
     """Return the packages that the Dockerfile keeps."""
-    found = re.search(r"keep\.py (.+) > unneeded", (ROOT / "Dockerfile").read_text("utf-8"))
-    assert found is not None  # noqa: S101  # a test holds the Dockerfile to it
-    return needed(shlex.split(found[1]))
+    match = re.search(r"keep\.py (.+) > unneeded", (ROOT / "Dockerfile").read_text("utf-8"))
+    assert match is not None  # noqa: S101  # a test holds the Dockerfile to it
+    return needed(shlex.split(match[1]))
 
 
 UNNEEDED = (
@@ -50,19 +50,19 @@ def removed(parts: Sequence[str]) -> bool:
 
 def sizes(packages: set[str]) -> dict[str, int]:
     """Return the bytes of each package's files."""
-    found = {}
+    result = {}
     for name in packages:
         try:
             installed = distribution(name)
         except PackageNotFoundError:
             continue
-        files = {Path(str(each.locate())): each.parts for each in installed.files or ()}
-        found[name] = sum(
+        files = {Path(str(file.locate())): file.parts for file in installed.files or ()}
+        result[name] = sum(
             path.stat().st_size
             for path, parts in files.items()
             if path.is_file() and not removed(parts)
         )
-    return found
+    return result
 
 
 def paddle_parts() -> Iterator[tuple[str, int]]:
@@ -82,16 +82,16 @@ def bytes_of_models(directory: Path) -> int:
     return sum(
         file.stat().st_size
         for file in directory.rglob("*")
-        if file.is_file() and not any(file.is_relative_to(each) for each in left_out)
+        if file.is_file() and not any(file.is_relative_to(path) for path in left_out)
     )
 
 
-def table(found: Mapping[str, int], models: int) -> str:
+def table(packages: Mapping[str, int], models: int) -> str:
     """Return the table as Markdown, the largest row first."""
-    large = {name: size for name, size in found.items() if size >= SHOWN * MEGABYTE}
-    rest = sum(size for name, size in found.items() if name not in large)
+    large = {name: size for name, size in packages.items() if size >= SHOWN * MEGABYTE}
+    rest = sum(size for name, size in packages.items() if name not in large)
     rows = dict(sorted(large.items(), key=lambda item: -item[1]))
-    rows[f"{len(found) - len(large)} other packages"] = rest
+    rows[f"{len(packages) - len(large)} other packages"] = rest
     rows["model repository"] = models
     lines = [f"| {name} | {size / MEGABYTE:,.0f} |" for name, size in rows.items()]
     total = f"| **together** | **{sum(rows.values()) / MEGABYTE:,.0f}** |"
@@ -102,9 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=Path, default=ROOT / "model_repo")
     parser.add_argument("package", nargs="*", metavar="PACKAGE")
-    given = parser.parse_args(arguments)
-    models = bytes_of_models(given.models.resolve())
-    print(table(sizes(needed(given.package) if given.package else kept()), models))
+    args = parser.parse_args(arguments)
+    models = bytes_of_models(args.models.resolve())
+    print(table(sizes(needed(args.package) if args.package else shipped_packages()), models))
     parts = sorted(paddle_parts(), key=lambda item: -item[1])
     print("\nOf paddlepaddle:", "; ".join(f"{n} {s / MEGABYTE:,.0f}" for n, s in parts))
     return 0

@@ -22,13 +22,13 @@ CHART = ROOT / "deploy" / "helm" / "paddlepool"
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     [version] = re.findall(
         r'__version__ = "(.+)"', (ROOT / "app/paddlepool/__init__.py").read_text("utf-8")
     )
-    given.output.mkdir(parents=True, exist_ok=True)
+    args.output.mkdir(parents=True, exist_ok=True)
     try:
-        archive = Path(helm_python.package(CHART, destination=given.output))
+        archive = Path(helm_python.package(CHART, destination=args.output))
     except helm_python.HelmError as error:
         print(error, file=sys.stderr)
         return 1

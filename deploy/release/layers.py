@@ -37,11 +37,11 @@ class Image:
             return dict(self._entries(layer))
 
     def _entries(self, layer: tarfile.TarFile) -> Iterator[tuple[str, Entry]]:
-        for each in layer:
-            content = layer.extractfile(each) if each.isreg() else None
-            found = hashlib.sha256(content.read()).hexdigest() if content else each.linkname
-            kind = (each.type, each.mode, each.uid, each.gid, found)
-            yield each.name, (kind, int(each.mtime))
+        for member in layer:
+            content = layer.extractfile(member) if member.isreg() else None
+            digest = hashlib.sha256(content.read()).hexdigest() if content else member.linkname
+            kind = (member.type, member.mode, member.uid, member.gid, digest)
+            yield member.name, (kind, int(member.mtime))
 
     def _blob(self, digest: str) -> bytes:
         return self._read("blobs/" + digest.replace(":", "/"))
@@ -55,32 +55,32 @@ class Image:
 
 def differences(first: Image, second: Image) -> list[str]:
     """Return a line for each layer that differs and for each file in it that does."""
-    found = []
+    lines = []
     if len(first.layers) != len(second.layers):
-        found.append(f"{len(first.layers)} layers, and {len(second.layers)}")
+        lines.append(f"{len(first.layers)} layers, and {len(second.layers)}")
     for number, (one, two) in enumerate(zip(first.layers, second.layers, strict=False), 1):
         if one == two:
             continue
-        found.append(f"layer {number}: {one} is not {two}")
-        mine, theirs = first.files(one), second.files(two)
-        for path in sorted(mine.keys() | theirs.keys()):
-            if path not in theirs or path not in mine:
-                found.append(f"  {path}: only in the {'first' if path in mine else 'second'}")
-            elif mine[path][0] != theirs[path][0]:
-                found.append(f"  {path}: differs")
-            elif mine[path][1] != theirs[path][1]:
-                found.append(f"  {path}: differs in its time alone")
-    return found
+        lines.append(f"layer {number}: {one} is not {two}")
+        left, right = first.files(one), second.files(two)
+        for path in sorted(left.keys() | right.keys()):
+            if path not in right or path not in left:
+                lines.append(f"  {path}: only in the {'first' if path in left else 'second'}")
+            elif left[path][0] != right[path][0]:
+                lines.append(f"  {path}: differs")
+            elif left[path][1] != right[path][1]:
+                lines.append(f"  {path}: differs in its time alone")
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
-    given = parser.parse_args(arguments)
-    first = Image(given.first)
-    if found := differences(first, Image(given.second)):
-        print("\n".join(found))
+    args = parser.parse_args(arguments)
+    first = Image(args.first)
+    if lines := differences(first, Image(args.second)):
+        print("\n".join(lines))
         return 1
     print(f"the same {len(first.layers)} layers")
     return 0

@@ -36,18 +36,18 @@ def disagreements(tag: str, root: Path = ROOT) -> list[str]:
     if (match := TAG.fullmatch(tag)) is None:
         return [f"{tag}: not a version, such as v1.0.0"]
     version = match[1]
-    found = []
+    faults = []
     for name, pattern in PLACES:
         versions = re.findall(pattern, (root / name).read_text("utf-8"), re.M)
         if set(versions) != {version}:
-            found.append(f"{name}: {', '.join(versions) or 'no version'} is not {version}")
+            faults.append(f"{name}: {', '.join(versions) or 'no version'} is not {version}")
     if not section(root / "CHANGELOG.md", version):
-        found.append(f"CHANGELOG.md: no section [{version}]")
+        faults.append(f"CHANGELOG.md: no section [{version}]")
     client = (root / CLIENT / "src/paddlepool_client/__init__.py").read_text("utf-8")
     [own] = re.findall(PLACES[0][1], client, re.M)
     if not section(root / CLIENT / "CHANGELOG.md", own):
-        found.append(f"{CLIENT / 'CHANGELOG.md'}: no section [{own}]")
-    return found
+        faults.append(f"{CLIENT / 'CHANGELOG.md'}: no section [{own}]")
+    return faults
 
 
 def section(changelog: Path, version: str) -> str:
@@ -77,16 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--notes", action="store_true", help="print the changelog's section")
     parser.add_argument("tag")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     changelog = ROOT / "CHANGELOG.md"
-    faults = disagreements(given.tag)
+    faults = disagreements(args.tag)
     if unreleased(changelog):
         faults.append("CHANGELOG.md: [Unreleased] has entries; move them to the version's section")
     if faults:
         print("\n".join(faults), file=sys.stderr)
         return 1
-    version = given.tag.removeprefix("v")
-    print(linked(section(changelog, version), given.tag) if given.notes else version)
+    version = args.tag.removeprefix("v")
+    print(linked(section(changelog, version), args.tag) if args.notes else version)
     return 0
 
 

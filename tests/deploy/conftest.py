@@ -61,24 +61,24 @@ def script() -> Iterator[Script]:
 @pytest.fixture
 def stub() -> Iterator[Stub]:
     with ExitStack() as stack:
-        yield lambda answer: stack.enter_context(http_stub(answer))
+        yield lambda handler: stack.enter_context(http_stub(handler))
 
 
 def committed_versions() -> dict[str, list[int]]:
     """The versions of each model that Git has, the newest last."""
-    found: dict[str, list[int]] = {}
+    versions_of: dict[str, list[int]] = {}
     for file in ran(["git", "ls-files", "model_repo/*/*/manifest.json"]).stdout.split():
         _, model, version, _ = file.split("/")
-        found.setdefault(model, []).append(int(version))
-    return {model: sorted(versions) for model, versions in found.items()}
+        versions_of.setdefault(model, []).append(int(version))
+    return {model: sorted(versions) for model, versions in versions_of.items()}
 
 
 def tool(name: str, hint: str) -> str:
     """A program on the path or beside Python; skips where it is not installed."""
     beside = os.pathsep.join(map(str, (Path(sys.executable).parent, WORKFLOW_TOOLS)))
-    if (found := shutil.which(name) or shutil.which(name, path=beside)) is None:
+    if (path := shutil.which(name) or shutil.which(name, path=beside)) is None:
         pytest.skip(f"SKIPPED: {name} is not installed: {hint}")
-    return found
+    return path
 
 
 def in_their_environment(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -107,11 +107,11 @@ def prometheus_scraping(target: str | None, directory: Path) -> Iterator[str]:
     file = directory / "prometheus.yml"
     config = yaml.safe_load(file.read_text("utf-8"))
     config["global"] = dict.fromkeys(config["global"], "1s")
-    ours = next(each for each in config["scrape_configs"] if each["job_name"] == "paddlepool")
+    job = next(job for job in config["scrape_configs"] if job["job_name"] == "paddlepool")
     if target is not None:
-        del ours["dns_sd_configs"]
-        ours["static_configs"] = [{"targets": [target]}]
-    config["scrape_configs"] = [ours]
+        del job["dns_sd_configs"]
+        job["static_configs"] = [{"targets": [target]}]
+    config["scrape_configs"] = [job]
     file.write_text(yaml.safe_dump(config))
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
     service = compose["services"]["prometheus"]
@@ -134,16 +134,16 @@ def prometheus_scraping(target: str | None, directory: Path) -> Iterator[str]:
 
 def address_in(log: Path) -> str:
     """The one that the system gave to Prometheus, once it is ready."""
-    give_up = time.monotonic() + START_SECONDS
-    while time.monotonic() < give_up:
-        if found := LISTENING.search(log.read_text("utf-8")):
-            with suppress(OSError), urllib.request.urlopen(f"http://{found[1]}/-/ready"):
-                return found[1]
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if match := LISTENING.search(log.read_text("utf-8")):
+            with suppress(OSError), urllib.request.urlopen(f"http://{match[1]}/-/ready"):
+                return match[1]
         time.sleep(0.05)
     raise AssertionError(log.read_text("utf-8"))
 
 
-def ask(prometheus: str, path: str) -> Any:
+def fetch(prometheus: str, path: str) -> Any:
     """What a path of Prometheus' HTTP API answers."""
     with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", timeout=10) as reply:
         return json.load(reply)["data"]

@@ -25,7 +25,7 @@ def test_the_versions_are_those_that_pip_takes(check: ModuleType) -> None:
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text("utf-8"))["project"]
     assert check.supported() == ["3.10", "3.11", "3.12", "3.13"]
     assert all(
-        f"{each}.0" in SpecifierSet(project["requires-python"]) for each in check.supported()
+        f"{version}.0" in SpecifierSet(project["requires-python"]) for version in check.supported()
     )
     assert "3.9.20" not in SpecifierSet(project["requires-python"])
 
@@ -33,17 +33,17 @@ def test_the_versions_are_those_that_pip_takes(check: ModuleType) -> None:
 def test_every_push_tests_each_of_them(check: ModuleType) -> None:
     """By name, so that a missing one fails."""
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
-    named = " ".join(f"python{each}" for each in check.supported())
+    named = " ".join(f"python{version}" for version in check.supported())
     assert f"deploy/check_client.py {named}\n" in workflow
 
 
 def test_an_interpreter_is_found_for_this_version(check: ModuleType) -> None:
     """Each that is found can run and has the version that it is found for."""
-    found = check.found()
+    pythons = check.installed_pythons()
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert found[mine] == sys.executable
-    assert {version: check.version_of(python) for version, python in found.items()} == {
-        version: version for version in found
+    assert pythons[mine] == sys.executable
+    assert {version: check.version_of(python) for version, python in pythons.items()} == {
+        version: version for version in pythons
     }
 
 
@@ -90,9 +90,9 @@ def test_the_client_works_where_neither_the_server_nor_paddle_is(
         for top in {file.parts[0] for file in there.files or ()} - {"..", "__pycache__"}:
             (others / top).symlink_to(Path(str(there.locate_file(top))))
     # The standard library and these directories: -I -S leaves out everything else.
-    said = ran([sys.executable, "-I", "-S", "-B", "-c", ALONE, target, others]).stdout
+    output = ran([sys.executable, "-I", "-S", "-B", "-c", ALONE, target, others]).stdout
     package = target / "paddlepool_client"
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         *(str(package / "__init__.py"), "[]"),
         *("True", "['httpx>=0.28']", "Apache-2.0"),
         "[('paddlepool-client', 'main')]",

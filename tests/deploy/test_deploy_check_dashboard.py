@@ -29,7 +29,7 @@ Check = Callable[..., int]
 def prometheus(values: dict[str, list[str]]) -> RequestOutput:
     """A Prometheus that knows these expressions and refuses every other."""
 
-    def answer(path: str, body: bytes) -> Reply:
+    def handle(path: str, body: bytes) -> Reply:
         del body
         expression = parse_qs(urlsplit(path).query)["query"][0]
         if expression not in values:
@@ -37,7 +37,7 @@ def prometheus(values: dict[str, list[str]]) -> RequestOutput:
         result = [{"metric": {}, "value": [0, value]} for value in values[expression]]
         return as_json({"status": "success", "data": {"result": result}})
 
-    return answer
+    return handle
 
 
 @pytest.fixture
@@ -111,10 +111,10 @@ def test_no_panel_is_empty_when_both_models_are_used(
         prometheus_scraping(f"127.0.0.1:{server.port}", tmp_path / "prometheus") as prometheus,
     ):
         host = f"http://127.0.0.1:{server.port}"
-        give_up = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + WAIT_SECONDS
         code = 2
         # Each round is work for both models and a few scrapes; rates need two of them.
-        while code != 0 and time.monotonic() < give_up:
+        while code != 0 and time.monotonic() < deadline:
             post(f"{host}/segment?output=mask&timeout_ms=30000", picture, "image/jpeg")
             post(f"{host}/sentiment", text, "application/json")
             code = check(["--prometheus", prometheus, *WITHOUT_BALANCER])

@@ -43,8 +43,8 @@ def test_the_image_s_own_models_are_served() -> None:
 
 def test_our_own_images_are_never_pulled() -> None:
     """A stranger may own their names in a registry."""
-    ours = {name: each["pull_policy"] for name, each in SERVICES.items() if "build" in each}
-    assert ours == {"paddlepool": "build", "locust": "build"}
+    policies = {name: spec["pull_policy"] for name, spec in SERVICES.items() if "build" in spec}
+    assert policies == {"paddlepool": "build", "locust": "build"}
 
 
 @pytest.mark.parametrize("name", ["paddlepool", "prometheus", "grafana"])
@@ -62,5 +62,5 @@ def test_a_drain_ends_before_the_container_is_killed() -> None:
 
 def test_the_load_generator_runs_only_when_asked_for() -> None:
     """It is in the profile `load`, the balancer in `scale`, and nothing else is in a profile."""
-    found = {name: s["profiles"] for name, s in SERVICES.items() if "profiles" in s}
-    assert found == {"locust": ["load"], "balancer": ["scale"]}
+    profiles = {name: s["profiles"] for name, s in SERVICES.items() if "profiles" in s}
+    assert profiles == {"locust": ["load"], "balancer": ["scale"]}

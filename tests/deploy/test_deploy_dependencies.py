@@ -16,7 +16,7 @@ from tests.deploy.conftest import Script
 from tests.ran import ROOT, ran
 from tests.test_imports import ALL
 
-OURS = {
+OWN_PACKAGES = {
     "paddlepool",
     "paddlepool_client",
 }  # the second by its path
@@ -33,11 +33,11 @@ def test_every_package_that_is_imported_is_declared() -> None:
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     owners = packages_distributions()
     undeclared = []
-    for found in ALL:
-        name = found.imported.partition(".")[0]
+    for entry in ALL:
+        name = entry.imported.partition(".")[0]
         packages = {canonicalize_name(owner) for owner in owners.get(name, [name])}
-        if name not in {*sys.stdlib_module_names, *OURS} and not declared & packages:
-            undeclared.append(str(found))
+        if name not in {*sys.stdlib_module_names, *OWN_PACKAGES} and not declared & packages:
+            undeclared.append(str(entry))
     assert undeclared == []
 
 
@@ -49,7 +49,7 @@ def test_what_the_client_needs_is_declared_by_the_server_too() -> None:
     )
     assert its["dependencies"] == ["httpx>=0.28"]
     needed = [*its["dependencies"], *its["optional-dependencies"]["commands"]]
-    assert {Requirement(each).name for each in needed} == {"httpx", "tqdm"}
+    assert {Requirement(line).name for line in needed} == {"httpx", "tqdm"}
     assert set(needed) <= set(mine["dependencies"])
     assert its["requires-python"] == ">=3.10"
     assert (ROOT / "clients/python/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
@@ -58,8 +58,8 @@ def test_what_the_client_needs_is_declared_by_the_server_too() -> None:
 def test_the_python_versions_are_those_that_pip_takes() -> None:
     """README, Makefile and docs/deployment.md name the range of requires-python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    taken = SpecifierSet(project["requires-python"])
-    minors = [minor for minor in range(100) if f"3.{minor}.0" in taken]
+    supported = SpecifierSet(project["requires-python"])
+    minors = [minor for minor in range(100) if f"3.{minor}.0" in supported]
     first, last = minors[0], minors[-1]
     assert minors == list(range(first, last + 1))
     makefile = (ROOT / "Makefile").read_text("utf-8")
@@ -73,11 +73,11 @@ def locked(name: str) -> dict[str, str]:
     """Each entry of a lock by its first line, the package with its version and marker."""
     text = (ROOT / name).read_text("utf-8")
     assert "://" not in text  # a lock names no host
-    found = {}
+    entries = {}
     for entry in re.split(r"^(?=[a-z])", text, flags=re.M):
         if entry:
-            found[entry.splitlines()[0]] = entry
-    return found
+            entries[entry.splitlines()[0]] = entry
+    return entries
 
 
 def test_what_serves_is_a_part_of_the_complete_lock(script: Script) -> None:
@@ -86,8 +86,8 @@ def test_what_serves_is_a_part_of_the_complete_lock(script: Script) -> None:
     assert serving.items() < complete.items()
     names = {re.split("[=@ ]", line)[0] for line in serving}
     needed = script("deploy/container/keep.py").needed
-    ours = {"paddlepool", "paddlepool-client"}
-    assert needed(["paddlepool[onnx,heic]", "paddlepool-client"]) - names == ours
+    own = {"paddlepool", "paddlepool-client"}
+    assert needed(["paddlepool[onnx,heic]", "paddlepool-client"]) - names == own
     assert not names & {"pytest", "playwright", "mypy", "ruff", "hypothesis", "matplotlib"}
 
 
@@ -104,9 +104,9 @@ def test_ray_is_installed_beside_what_the_complete_lock_has() -> None:
 
 def test_the_image_has_what_a_plain_installation_has(script: Script) -> None:
     """Every format and engine that `make run` serves, the image serves, too."""
-    kept = re.findall(r"keep\.py '(paddlepool\S+)'", (ROOT / "Dockerfile").read_text("utf-8"))
+    roots = re.findall(r"keep\.py '(paddlepool\S+)'", (ROOT / "Dockerfile").read_text("utf-8"))
     needed = script("deploy/container/keep.py").needed
-    assert needed(["paddlepool[onnx,heic]"]) <= needed(kept)
+    assert needed(["paddlepool[onnx,heic]"]) <= needed(roots)
 
 
 def test_a_first_run_installs_what_serving_needs_and_a_first_test_the_rest(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ def expressions() -> Iterator[str]:
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
             yield target["expr"]
-    for each in DASHBOARD["templating"]["list"]:
-        if each["type"] == "query":
-            yield each["query"]["query"]
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["query"]["query"]
 
 
 def rules() -> list[dict[str, Any]]:
@@ -36,11 +36,11 @@ def documented() -> set[str]:
     rows = re.findall(
         r"^\| `(paddlepool_\w+)` \| (\w+) \|", (ROOT / "docs/metrics.md").read_text("utf-8"), re.M
     )
-    found = {name for name, _ in rows}
+    metrics = {name for name, _ in rows}
     for name, kind in rows:
         if kind == "histogram":
-            found |= {f"{name}_{suffix}" for suffix in ("bucket", "count", "sum")}
-    return found
+            metrics |= {f"{name}_{suffix}" for suffix in ("bucket", "count", "sum")}
+    return metrics
 
 
 def test_the_dashboard_is_what_the_generator_writes(script: Script) -> None:
@@ -51,19 +51,19 @@ def test_the_dashboard_is_what_the_generator_writes(script: Script) -> None:
 
 def test_every_metric_asked_for_exists() -> None:
     """In panels, variables and rules; recorded series are those that a rule records."""
-    asked = " ".join([*expressions(), *(rule["expr"] for rule in rules())])
-    assert set(FAMILY.findall(asked)) - documented() == set()
+    text = " ".join([*expressions(), *(rule["expr"] for rule in rules())])
+    assert set(FAMILY.findall(text)) - documented() == set()
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    assert set(re.findall(r"\bjob_\w+:\w+:\w+", asked)) <= recorded
+    assert set(re.findall(r"\bjob_\w+:\w+:\w+", text)) <= recorded
 
 
 def test_every_sum_of_a_panel_keeps_the_namespace() -> None:
     """A healthy release must not hide a failing one; docs/monitoring.md names the exception."""
     sums = {
-        (panel["title"], found)
+        (panel["title"], aggregation)
         for panel in DASHBOARD["panels"]
         for target in panel.get("targets", [])
-        for found in re.findall(
+        for aggregation in re.findall(
             r"\b(?:sum|min|max|avg|count)\b(?: by)? ?\(([^()]*)", target["expr"]
         )
     }
@@ -103,8 +103,8 @@ def test_every_query_asks_the_chosen_data_source() -> None:
     first, *others = DASHBOARD["templating"]["list"]
     assert (first["type"], first["query"]) == ("datasource", "prometheus")
     targets = [target for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
-    asking = [each for each in DASHBOARD["panels"] if each["type"] != "row"] + targets + others
-    used = [(each["datasource"]["type"], each["datasource"]["uid"]) for each in asking]
+    queries = [query for query in DASHBOARD["panels"] if query["type"] != "row"] + targets + others
+    used = [(query["datasource"]["type"], query["datasource"]["uid"]) for query in queries]
     assert set(used) == {("prometheus", f"${{{first['name']}}}")}
     assert json.dumps(DASHBOARD).count('"datasource": {') == len(used)
 

@@ -33,7 +33,7 @@ def checks(port: int) -> dict[str, list[str]]:
     [_, *command] = compose["services"]["paddlepool"]["healthcheck"]["test"]
     return {
         "image": json.loads(image),
-        "compose": [each.replace(":8000/", f":{port}/") for each in command],
+        "compose": [argument.replace(":8000/", f":{port}/") for argument in command],
     }
 
 
@@ -117,9 +117,9 @@ def test_whatever_is_copied_travels_to_the_builder() -> None:
         for source in line.split()[:-1]
     }
     for source in copied:
-        assert any(source == each or source.startswith(f"{each}/") for each in allowed), source
-    for each in allowed:
-        assert any(source == each or source.startswith(f"{each}/") for source in copied), each
+        assert any(source == path or source.startswith(f"{path}/") for path in allowed), source
+    for path in allowed:
+        assert any(source == path or source.startswith(f"{path}/") for source in copied), path
 
 
 def test_only_the_newest_version_of_a_model_travels() -> None:

@@ -24,7 +24,7 @@ SETTINGS = {
     f"PADDLEPOOL_{name.upper()}"
     for name in settings_class(load_tasks(PIPELINES).values()).model_fields
 } | {*OLDER_NAMES.values()}
-KEPT = {
+UNSETTABLE = {
     f"PADDLEPOOL_{name}"
     for name in (
         *("HOST", "PORT", "GRPC_PORT"),
@@ -86,7 +86,7 @@ def test_chart_and_manifests_are_without_a_fault_and_planted_typos_are_found(
     """Lint, strict schemas of two Kubernetes versions, and sets of values refused; with the
     definitions at hand no kind of KServe's or Ray's is without a schema."""
     crds = str(CRDS) if CRDS.is_dir() else ""
-    typos = [each for each in TYPOS if crds or each[0].startswith("helm")]
+    typos = [typo for typo in TYPOS if crds or typo[0].startswith("helm")]
     places = []
     for number, (file, right, wrong) in enumerate(typos):
         directory, _, _ = file.partition("/")
@@ -101,8 +101,8 @@ def test_chart_and_manifests_are_without_a_fault_and_planted_typos_are_found(
     if crds:
         assert not {"serving.kserve.io", "ray.io"} & set(re.split("[ /]", report))
     assert not {"keda.sh", "monitoring.coreos.com"} & set(re.split("[ /]", report))
-    found = dict(line.split() for line in counts.splitlines())
-    assert [typo for n, typo in enumerate(typos) if found[str(n)] == "0"] == []
+    faults = dict(line.split() for line in counts.splitlines())
+    assert [typo for n, typo in enumerate(typos) if faults[str(n)] == "0"] == []
 
 
 def test_every_value_has_a_schema() -> None:
@@ -119,24 +119,24 @@ def names(values: object, prefix: str = "") -> set[str]:
     if not isinstance(values, dict):
         return set()
     free = {"requests", "limits"}
-    found = {f"{prefix}{name}" for name in values if name not in free}
-    return found.union(
+    result = {f"{prefix}{name}" for name in values if name not in free}
+    return result.union(
         *(names(value, f"{prefix}{name}.") for name, value in values.items() if name not in free)
     )
 
 
 def schema_names(schema: dict[str, dict[str, dict[str, object]]], prefix: str = "") -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for name, child in schema.get("properties", {}).items():
-        found |= {f"{prefix}{name}"} | schema_names(child, f"{prefix}{name}.")  # type: ignore[arg-type]
-    return found
+        result |= {f"{prefix}{name}"} | schema_names(child, f"{prefix}{name}.")  # type: ignore[arg-type]
+    return result
 
 
 def test_the_charts_settings_are_the_servers_own() -> None:
     """But for those that it keeps."""
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
-    taken = set(schema["properties"]["settings"]["propertyNames"]["enum"])
-    assert taken == SETTINGS - KEPT
+    accepted = set(schema["properties"]["settings"]["propertyNames"]["enum"])
+    assert accepted == SETTINGS - UNSETTABLE
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_the_charts_settings_are_the_servers_own() -> None:
 )
 def test_variables_in_manifests_are_settings(file: Path) -> None:
     """A server reports one that is none and goes on with the default."""
-    found = set(re.findall(r" (PADDLEPOOL_\w+)", file.read_text("utf-8")))
-    assert (found - SETTINGS, found != set()) == (set(), True)
+    variables = set(re.findall(r" (PADDLEPOOL_\w+)", file.read_text("utf-8")))
+    assert (variables - SETTINGS, variables != set()) == (set(), True)
 
 
 VALUES: dict[str, Any] = {
@@ -201,12 +201,12 @@ def test_a_claim_keeps_the_choices(rendered: dict[str, dict[str, Any]]) -> None:
     """The file lies on the claim, in a directory that the pod may write to."""
     pod = rendered["state"]["Deployment"]["spec"]["template"]["spec"]
     (server,) = pod["containers"]
-    (volume,) = (each for each in pod["volumes"] if each["name"] == "state")
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "state")
     assert volume == {"name": "state", "persistentVolumeClaim": {"claimName": "choices"}}
     assert {"name": "state", "mountPath": "/state"} in server["volumeMounts"]
     assert {"name": "PADDLEPOOL_STATE_FILE", "value": "/state/choices.json"} in server["env"]
     without = rendered["defaults"]["Deployment"]["spec"]["template"]["spec"]
-    assert "state" not in {each["name"] for each in without["volumes"]}
+    assert "state" not in {volume["name"] for volume in without["volumes"]}
 
 
 @pytest.mark.parametrize("runbooks", ["", "https://runbooks.example"])
@@ -227,8 +227,8 @@ def test_kserve_waits_for_the_drain() -> None:
     """Kubernetes' own grace period is no longer than delay and timeout together."""
     runtime = yaml.safe_load((KSERVE / "servingruntime.yaml").read_text("utf-8"))
     service = yaml.safe_load((KSERVE / "inferenceservice.yaml").read_text("utf-8"))
-    given = {each["name"]: each["value"] for each in runtime["spec"]["containers"][0]["env"]}
-    delay = float(given["PADDLEPOOL_DRAIN_DELAY_SECONDS"])
+    variables = {env["name"]: env["value"] for env in runtime["spec"]["containers"][0]["env"]}
+    delay = float(variables["PADDLEPOOL_DRAIN_DELAY_SECONDS"])
     grace = service["spec"]["predictor"].get("terminationGracePeriodSeconds", 30)
     assert grace >= delay + Settings().drain_timeout_seconds + 5
 

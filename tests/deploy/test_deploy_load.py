@@ -24,8 +24,8 @@ LABELS = ("angry", "happy", "neutral", "surprise", "sad", "fear")
 )
 def test_plans_have_five_parts_and_an_end(plan: str, expected: list[int]) -> None:
     """Users at the start of each fifth of the time; never without one before the end."""
-    found = [users_at(second, plan=plan, duration=50, peak=10) for second in (0, 10, 20, 30, 40)]
-    assert found == expected
+    users = [users_at(second, plan=plan, duration=50, peak=10) for second in (0, 10, 20, 30, 40)]
+    assert users == expected
     assert users_at(9.999, plan=plan, duration=10, peak=1) == 1
     assert users_at(10, plan=plan, duration=10, peak=1) is None
 
@@ -51,20 +51,20 @@ def good(path: str, body: bytes) -> Reply:
         with Image.open(io.BytesIO(body)) as image:
             width, height = image.size
         return 200, {"X-Width": str(width), "X-Height": str(height)}, b"picture"
-    answer = [{"label": label, "score": 1 / 6} for label in LABELS]
-    return as_json([answer] * len(json.loads(body)["inputs"]))
+    scores = [{"label": label, "score": 1 / 6} for label in LABELS]
+    return as_json([scores] * len(json.loads(body)["inputs"]))
 
 
 def every_other(status: int) -> RequestOutput:
     """Alternate good replies with this status; the turns are taken for each path apart."""
     turns = {"/segment": count(), "/sentiment": count()}
 
-    def answer(path: str, body: bytes) -> Reply:
+    def handle(path: str, body: bytes) -> Reply:
         if next(turns[urlsplit(path).path]) % 2:
             return as_json({"status": status}, status)
         return good(path, body)
 
-    return answer
+    return handle
 
 
 def wrong_size(path: str, body: bytes) -> Reply:
@@ -104,7 +104,7 @@ def test_shed_load_is_no_failure(stub: Stub) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("answer", "arguments", "fault"),
+    ("handler", "arguments", "fault"),
     [
         (every_other(500), (), "/sentiment failed"),
         (wrong_size, (), "/segment failed"),
@@ -114,9 +114,9 @@ def test_shed_load_is_no_failure(stub: Stub) -> None:
     ids=["errors", "wrong picture", "only refusals", "too slow"],
 )
 def test_trouble_ends_with_exit_code_1(
-    stub: Stub, answer: Any, arguments: tuple[str, ...], fault: str
+    stub: Stub, handler: Any, arguments: tuple[str, ...], fault: str
 ) -> None:
     """The fault is named."""
-    code, printed = run_locust(stub(answer), "--plan", "arrivals", "--rate", "40", *arguments)
+    code, printed = run_locust(stub(handler), "--plan", "arrivals", "--rate", "40", *arguments)
     assert code == 1, printed
     assert fault in printed

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from paddlepool.observability.history import SECONDS
-from tests.deploy.conftest import ask, prometheus_scraping, promtool
+from tests.deploy.conftest import fetch, prometheus_scraping, promtool
 from tests.ran import ROOT
 
 DEPLOY = ROOT / "deploy" / "prometheus"
@@ -59,8 +59,8 @@ def test_alerts_fire_on_their_trouble_and_stay_silent_beside_it(tmp_path: Path) 
         ]
         for alert, expected in case["fires"].items():
             several = [expected, expected["and"]] if "and" in expected else [expected]
-            found = [fired(alert, each) for each in several]
-            checks.append({"eval_time": expected["at"], "alertname": alert, "exp_alerts": found})
+            firing = [fired(alert, entry) for entry in several]
+            checks.append({"eval_time": expected["at"], "alertname": alert, "exp_alerts": firing})
         series = [
             {"series": with_release(name), "values": values}
             for name, values in case["series"].items()
@@ -107,9 +107,9 @@ def test_objectives_are_for_what_answers_with_a_model() -> None:
 
 def test_objectives_lie_on_bounds_of_the_histogram() -> None:
     """A bucket that the server does not have would make the objective silent."""
-    asked = re.findall(r'le="([\d.]+)"', (RULES / "recording.yml").read_text("utf-8"))
-    assert asked
-    assert {float(each) for each in asked} <= set(SECONDS)
+    bounds = re.findall(r'le="([\d.]+)"', (RULES / "recording.yml").read_text("utf-8"))
+    assert bounds
+    assert {float(bound) for bound in bounds} <= set(SECONDS)
 
 
 @pytest.mark.nightly
@@ -117,11 +117,11 @@ def test_an_outage_of_everything_alerts_with_the_published_address(tmp_path: Pat
     """The targets of a real Prometheus disappear with their containers, so that no `up` is 0. The
     pages that its alerts lead to it serves itself."""
     with prometheus_scraping(None, tmp_path) as prometheus:
-        give_up = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while True:
-            alerts = ask(prometheus, "alerts")["alerts"]
-            names = {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
-            if "PaddlepoolAllDown" in names or time.monotonic() > give_up:
+            alerts = fetch(prometheus, "alerts")["alerts"]
+            names = {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+            if "PaddlepoolAllDown" in names or time.monotonic() > deadline:
                 break
             time.sleep(0.2)
         for alert, rule in ALERTS.items():
@@ -129,5 +129,5 @@ def test_an_outage_of_everything_alerts_with_the_published_address(tmp_path: Pat
             with urllib.request.urlopen(page, timeout=10) as reply:
                 assert reply.read().startswith(f"# {alert}\n".encode())
     assert names == {"PaddlepoolAllDown"}
-    (url,) = {each["annotations"]["runbook_url"] for each in alerts}
+    (url,) = {alert["annotations"]["runbook_url"] for alert in alerts}
     assert url == "http://127.0.0.1:9090/consoles/PaddlepoolAllDown.md"

@@ -322,7 +322,7 @@ class TestImage:
         }
         tools.run(RELEASE / "try_image.sh", archive)
         words = [" ".join(call[:-1]) for call in tools.calls()]
-        assert [each.split()[1] for each in words] == ["load", "run", "port", "logs", "rm"]
+        assert [call.split()[1] for call in words] == ["load", "run", "port", "logs", "rm"]
         assert words[1].endswith(f" {DIGEST}")
         for option in ("--read-only", "--cap-drop ALL", "--user 54321:54321", "--tmpfs /tmp:"):
             assert option in words[1]
@@ -337,7 +337,7 @@ class TestImage:
 def server(*, ready: bool = True, emotion: str = "happy") -> RequestOutput:
     """Answers as Paddlepool does."""
 
-    def answer(path: str, body: bytes) -> Reply:
+    def handle(path: str, body: bytes) -> Reply:
         if path.startswith("/v2/health/ready"):
             return as_json({"ready": ready}, 200 if ready else 503)
         if path.startswith("/segment"):
@@ -346,7 +346,7 @@ def server(*, ready: bool = True, emotion: str = "happy") -> RequestOutput:
         reply = b'[{"label":"%s","label_zh":"...","score":0.9}]' % emotion.encode()
         return 200, {"Content-Type": "application/json"}, reply
 
-    return answer
+    return handle
 
 
 def test_a_server_is_asked_for_a_cutout_and_an_emotion(stub: Stub) -> None:
@@ -440,8 +440,8 @@ def test_the_distributions_are_built_by_one_script(tmp_path: Path) -> None:
     sums = (tmp_path / "SHA256SUMS").read_text("ascii")
     assert done.stdout.endswith(sums)
     ran(["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path)
-    found = [str(file.relative_to(tmp_path)) for file in tmp_path.glob("*/*")]
-    assert sorted(found) == [
+    files = [str(file.relative_to(tmp_path)) for file in tmp_path.glob("*/*")]
+    assert sorted(files) == [
         f"chart/paddlepool-{__version__}.tgz",
         f"python/paddlepool-{__version__}-py3-none-any.whl",
         f"python/paddlepool-{__version__}.tar.gz",

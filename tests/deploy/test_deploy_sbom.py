@@ -27,38 +27,38 @@ def bill(
         installed = [
             {
                 "type": "library",
-                "name": each.name,
-                "version": each.version,
-                "purl": f"pkg:pypi/{each.name}",
+                "name": package.name,
+                "version": package.version,
+                "purl": f"pkg:pypi/{package.name}",
             }
-            for each in distributions()
+            for package in distributions()
             # Neither what the file is about, nor what setuptools carries and adds to the path.
-            if each.name != "paddlepool" and "_vendor" not in str(each.locate_file(""))
+            if package.name != "paddlepool" and "_vendor" not in str(package.locate_file(""))
         ]
         return {"components": load_script("deploy/sbom.py").components(installed)}
     output = tmp_path_factory.mktemp("sbom") / "sbom.json"
     in_their_environment(ROOT / "deploy" / "sbom.py", "--output", output)
-    found: dict[str, Any] = json.loads(output.read_text("utf-8"))
-    return found
+    document: dict[str, Any] = json.loads(output.read_text("utf-8"))
+    return document
 
 
 def packages(bill: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {
-        canonicalize_name(each["name"]): each
-        for each in bill["components"]
-        if each.get("purl", "").startswith("pkg:pypi/")
+        canonicalize_name(component["name"]): component
+        for component in bill["components"]
+        if component.get("purl", "").startswith("pkg:pypi/")
     }
 
 
 def test_every_locked_package_of_the_image_is_in_it(bill: dict[str, Any], script: Script) -> None:
     """With a licence and the hashes of the lock; tools that the image leaves out are not."""
     needed = script("deploy/container/keep.py").needed
-    [kept] = re.findall(r"keep\.py '(paddlepool\S+)'", (ROOT / "Dockerfile").read_text("utf-8"))
-    carried = needed([kept, "paddlepool-client"]) - {"paddlepool"}
-    found = packages(bill)
-    assert set(found) == carried
+    [roots] = re.findall(r"keep\.py '(paddlepool\S+)'", (ROOT / "Dockerfile").read_text("utf-8"))
+    carried = needed([roots, "paddlepool-client"]) - {"paddlepool"}
+    listed = packages(bill)
+    assert set(listed) == carried
     lock = (ROOT / "requirements.lock").read_text("utf-8")
-    for name, package in found.items():
+    for name, package in listed.items():
         if "dependencies" in bill:
             assert package["licenses"], name
         if name in OWN:
@@ -66,14 +66,14 @@ def test_every_locked_package_of_the_image_is_in_it(bill: dict[str, Any], script
         [files] = package["externalReferences"]
         entry = lock[lock.index(f"\n{name}==") :] if f"\n{name}==" in lock else lock
         assert files["hashes"], name
-        assert all(each["content"] in entry for each in files["hashes"]), name
+        assert all(digest["content"] in entry for digest in files["hashes"]), name
         assert f"{name}=={package['version']}" in lock
 
 
 def test_every_file_of_the_models_is_in_it(bill: dict[str, Any]) -> None:
     """With its own hash and the licence of the weights."""
-    models = [each for each in bill["components"] if each["type"] == "machine-learning-model"]
-    files = {each["name"]: each for model in models for each in model["components"]}
+    models = [part for part in bill["components"] if part["type"] == "machine-learning-model"]
+    files = {file["name"]: file for model in models for file in model["components"]}
     paths = list(ROOT.glob("model_repo/*/[0-9]*/*"))
     assert paths
     for path in paths:
@@ -84,9 +84,9 @@ def test_every_file_of_the_models_is_in_it(bill: dict[str, Any]) -> None:
 
 def test_other_projects_scripts_and_the_base_are_in_it(bill: dict[str, Any]) -> None:
     """Whatever lies packed beside the pages has a component; so has what Debian gives."""
-    names = {each["name"] for each in bill["components"]}
+    names = {part["name"] for part in bill["components"]}
     assert {"python", "libgomp1", "swagger-ui", "uplot"} <= names
-    carried = {file["name"] for each in bill["components"] for file in each.get("components", ())}
+    carried = {file["name"] for part in bill["components"] for file in part.get("components", ())}
     packed = {str(path.relative_to(ROOT)) for path in ROOT.glob("app/paddlepool/web/**/*.gz")}
     assert set() < packed <= carried
 

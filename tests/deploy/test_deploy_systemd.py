@@ -34,5 +34,5 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     (tmp_path / "paddlepool@main.service").symlink_to("paddlepool@.service")
     units = [tmp_path / "paddlepool.socket", tmp_path / "paddlepool@main.service"]
     done = ran([verify, "--man=no", "verify", *units], check=False)
-    ours = [line for line in done.stderr.splitlines() if "paddlepool" in line]
-    assert ours == []
+    lines = [line for line in done.stderr.splitlines() if "paddlepool" in line]
+    assert lines == []

@@ -65,7 +65,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def metadata(wheel: Path) -> Message:
     with ZipFile(wheel) as archive:
-        [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         return email.message_from_bytes(archive.read(name))
 
 
@@ -76,7 +76,7 @@ def test_the_wheel_brings_the_newest_committed_version_of_each_model(wheel: Path
     wanted = {
         file.removeprefix("model_repo/")
         for file in committed
-        if not (found := older.match(file)) or int(found[2]) == newest[found[1]]
+        if not (match := older.match(file)) or int(match[2]) == newest[match[1]]
     }
     prefix = "paddlepool/models/shipped/"
     with ZipFile(wheel) as archive:
@@ -166,18 +166,18 @@ def test_an_empty_directory_is_served_from_the_wheel(wheel: Path, tmp_path: Path
     (project / "app").mkdir(parents=True)
     (project / "app" / "__init__.py").write_text("")
     both = "import app, paddlepool; print(app.__file__, paddlepool.__file__)"
-    theirs, ours = run([str(python), "-c", both], project).split()
-    assert theirs.startswith(str(project))
-    assert ours.startswith(site.strip())
+    project_module, site_module = run([str(python), "-c", both], project).split()
+    assert project_module.startswith(str(project))
+    assert site_module.startswith(site.strip())
 
     program, log = environment / "bin" / "paddlepool", tmp_path / "log"
     for first in (True, False):
-        with serving(program, empty, log) as server, server.client() as asked:
+        with serving(program, empty, log) as server, server.client() as http:
             picture = (ROOT / "docs" / "images" / "astronaut.jpg").read_bytes()
-            cutout = asked.post("/segment", content=picture, headers={"Content-Type": "image/jpeg"})
+            cutout = http.post("/segment", content=picture, headers={"Content-Type": "image/jpeg"})
             assert cutout.status_code == 200
             assert cutout.content.startswith(b"\x89PNG")
-            emotions = asked.post("/sentiment", json={"text": "今天真开心"}).json()
+            emotions = http.post("/sentiment", json={"text": "今天真开心"}).json()
             assert emotions[0]["label"] == "happy"
         own = tmp_path / "home" / ".local" / "share" / "paddlepool" / "model_repo"
         text = log.read_text("utf-8")
