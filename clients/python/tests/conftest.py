@@ -16,7 +16,7 @@ from paddlepool_client import AsyncClient, Client
 Outcome = httpx.Response | Exception
 
 
-class Asked:
+class StubbedClient:
     """A client, blocking or awaited, whose methods are called alike.
 
     `requests` and `slept` (seconds) are what it has done; `outcomes` are used up in order.
@@ -27,7 +27,7 @@ class Asked:
         self.slept: list[float] = []
         self._outcomes = list(outcomes)
         self._awaited = awaited
-        self._settings = {"url": url, "transport": httpx.MockTransport(self._answer), **settings}
+        self._settings = {"url": url, "transport": httpx.MockTransport(self._handle), **settings}
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         return lambda *args, **options: (
@@ -36,7 +36,7 @@ class Asked:
             else self._block(method, *args, **options)
         )
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def _handle(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         outcome = self._outcomes.pop(0)
         if isinstance(outcome, Exception):
@@ -56,13 +56,13 @@ class Asked:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def asking(request: pytest.FixtureRequest) -> Callable[..., Asked]:
+def asking(request: pytest.FixtureRequest) -> Callable[..., StubbedClient]:
     """`asking(outcome, …, **settings)`: a client of a server with these outcomes."""
 
-    def ask(*outcomes: Outcome, url: str = "http://server", **settings: Any) -> Asked:
-        return Asked(*outcomes, awaited=request.param, url=url, **settings)
+    def make(*outcomes: Outcome, url: str = "http://server", **settings: Any) -> StubbedClient:
+        return StubbedClient(*outcomes, awaited=request.param, url=url, **settings)
 
-    return ask
+    return make
 
 
 @pytest.fixture

@@ -247,7 +247,7 @@ def test_a_key_that_no_header_carries_is_refused_without_being_repeated(
     assert key not in str(refused.value)
 
 
-class Answers(BaseHTTPRequestHandler):
+class ReadyHandler(BaseHTTPRequestHandler):
     """Answers that it is ready, whatever is asked."""
 
     def do_GET(self) -> None:
@@ -275,7 +275,7 @@ def test_no_proxy_is_asked_for_this_machine(
     """It would ask its own machine; whatever the variables say, they are not read."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+    with HTTPServer(("127.0.0.1", 0), ReadyHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for host in ("127.0.0.1", "localhost"):
             url = f"http://{host}:{server.server_port}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Protocol, TypedDict, TypeVar, runtime_checkable
@@ -25,7 +26,7 @@ class BinaryFile(Protocol):
 
 @runtime_checkable
 class PillowImage(Protocol):
-    """What a picture of Pillow (`PIL.Image.Image`) can do."""
+    """The methods of a picture of Pillow (`PIL.Image.Image`) that the client uses."""
 
     @property
     def mode(self) -> str: ...
@@ -122,10 +123,10 @@ class SentimentOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T]):
-    """One request and how to read its reply. Paths are read when the request is sent.
+    """A request and the function that reads its reply. Paths are read when it is sent.
 
     It has a `body`, or the `files` of a form by field name, or `json`, or none of them. `read` also
-    receives error replies with a status in `answers`.
+    receives error replies with a status in `accepted`.
     """
 
     method: str
@@ -136,33 +137,21 @@ class Call(Generic[T]):
     body: bytes | Path | None = None
     files: Mapping[str, bytes | Path] = field(default_factory=dict)
     json: Any = None
-    answers: frozenset[int] = frozenset()
+    accepted: frozenset[int] = frozenset()
 
 
 def segment(source: Source, options: SegmentOptions) -> Call[Segmentation]:
     params: dict[str, Any] = _known("segment", options, SegmentOptions)
     background: Source | None = params.pop("bg_image", None)
+    call = partial(Call, method="POST", path="/segment", read=Segmentation.of, params=params)
     if background is not None:
-        return Call(
-            method="POST",
-            path="/segment",
-            read=Segmentation.of,
-            params=params,
-            files={"file": _content(source), "bg_image": _content(background)},
-        )
-    return Call(
-        method="POST",
-        path="/segment",
-        read=Segmentation.of,
-        params=params,
-        # The server detects the format; the declared type only says that it is a picture.
-        headers={"content-type": "image/*"},
-        body=_content(source),
-    )
+        return call(files={"file": _content(source), "bg_image": _content(background)})
+    # The server detects the format; the declared type only says that it is a picture.
+    return call(headers={"content-type": "image/*"}, body=_content(source))
 
 
 def _known(method: str, options: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
-    """Return a copy. Raises TypeError, as Python does for an argument that a method lacks."""
+    """Return a copy of the options. Raises TypeError for one that `kind` does not declare."""
     for name in options:
         if name not in kind.__annotations__:
             names = ", ".join(kind.__annotations__)
@@ -219,14 +208,13 @@ def models() -> Call[list[Model]]:
 
 
 def ready(model: str | None) -> Call[bool]:
-    if model is None:
-        path = "/v2/health/ready"
-    else:
+    path, accepted = "/v2/health/ready", {503}
+    if model is not None:
         name, _, version = model.partition("@")
         of_version = f"/versions/{_quoted(version)}" if version else ""
-        path = f"/v2/models/{_quoted(name)}{of_version}/ready"
-    answers = {503} if model is None else {503, 404}
-    return Call(method="GET", path=path, read=_is_success, answers=frozenset(answers))
+        path, accepted = f"/v2/models/{_quoted(name)}{of_version}/ready", {503, 404}
+    read = attrgetter("is_success")
+    return Call(method="GET", path=path, read=read, accepted=frozenset(accepted))
 
 
 def _quoted(part: str) -> str:
@@ -235,11 +223,7 @@ def _quoted(part: str) -> str:
 
 
 def _object(response: httpx.Response) -> dict[str, Any]:
-    found = response.json()
-    if not isinstance(found, dict):
-        raise TypeError(f"expected an object, received {type(found).__name__}")
-    return found
-
-
-def _is_success(response: httpx.Response) -> bool:
-    return response.is_success
+    body = response.json()
+    if not isinstance(body, dict):
+        raise TypeError(f"expected an object, received {type(body).__name__}")
+    return body

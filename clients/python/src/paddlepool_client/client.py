@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import httpx
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 T = TypeVar("T")
+Http = TypeVar("Http", bound=httpx.Client | httpx.AsyncClient)
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -33,7 +34,7 @@ class Client:
     """Blocking client of one server; thread-safe.
 
     `timeout` is in seconds, for connecting and for each wait for bytes. A server on a loopback
-    address is asked without a proxy. Every method raises RequestFailed.
+    address is called without a proxy. Every method raises RequestFailed.
     """
 
     def __init__(
@@ -48,11 +49,9 @@ class Client:
     ) -> None:
         """Raises ValueError if the key has characters that no header can contain, or a proxy
         variable of the environment cannot be used."""
-        headers, proxies = _headers(api_key), _proxies(url)
+        settings = _settings(url, api_key, timeout)
         with _named_variables():
-            http = httpx.Client(
-                base_url=url, headers=headers, timeout=timeout, transport=transport, **proxies
-            )
+            http = httpx.Client(transport=transport, **settings)
         self._wire = _BlockingWire(http, sleep)
         self._retries = retries
 
@@ -120,11 +119,9 @@ class AsyncClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """See Client."""
-        headers, proxies = _headers(api_key), _proxies(url)
+        settings = _settings(url, api_key, timeout)
         with _named_variables():
-            http = httpx.AsyncClient(
-                base_url=url, headers=headers, timeout=timeout, transport=transport, **proxies
-            )
+            http = httpx.AsyncClient(transport=transport, **settings)
         self._wire = _AwaitingWire(http, sleep)
         self._retries = retries
 
@@ -168,19 +165,35 @@ class AsyncClient:
         return await exchange(call, self._wire, self._retries)
 
 
-class _BlockingWire:
-    def __init__(self, http: httpx.Client, sleep: Callable[[float], None]) -> None:
+class _Wire(Generic[Http]):
+    """The parts of a `Wire` that do not wait; `sleep` takes seconds."""
+
+    def __init__(self, http: Http, sleep: Callable[[float], Any]) -> None:
         self.http = http
-        self.url = _address(http)
+        self.url = str(without_user(http.base_url)).rstrip("/")
         self._sleep = sleep
 
     def build(
         self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
     ) -> httpx.Request:
-        return _build(self.http, call, body, files)
+        return self.http.build_request(
+            call.method,
+            call.path,
+            params=call.params,
+            headers=call.headers,
+            content=body if call.json is None else _encoded(call.json),
+            # A part with a file name is a file; the server ignores the name.
+            files={name: (name, content) for name, content in files.items()} or None,
+        )
 
+    def _check_open(self) -> None:
+        if self.http.is_closed:
+            raise Unreachable("the client is closed")
+
+
+class _BlockingWire(_Wire[httpx.Client]):
     async def send(self, request: httpx.Request) -> httpx.Response:
-        _check_open(self.http)
+        self._check_open()
         return self.http.send(request)
 
     async def sleep(self, seconds: float) -> None:
@@ -190,19 +203,9 @@ class _BlockingWire:
         return path.read_bytes()  # noqa: ASYNC240 - nothing else runs on a blocking client's loop
 
 
-class _AwaitingWire:
-    def __init__(self, http: httpx.AsyncClient, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self.http = http
-        self.url = _address(http)
-        self._sleep = sleep
-
-    def build(
-        self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
-    ) -> httpx.Request:
-        return _build(self.http, call, body, files)
-
+class _AwaitingWire(_Wire[httpx.AsyncClient]):
     async def send(self, request: httpx.Request) -> httpx.Response:
-        _check_open(self.http)
+        self._check_open()
         return await self.http.send(request)
 
     async def sleep(self, seconds: float) -> None:
@@ -212,18 +215,20 @@ class _AwaitingWire:
         return await asyncio.to_thread(path.read_bytes)
 
 
-def _proxies(url: str) -> dict[str, Any]:
-    """Return httpx's settings that keep proxies out if the address is a loopback one.
+def _settings(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
+    """Return the settings of httpx's client. A loopback address is called without a proxy.
 
-    A proxy would ask its own machine. Certificates still come from the environment.
+    A proxy would call its own machine. Certificates still come from the environment.
     """
+    headers = _headers(api_key)
     address = httpx.URL(url)
     try:
         here = ipaddress.ip_address(address.host).is_loopback
     except ValueError:
         here = address.host == "localhost" or address.host.endswith(".localhost")
     verify = httpx.create_ssl_context() if here and address.scheme == "https" else True
-    return {"trust_env": not here, "verify": verify}
+    settings: dict[str, Any] = {"base_url": url, "headers": headers, "timeout": timeout}
+    return settings | {"trust_env": not here, "verify": verify}
 
 
 @contextlib.contextmanager
@@ -234,32 +239,6 @@ def _named_variables() -> Iterator[None]:
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         variables = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY"
         raise ValueError(f"one of {variables} cannot be used: {error}") from error
-
-
-def _address(http: httpx.Client | httpx.AsyncClient) -> str:
-    return str(without_user(http.base_url)).rstrip("/")
-
-
-def _check_open(http: httpx.Client | httpx.AsyncClient) -> None:
-    if http.is_closed:
-        raise Unreachable("the client is closed")
-
-
-def _build(
-    http: httpx.Client | httpx.AsyncClient,
-    call: Call[Any],
-    body: bytes | None,
-    files: Mapping[str, bytes],
-) -> httpx.Request:
-    return http.build_request(
-        call.method,
-        call.path,
-        params=call.params,
-        headers=call.headers,
-        content=body if call.json is None else _encoded(call.json),
-        # A part with a file name is a file; the server ignores the name.
-        files={name: (name, content) for name, content in files.items()} or None,
-    )
 
 
 def _encoded(value: Any) -> bytes:

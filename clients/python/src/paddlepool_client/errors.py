@@ -98,13 +98,13 @@ def api_error(response: httpx.Response) -> ApiError:
     """Build the error from a reply, even from a proxy without problem documents."""
     status, headers = response.status_code, response.headers
     problem = _problem(response)
-    found = {
+    members = {
         "detail": problem.get("error", response.reason_phrase),  # /v2 says {"error": "…"}
         "request_id": headers.get("x-request-id"),
         **problem,
     }
     kind = BY_STATUS.get(status) or BY_HUNDRED.get(status // 100, ApiError)
-    return kind(status, found, _retry_after(headers.get("retry-after", "")))
+    return kind(status, members, _retry_after(headers.get("retry-after", "")))
 
 
 def _problem(response: httpx.Response) -> Mapping[str, Any]:

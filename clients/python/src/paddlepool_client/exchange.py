@@ -73,7 +73,10 @@ class Wire(Protocol):
 
 
 async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
-    """Send until there is an answer. Raises RequestFailed, and OSError for an unreadable file."""
+    """Send a call until it has a reply; return its result.
+
+    Raises RequestFailed, and OSError for an unreadable file.
+    """
     body = None if call.body is None else await _loaded(call.body, wire)
     files = {name: await _loaded(content, wire) for name, content in call.files.items()}
     try:
@@ -88,7 +91,7 @@ async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
     for attempt in count(1):
         outcome = await _attempt(request, wire)
         if isinstance(outcome, httpx.Response):
-            if outcome.is_success or outcome.status_code in call.answers:
+            if outcome.is_success or outcome.status_code in call.accepted:
                 return _read(call, outcome)
             outcome = api_error(outcome)
         wait = _wait(outcome, attempt, retries)
@@ -131,32 +134,32 @@ async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | Reque
 
 
 def _wait(failure: RequestFailed, attempt: int, retries: Retries) -> float | None:
-    """Seconds until the next attempt; None if there is none."""
+    """Return the seconds until the next attempt; None if there is none."""
     if attempt >= retries.attempts or not isinstance(failure, Unavailable | Unreachable):
         return None
-    asked = failure.retry_after if isinstance(failure, Unavailable) else None
-    if asked is None:
+    seconds = failure.retry_after if isinstance(failure, Unavailable) else None
+    if seconds is None:
         # Cap the exponent first: the power of a large attempt number would overflow.
-        asked = min(retries.base_seconds * 2.0 ** min(attempt - 1, 30), MAX_WAIT_SECONDS)
-    elif asked > MAX_WAIT_SECONDS:
+        seconds = min(retries.base_seconds * 2.0 ** min(attempt - 1, 30), MAX_WAIT_SECONDS)
+    elif seconds > MAX_WAIT_SECONDS:
         return None
     # Jitter only adds: an earlier retry would be rejected again.
-    return asked * (1.0 + 0.25 * random.random())
+    return seconds * (1.0 + 0.25 * random.random())
 
 
 def _read(call: Call[T], response: httpx.Response) -> T:
     try:
         return call.read(response)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        said = f"{response.status_code}, but no reply of Paddlepool ({error!r})"
-        raise InvalidReply(f"{without_user(response.url)}: {said}") from error
+        message = f"{response.status_code}, but no reply of Paddlepool ({error!r})"
+        raise InvalidReply(f"{without_user(response.url)}: {message}") from error
 
 
 def without_user(url: httpx.URL) -> httpx.URL:
-    """The address for a message: without user name and password."""
+    """Return the address for a message: without user name and password."""
     return url.copy_with(userinfo=b"")
 
 
 def _words(error: Exception) -> str:
-    """The error's message, or its class: httpx leaves some messages empty."""
+    """Return the error's message, or its class: httpx leaves some messages empty."""
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Answers of the server as values."""
+"""Results of the client's methods, parsed from replies."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Emotion:
         if len(lists) != texts:
             raise ValueError(f"{len(lists)} results of {texts} texts")
         return [
-            [cls(each["label"], each.get("label_zh"), each["score"]) for each in one]
+            [cls(emotion["label"], emotion.get("label_zh"), emotion["score"]) for emotion in one]
             for one in lists
         ]
 
@@ -105,17 +105,17 @@ class Model:
     def list_of(cls, response: httpx.Response) -> list[Self]:
         return [
             cls(
-                name=each["name"],
-                version=each["version"],
-                state=each["state"],
-                reason=each["reason"],
-                task=each["task"],
-                labels=None if each["labels"] is None else tuple(each["labels"]),
+                name=model["name"],
+                version=model["version"],
+                state=model["state"],
+                reason=model["reason"],
+                task=model["task"],
+                labels=None if model["labels"] is None else tuple(model["labels"]),
                 predictors=None
-                if each["predictors"] is None
-                else tuple(predictor["name"] for predictor in each["predictors"]),
+                if model["predictors"] is None
+                else tuple(predictor["name"] for predictor in model["predictors"]),
             )
-            for each in response.json()["models"]
+            for model in response.json()["models"]
         ]
 
 

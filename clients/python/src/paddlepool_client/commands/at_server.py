@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from httpx import URL
 
 from paddlepool_client import ApiError, Client, RequestFailed, Retries, Unreachable
+from paddlepool_client.client import DEFAULT_URL
 from paddlepool_client.commands.errors import CommandError
 from paddlepool_client.exchange import NO_CONNECTION, without_user
 
-DEFAULT_URL = "http://127.0.0.1:8000"
-OURS, REPOSITORY = "PADDLEPOOL_", "PADDLEPOOL_MODEL_REPOSITORY"
+PREFIX, REPOSITORY = "PADDLEPOOL_", "PADDLEPOOL_MODEL_REPOSITORY"
 ROUTING = ("model", "predictor", "timeout_ms")
 ONCE = Retries(attempts=1)
 
@@ -89,12 +89,12 @@ def _check(
             raise CommandError(with_address(url, error)) from error
     if args.model:
         name, at, version = args.model.partition("@")
-        named = {f"{each['name']}@{each['version']}" if at else each["name"] for each in models}
+        named = {f"{model['name']}@{model['version']}" if at else model["name"] for model in models}
         if args.model not in named:
             words = _words(sorted(named))
             raise CommandError(f"--model {args.model}: for this task the server has {words}")
-        models = [each for each in models if each["name"] == name]
-        models = [each for each in models if not at or str(each["version"]) == version]
+        models = [model for model in models if model["name"] == name]
+        models = [model for model in models if not at or str(model["version"]) == version]
     groups = sorted({group["name"] for group in _groups(models)})
     if args.predictor and groups and args.predictor not in groups:
         raise CommandError(f"--predictor {args.predictor}: there are {_words(groups)}")
@@ -105,17 +105,17 @@ def _models(client: Client, args: argparse.Namespace, task: str) -> list[dict[st
     """The task's models from /info; empty if the command names neither model nor group."""
     if not (args.model or args.predictor):
         return []
-    return [each for each in client.info()["models"] if each["task"] == task]
+    return [model for model in client.info()["models"] if model["task"] == task]
 
 
 def _groups(models: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [group for each in models for group in each["predictors"] or ()]
+    return [group for model in models for group in model["predictors"] or ()]
 
 
 def _check_group(models: Iterable[Mapping[str, Any]], args: argparse.Namespace) -> None:
     """Raise CommandError with the reason if the chosen group cannot start."""
     reasons = [
-        each.get("reason") or "" for each in _groups(models) if each["name"] == args.predictor
+        group.get("reason") or "" for group in _groups(models) if group["name"] == args.predictor
     ]
     if reasons and all(reason.startswith(CANNOT_START) for reason in reasons):
         raise CommandError(f"--predictor {args.predictor} {reasons[0]}")
@@ -168,8 +168,8 @@ def _own_server() -> Iterator[str]:
 
     It is a separate process, so pictures are opened and models run with the usual confinement.
     """
-    environment = {k: v for k, v in os.environ.items() if k == REPOSITORY or not k.startswith(OURS)}
-    environment |= {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_STATE_FILE": "off"}
+    variables = {k: v for k, v in os.environ.items() if k == REPOSITORY or not k.startswith(PREFIX)}
+    variables |= {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_STATE_FILE": "off"}
     with subprocess.Popen(
         [sys.executable, "-m", "paddlepool.cli.serve", "--port", "0"],
         stdin=subprocess.PIPE,
@@ -177,7 +177,7 @@ def _own_server() -> Iterator[str]:
         stderr=subprocess.PIPE,
         encoding="utf-8",
         errors="replace",
-        env=environment,
+        env=variables,
         start_new_session=True,  # Ctrl-C goes to the command, whose end stops the server
     ) as process:
         try:
@@ -193,8 +193,8 @@ def _loaded(log: Iterable[str]) -> str:
     for line in log:
         last = line.strip()
         with contextlib.suppress(ValueError):
-            said = json.loads(line)
-            url = str(said.get("url", url))
-            if said["event"] == "loaded":
+            record = json.loads(line)
+            url = str(record.get("url", url))
+            if record["event"] == "loaded":
                 return url
     raise CommandError(f"--local: {last.removeprefix('paddlepool serve: ')}")

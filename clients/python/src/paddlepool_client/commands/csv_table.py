@@ -14,7 +14,7 @@ from paddlepool_client.commands.errors import CommandError
 
 DELIMITERS = ",;\t"
 """Excel writes a semicolon where the decimal sign is a comma, and a tab in "Unicode text"."""
-MARK = "\ufeff"
+BOM = "\ufeff"
 
 
 class Table:
@@ -33,10 +33,10 @@ class Table:
             raise CommandError(f"{path} is not a file")
         self._path = path
         self._encoding = encoding
-        headers = {each: tuple(next(self._read(each), ())) for each in DELIMITERS}
-        self.delimiter = max(DELIMITERS, key=lambda each: len(headers[each]))
+        headers = {delimiter: tuple(next(self._read(delimiter), ())) for delimiter in DELIMITERS}
+        self.delimiter = max(DELIMITERS, key=lambda key: len(headers[key]))
         self.columns: tuple[str, ...] = headers[self.delimiter]
-        self.for_excel = not encoding.startswith("utf-8") or self._begins_with_mark()
+        self.for_excel = not encoding.startswith("utf-8") or self._has_bom()
         self.count = sum(1 for _ in self.rows())
 
     def rows(self) -> Iterator[list[str]]:
@@ -48,7 +48,7 @@ class Table:
             if row:
                 yield row + [""] * (len(self.columns) - len(row))
 
-    def _begins_with_mark(self) -> bool:
+    def _has_bom(self) -> bool:
         with self._path.open("rb") as file:
             return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
@@ -110,7 +110,7 @@ def resume(part: Path, header: Sequence[str], table: Table) -> Progress:
             file.truncate(whole)
         if not whole:
             with part.open("w", encoding="utf-8", newline="") as empty:
-                empty.write(MARK if table.for_excel else "")
+                empty.write(BOM if table.for_excel else "")
                 csv.writer(empty, delimiter=table.delimiter).writerow(header)
     except OSError as error:
         raise CommandError(f"{part} cannot be written: {error.strerror}") from error

@@ -65,22 +65,22 @@ def cut_out(
         try:
             for picture, result in results.items():
                 running[pool.submit(one, picture, result)] = picture
-            for each in as_completed(running):
+            for future in as_completed(running):
                 try:
-                    each.result()
+                    future.result()
                 except (RequestFailed, OSError) as error:
                     if _is_fatal(error):
                         lost = error
                         stopping.set()
                         break
-                    bar.write(f"{running[each]}: {error}", file=sys.stderr)
+                    bar.write(f"{running[future]}: {error}", file=sys.stderr)
                 bar.update()
         except KeyboardInterrupt:
             stopping.set()
             bar.write("stopping after the requests in progress", file=sys.stderr)
         finally:
             pool.shutdown(cancel_futures=True)
-    done = sum(not each.cancelled() and each.exception() is None for each in running)
+    done = sum(not future.cancelled() and future.exception() is None for future in running)
     if lost is not None:
         if message := refusal(lost, parameters):
             raise CommandError(message)

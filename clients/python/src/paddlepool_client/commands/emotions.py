@@ -30,19 +30,19 @@ def print_emotions(
         except UnicodeEncodeError as error:  # the bytes of an argument are not text
             raise CommandError(f"text {number} of {len(texts)} is not UTF-8") from error
     top_k = args.top_k or (None if len(texts) == 1 or args.json else 1)
-    asked = routing(args) | ({} if top_k is None else {"top_k": top_k})
-    found: list[list[Emotion]] = []
+    options = routing(args) | ({} if top_k is None else {"top_k": top_k})
+    results: list[list[Emotion]] = []
     with server_of(args, task="sentiment", connect=connect) as url, connect(url) as client:
         for begin in range(0, len(texts), BATCH):
             try:
-                found += client.sentiment(list(texts[begin : begin + BATCH]), **asked)
+                results += client.sentiment(list(texts[begin : begin + BATCH]), **options)
             except ApiError as error:
                 raise CommandError(str(error)) from error
     if args.json:
-        shown = [[asdict(emotion) for emotion in emotions] for emotions in found]
+        shown = [[asdict(emotion) for emotion in emotions] for emotions in results]
         print(json.dumps(shown, ensure_ascii=False))
         return 0
-    for text, emotions in zip(texts, found, strict=True):
+    for text, emotions in zip(texts, results, strict=True):
         for emotion in emotions:
             behind = "█" * round(BAR * emotion.score) if len(texts) == 1 else _short(text)
             name = f"{emotion.label:<9}{emotion.label_zh or ''}"
@@ -52,5 +52,5 @@ def print_emotions(
 
 def _short(text: str) -> str:
     """Return one line without control characters, shortened to SHOWN."""
-    plain = "".join(each if each.isprintable() else " " for each in text)
+    plain = "".join(char if char.isprintable() else " " for char in text)
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

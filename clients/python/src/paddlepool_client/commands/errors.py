@@ -1,6 +1,9 @@
-"""The error that ends a command with one line on stderr."""
+"""How a command ends: an error with one line on stderr, or Ctrl-C."""
 
 from __future__ import annotations
+
+INTERRUPTED = 130
+"""Exit code that a shell reports for a program ended by SIGINT."""
 
 
 class CommandError(Exception):

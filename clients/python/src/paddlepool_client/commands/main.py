@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 
 from paddlepool_client import __version__
-from paddlepool_client.commands.errors import CommandError
+from paddlepool_client.commands.errors import INTERRUPTED, CommandError
 
 COMMANDS = {
     "segment": "cut out one picture, or every picture of a directory",
     "sentiment": "find the emotions of a text, or of every row of a CSV file",
 }
-BROKEN_PIPE, INTERRUPTED = 141, 130
-"""Exit codes that a shell reports for a program ended by SIGPIPE or SIGINT."""
+BROKEN_PIPE = 141
+"""Exit code that a shell reports for a program ended by SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "paddlepool-client") -> int:

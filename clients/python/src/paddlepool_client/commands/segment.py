@@ -23,7 +23,7 @@ from paddlepool_client.commands.at_server import (
     server_of,
 )
 from paddlepool_client.commands.cut_out import cut_out, refusal
-from paddlepool_client.commands.errors import CommandError
+from paddlepool_client.commands.errors import INTERRUPTED, CommandError
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic"}
@@ -35,7 +35,6 @@ BACKGROUND = ("bg_color", "bg_image", "bg_blur")
 OUTPUTS = ("cutout", "mask", "composite")
 STANDARD = "-"
 MOST_JOBS = 64
-INTERRUPTED = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -83,25 +82,25 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     """
     options = _options(args)
     background = _background(args)
-    asked = partial(connect, api_key=key_fits(args.api_key))
+    connect = partial(connect, api_key=key_fits(args.api_key))
     parameters: dict[str, Any] = options | routing(args) | background
     if STANDARD in args.pictures:
-        return _standard_input(args, parameters, asked)
-    sources = [Path(each) for each in args.pictures]
+        return _standard_input(args, parameters, connect)
+    sources = [Path(picture) for picture in args.pictures]
     directories = [source for source in sources if source.is_dir()]
     if directories and len(sources) > 1:
         raise CommandError(
             f"{directories[0]} is a directory; a directory must be the only argument"
         )
     if directories:
-        return _directory(args, directories[0], options, parameters, asked)
+        return _directory(args, directories[0], options, parameters, connect)
     if args.target == STANDARD:
         if len(sources) > 1:
             raise CommandError("several pictures cannot be written to standard output")
-        return _one(args, sources[0], STANDARD, parameters, asked)
+        return _one(args, sources[0], STANDARD, parameters, connect)
     results = _results(args, sources, options)
-    with server_of(args, task=TASK, connect=asked) as url:
-        done = cut_out(results, connect=asked, url=url, parameters=parameters, jobs=args.jobs)
+    with server_of(args, task=TASK, connect=connect) as url:
+        done = cut_out(results, connect=connect, url=url, parameters=parameters, jobs=args.jobs)
     if len(results) > 1:
         print(f"{done.count} of {len(results)} pictures")
     elif done.count:
@@ -117,11 +116,11 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     image = args.format or FORMAT_OF.get(suffix, "png")
     background = any(getattr(args, name) for name in BACKGROUND)
     output = args.output or ("composite" if background else "cutout")
-    found: dict[str, Any] = {"output": output, "format": image, "crop": args.crop}
+    options: dict[str, Any] = {"output": output, "format": image, "crop": args.crop}
     for name in SegmentOptions.__annotations__:
-        if name not in found and name not in ROUTING and (value := getattr(args, name)):
-            found[name] = str(value)
-    return found
+        if name not in options and name not in ROUTING and (value := getattr(args, name)):
+            options[name] = str(value)
+    return options
 
 
 def _background(args: argparse.Namespace) -> dict[str, bytes]:
@@ -177,9 +176,9 @@ def _results(
             raise CommandError(f"{source} is neither a file nor a directory")
     image, target = options["format"], None if args.target is None else Path(args.target)
     if target is None:
-        results = {each: each.with_suffix(f".{options['output']}.{image}") for each in sources}
+        results = {path: path.with_suffix(f".{options['output']}.{image}") for path in sources}
     elif len(sources) > 1 or target.is_dir() or args.target.endswith("/"):
-        results = {each: target / _named(each, image) for each in sources}
+        results = {path: target / _named(path, image) for path in sources}
     else:
         results = {sources[0]: target}
     if len(set(results.values())) < len(sources):
@@ -253,13 +252,13 @@ def _pictures(directory: Path, *, results: Path) -> list[Path]:
     skipped = {note.parent for note in directory.rglob(NOTE)} - {directory}
     if output.is_relative_to(root):
         skipped.add(directory / output.relative_to(root))
-    found = sorted(
+    pictures = sorted(
         path
         for path in directory.rglob("*")
         if path.suffix.lower() in SUFFIXES and skipped.isdisjoint(path.parents) and path.is_file()
     )
-    names = {path.with_suffix("") for path in found}
-    return [path for path in found if not _is_result(path.with_suffix(""), names)]
+    names = {path.with_suffix("") for path in pictures}
+    return [path for path in pictures if not _is_result(path.with_suffix(""), names)]
 
 
 def _is_result(name: Path, names: Collection[Path]) -> bool:

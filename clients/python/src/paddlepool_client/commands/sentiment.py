@@ -25,13 +25,12 @@ from paddlepool_client.commands.at_server import (
     with_address,
 )
 from paddlepool_client.commands.csv_table import Table, resume
-from paddlepool_client.commands.emotions import print_emotions
-from paddlepool_client.commands.errors import CommandError
+from paddlepool_client.commands.emotions import BATCH, print_emotions
+from paddlepool_client.commands.errors import INTERRUPTED, CommandError
 
-BATCH = 32
 STANDARD = "-"
 ADDED = ("label", "label_zh", "score", "error")
-UNFINISHED, INTERRUPTED = 2, 130
+UNFINISHED = 2
 
 TEXT_ERRORS = frozenset({413, 422})
 """Statuses of errors caused by the texts; any other error would also fail the next request."""
@@ -110,7 +109,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
         raise CommandError(f"{output} is the input; the output must be another file")
     begun = resume(part, header, table)
     failed, stopped, code = begun.failed, "", 0
-    asked = routing(args)
+    options = routing(args)
     with (
         server_of(args, task="sentiment", connect=connect) as url,
         connect(url) as client,
@@ -120,7 +119,7 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
         writer = csv.writer(target, delimiter=table.delimiter)
         try:
             for batch in _batches(islice(table.rows(), begun.done, None)):
-                results = _classify(client, [row[column] for row in batch], asked)
+                results = _classify(client, [row[column] for row in batch], options)
                 for row, result in zip(batch, results, strict=True):
                     if isinstance(result, ApiError):
                         failed += 1
@@ -148,18 +147,18 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
 
 def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[str]]:
     """The index of the text column, and the output's header. Raises CommandError."""
-    found = table.columns.count(args.column)
-    if not found:
+    count = table.columns.count(args.column)
+    if not count:
         raise CommandError(
             f"{args.file} has no column {args.column!r}, it has {list(table.columns)}; "
             "name one of them with --column"
         )
-    if found > 1:
-        raise CommandError(f"{args.file} has {found} columns {args.column!r}, expected one")
+    if count > 1:
+        raise CommandError(f"{args.file} has {count} columns {args.column!r}, expected one")
     added = [f"{args.prefix}{name}" for name in ADDED]
-    if taken := [name for name in added if name in table.columns]:
+    if present := [name for name in added if name in table.columns]:
         raise CommandError(
-            f"{args.file} has a column {taken[0]!r} already; use --prefix, for example "
+            f"{args.file} has a column {present[0]!r} already; use --prefix, for example "
             "--prefix emotion_, to rename the new columns"
         )
     return table.columns.index(args.column), [*table.columns, *added]
@@ -172,18 +171,18 @@ def _batches(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
 
 
 def _classify(
-    client: Client, texts: list[str], asked: Mapping[str, Any]
+    client: Client, texts: list[str], options: Mapping[str, Any]
 ) -> list[Emotion | ApiError]:
     """The best emotion of each text, or its error."""
     try:
-        return [emotions[0] for emotions in client.sentiment(texts, top_k=1, **asked)]
+        return [emotions[0] for emotions in client.sentiment(texts, top_k=1, **options)]
     except ApiError as error:
         if error.status not in TEXT_ERRORS:
             raise
         if len(texts) == 1:
             return [error]
     # One bad text fails its whole request: send each alone to find it.
-    return [result for text in texts for result in _classify(client, [text], asked)]
+    return [result for text in texts for result in _classify(client, [text], options)]
 
 
 def _encoding(name: str) -> str:
