@@ -243,7 +243,7 @@ def under_ray(ingress: str, count: int) -> Iterator[tuple[int, Event, list[Repli
 
 def is_server(pid: int) -> bool:
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b"\0app.cli.serve\0" in command
+    return b"\0paddlepool.cli.serve\0" in command
 
 
 def wait_for_replicas(port: int, count: int) -> str:
