@@ -9,11 +9,10 @@ groups of `emotion` first, which takes a minute or more.
 import io
 import shutil
 import sys
-import time
 from typing import Any
 
 import httpx
-from harness import HOST, ROOT, running_server
+from harness import HOST, ROOT, running_server, wait_until
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -72,14 +71,14 @@ def opened(browser: Browser, url: str, options: dict[str, Any]) -> Page:
 
 
 def wait_for_choice(address: str) -> None:
-    """Wait until the default group of COMPARED is measured. Raises TimeoutError."""
-    deadline = time.monotonic() + MEASURING_SECONDS
-    while time.monotonic() < deadline:
+    """Wait until the default group of COMPARED is measured. Raises RuntimeError."""
+
+    def measured() -> bool:
         models = httpx.get(f"{address}/info", timeout=SECONDS).json()["models"]
-        if (COMPARED, "measured") in [(model["name"], model["choice"]["by"]) for model in models]:
-            return
-        time.sleep(1)
-    raise TimeoutError(f"{COMPARED} was not measured within {MEASURING_SECONDS:g} s")
+        choices = [model["choice"] for model in models if model["name"] == COMPARED]
+        return any(choice["by"] == "measured" for choice in choices)
+
+    wait_until(measured, f"{COMPARED} was not measured", timeout=MEASURING_SECONDS, every=1.0)
 
 
 def save(page: Page, name: str) -> None:

@@ -6,7 +6,19 @@ import json
 import sys
 from pathlib import Path
 
-from panels import Json, data_source, lines, number, panel, placed, quantiles, variable
+from panels import (
+    Json,
+    data_source,
+    increases,
+    lines,
+    means,
+    number,
+    panel,
+    placed,
+    quantiles,
+    rates,
+    variable,
+)
 
 TARGET = Path(__file__).resolve().parent / "dashboards" / "paddlepool.json"
 
@@ -16,6 +28,7 @@ SERVER = RELEASE + ', instance=~"$instance"'
 MODEL = SERVER + ', model=~"$model"'
 GROUP = MODEL + ', predictor=~"$predictor"'
 RECORDED = RELEASE + ', model=~"$model", predictor=~"$predictor"'
+REPLICAS = 'proxy="replicas"'
 INFER = "job_model_predictor:paddlepool_predictor_infer_seconds"
 REQUESTS = "paddlepool_request_duration_seconds"
 GOOD_AT_ONE = [(None, "red"), (1, "green")]
@@ -28,53 +41,49 @@ def service() -> list[Json]:
     return [
         number(
             "Model ready",
-            [
-                (
-                    f"max by (namespace, instance, model) (paddlepool_model_ready{{{MODEL}}})",
-                    "{{model}}",
-                )
-            ],
+            (
+                f"max by (namespace, instance, model) (paddlepool_model_ready{{{MODEL}}})",
+                "{{model}}",
+            ),
             width=8,
             text="1: a version of the model answers. 0: none does; the log says why.",
             thresholds=GOOD_AT_ONE,
         ),
         number(
             "Restarts in the last hour",
-            [
-                (
-                    "sum by (namespace) "
-                    f"(increase(paddlepool_predictor_restarts_total{{{MODEL}}}[1h]))",
-                    "restarts",
-                )
-            ],
+            (
+                "sum by (namespace) "
+                f"(increase(paddlepool_predictor_restarts_total{{{MODEL}}}[1h]))",
+                "restarts",
+            ),
             width=4,
             text="Predictor processes replaced, for whatever reason.",
             thresholds=GOOD_AT_ZERO,
         ),
         number(
             "Codec processes",
-            [(f"sum by (namespace) (paddlepool_codec_processes{{{SERVER}}})", "alive")],
+            (f"sum by (namespace) (paddlepool_codec_processes{{{SERVER}}})", "alive"),
             width=4,
             text="Processes that open and write pictures. 0: /segment cannot answer.",
             thresholds=GOOD_AT_ONE,
         ),
         number(
             "Build",
-            [(f"paddlepool_build_info{{{SERVER}}}", "{{version}} on Paddle {{paddle}}")],
+            (f"paddlepool_build_info{{{SERVER}}}", "{{version}} on Paddle {{paddle}}"),
             width=8,
             text="Paddlepool's version and Paddle's.",
             text_mode="name",
         ),
         lines(
             "Request rate",
-            [(f"sum by (namespace, route) (rate({rate})) > 0", "{{route}}")],
+            (f"sum by (namespace, route) (rate({rate})) > 0", "{{route}}"),
             width=8,
             unit="reqps",
             text="Requests a second by route, refusals included.",
         ),
         lines(
             "Replies by status",
-            [(f"sum by (namespace, status) (rate({rate})) > 0", "{{status}}")],
+            (f"sum by (namespace, status) (rate({rate})) > 0", "{{status}}"),
             width=8,
             unit="reqps",
             stacked=True,
@@ -82,36 +91,26 @@ def service() -> list[Json]:
         ),
         lines(
             "Error share",
-            [
-                (
-                    f"(sum by (namespace, route) (rate({failed})) "
-                    f"or 0 * sum by (namespace, route) (rate({rate}))) "
-                    f"/ (sum by (namespace, route) (rate({rate})) > 0)",
-                    "{{route}}",
-                )
-            ],
+            (
+                f"(sum by (namespace, route) (rate({failed})) "
+                f"or 0 * sum by (namespace, route) (rate({rate}))) "
+                f"/ (sum by (namespace, route) (rate({rate})) > 0)",
+                "{{route}}",
+            ),
             width=8,
             unit="percentunit",
             text="Server errors without 503, as a share of the requests of the route.",
         ),
         lines(
             "Duration of answered requests",
-            quantiles(REQUESTS, f'{SERVER}, route=~"/segment|/sentiment", status="200"', "route"),
+            *quantiles(REQUESTS, f'{SERVER}, route=~"/segment|/sentiment", status="200"', "route"),
             width=12,
             unit="s",
             text="Headers in to last byte out, refusals left out.",
         ),
         lines(
             "Mean time per stage",
-            [
-                (
-                    "sum by (namespace, model, stage) "
-                    f"(rate(paddlepool_stage_duration_seconds_sum{{{GROUP}}}[$__rate_interval])) / "
-                    "sum by (namespace, model, stage) "
-                    f"(rate(paddlepool_stage_duration_seconds_count{{{GROUP}}}[$__rate_interval]))",
-                    "{{model}} {{stage}}",
-                )
-            ],
+            means("paddlepool_stage_duration_seconds", GROUP, "model, stage"),
             width=12,
             unit="s",
             stacked=True,
@@ -124,7 +123,7 @@ def predictors() -> list[Json]:
     side_by_side = [
         lines(
             f"Predictor run, {quantile}",
-            [(f"{INFER}:{quantile}{{{RECORDED}}}", "{{model}} {{predictor}}")],
+            (f"{INFER}:{quantile}{{{RECORDED}}}", "{{model}} {{predictor}}"),
             width=8,
             unit="s",
             text="One run of a predictor, one line for each instance group: the comparison itself.",
@@ -134,7 +133,7 @@ def predictors() -> list[Json]:
     ratios = [
         lines(
             f"Ratio to the default group, {quantile}",
-            [(f"{INFER}:{quantile}_ratio_to_default{{{RECORDED}}}", "{{model}} {{predictor}}")],
+            (f"{INFER}:{quantile}_ratio_to_default{{{RECORDED}}}", "{{model}} {{predictor}}"),
             width=8,
             text="Above 1: slower than the instance group that answers when a request names none.",
         )
@@ -146,13 +145,11 @@ def predictors() -> list[Json]:
         panel(
             "heatmap",
             "Predictor runs: $predictor",
-            [
-                (
-                    "sum by (le) (increase(paddlepool_predictor_infer_seconds_bucket"
-                    f"{{{GROUP}}}[$__rate_interval]))",
-                    "{{le}}",
-                )
-            ],
+            (
+                "sum by (le) (increase(paddlepool_predictor_infer_seconds_bucket"
+                f"{{{GROUP}}}[$__rate_interval]))",
+                "{{le}}",
+            ),
             width=12,
             text="How many runs took how long, for one group in each panel.",
             repeat="predictor",
@@ -166,68 +163,43 @@ def predictors() -> list[Json]:
         ),
         lines(
             "Runs a second",
-            [(f"{INFER}:rate2m{{{RECORDED}}}", "{{model}} {{predictor}}")],
+            (f"{INFER}:rate2m{{{RECORDED}}}", "{{model}} {{predictor}}"),
             width=8,
             unit="ops",
             text="Batches, not requests.",
         ),
         lines(
             "Mean batch",
-            [
-                (
-                    "sum by (namespace, model, predictor) "
-                    f"(rate(paddlepool_batch_rows_sum{{{GROUP}}}[$__rate_interval])) / "
-                    "sum by (namespace, model, predictor) "
-                    f"(rate(paddlepool_batch_rows_count{{{GROUP}}}[$__rate_interval]))",
-                    "{{model}} {{predictor}}",
-                )
-            ],
+            means("paddlepool_batch_rows", GROUP, "model, predictor"),
             width=8,
             text="Rows in one run: 1 means that batching found nothing to join.",
         ),
         lines(
             "Padding",
-            [
-                (
-                    "sum by (namespace, model, predictor) "
-                    f"(rate(paddlepool_padding_tokens_total{{{GROUP}}}[$__rate_interval]))",
-                    "{{model}} {{predictor}}",
-                )
-            ],
+            rates("paddlepool_padding_tokens_total", GROUP, "model, predictor"),
             width=8,
             text="Tokens a second that were added only to fill a length bucket.",
         ),
         number(
             "Effective",
-            [
-                (
-                    "min by (namespace, model, predictor) "
-                    f"(paddlepool_predictor_effective{{{GROUP}}})",
-                    "{{model}} {{predictor}}",
-                )
-            ],
+            (
+                f"min by (namespace, model, predictor) (paddlepool_predictor_effective{{{GROUP}}})",
+                "{{model}} {{predictor}}",
+            ),
             width=8,
             text="0: this configuration was measured and changes nothing against its base group.",
             thresholds=GOOD_AT_ONE,
         ),
         lines(
             "Drift from the default group, p99",
-            [quantiles("paddlepool_predictor_output_drift", GROUP, "model, predictor")[2]],
+            quantiles("paddlepool_predictor_output_drift", GROUP, "model, predictor")[2],
             width=8,
             height=5,
             text="Largest absolute difference of a shadowed request's output.",
         ),
         lines(
             "Agreement with the default group",
-            [
-                (
-                    "sum by (namespace, model, predictor) "
-                    f"(rate(paddlepool_predictor_output_agreement_sum{{{GROUP}}}[$__rate_interval]))"
-                    " / sum by (namespace, model, predictor) "
-                    f"(rate(paddlepool_predictor_output_agreement_count{{{GROUP}}}[$__rate_interval]))",
-                    "{{model}} {{predictor}}",
-                )
-            ],
+            means("paddlepool_predictor_output_agreement", GROUP, "model, predictor"),
             width=8,
             height=5,
             text="Mean of the task's own measure: mask IoU, or the share of equal labels.",
@@ -240,7 +212,7 @@ def objectives() -> list[Json]:
     return [
         number(
             "Budget left of 30 days",
-            [(f"1 - {burn}:rate30d{{{RELEASE}}}", "{{route}} {{objective}}")],
+            (f"1 - {burn}:rate30d{{{RELEASE}}}", "{{route}} {{objective}}"),
             width=12,
             unit="percentunit",
             text="What an endpoint may still miss of its objective; below 0 it has missed it.",
@@ -248,7 +220,7 @@ def objectives() -> list[Json]:
         ),
         lines(
             "Budget burn rate, 1 h",
-            [(f"{burn}:rate1h{{{RELEASE}}}", "{{route}} {{objective}}")],
+            (f"{burn}:rate1h{{{RELEASE}}}", "{{route}} {{objective}}"),
             width=12,
             text="1: the budget of 30 days lasts 30 days. An alert fires at 14.4 for an hour.",
         ),
@@ -256,24 +228,20 @@ def objectives() -> list[Json]:
 
 
 def balancer() -> list[Json]:
-    replicas = 'proxy="replicas"}[$__rate_interval]))'
+    warnings = f"warnings_total{{{REPLICAS}}}[$__rate_interval]))"
+    retries = f"sum by (namespace) (rate(haproxy_backend_retry_{warnings}"
+    redispatches = f"sum by (namespace) (rate(haproxy_backend_redispatch_{warnings}"
     return [
         number(
             "Replicas in use",
-            [('haproxy_backend_active_servers{proxy="replicas"}', "{{instance}}")],
+            (f"haproxy_backend_active_servers{{{REPLICAS}}}", "{{instance}}"),
             width=4,
             text="Replicas that HAProxy sends requests to.",
             thresholds=GOOD_AT_ONE,
         ),
         lines(
             "Replies of the balancer",
-            [
-                (
-                    "sum by (namespace, code) "
-                    f"(rate(haproxy_backend_http_responses_total{{{replicas}",
-                    "{{code}}",
-                )
-            ],
+            rates("haproxy_backend_http_responses_total", REPLICAS, "code"),
             width=10,
             unit="reqps",
             stacked=True,
@@ -281,18 +249,9 @@ def balancer() -> list[Json]:
         ),
         lines(
             "Sent again, and waiting",
-            [
-                (
-                    f"sum by (namespace) (rate(haproxy_backend_retry_warnings_total{{{replicas}",
-                    "retries a second",
-                ),
-                (
-                    "sum by (namespace) "
-                    f"(rate(haproxy_backend_redispatch_warnings_total{{{replicas}",
-                    "to another replica",
-                ),
-                ('haproxy_backend_current_queue{proxy="replicas"}', "waiting"),
-            ],
+            (retries, "retries a second"),
+            (redispatches, "to another replica"),
+            (f"haproxy_backend_current_queue{{{REPLICAS}}}", "waiting"),
             width=10,
             text="Requests that another replica got, and requests without a place.",
         ),
@@ -303,35 +262,27 @@ def load() -> list[Json]:
     return [
         lines(
             "Queue depth",
-            [
-                (f"paddlepool_queue_depth{{{GROUP}}}", "{{model}} {{predictor}}"),
-                (f"paddlepool_queue_limit{{{GROUP}}}", "{{model}} {{predictor}} limit"),
-            ],
+            (f"paddlepool_queue_depth{{{GROUP}}}", "{{model}} {{predictor}}"),
+            (f"paddlepool_queue_limit{{{GROUP}}}", "{{model}} {{predictor}} limit"),
             width=8,
             text="Jobs waiting, and how many may wait before the next is refused.",
         ),
         lines(
             "In a predictor",
-            [(f"paddlepool_inflight_requests{{{GROUP}}}", "{{model}} {{predictor}}")],
+            (f"paddlepool_inflight_requests{{{GROUP}}}", "{{model}} {{predictor}}"),
             width=8,
             text="Jobs inside a run at the moment of the scrape.",
         ),
         lines(
             "Rejections",
-            [
-                (
-                    "sum by (namespace, model, reason) "
-                    f"(rate(paddlepool_requests_rejected_total{{{MODEL}}}[$__rate_interval]))",
-                    "{{model}} {{reason}}",
-                )
-            ],
+            rates("paddlepool_requests_rejected_total", MODEL, "model, reason"),
             width=8,
             unit="reqps",
             text="Jobs that never ran, by reason.",
         ),
         lines(
             "Memory of the predictors",
-            [(f"paddlepool_predictor_resident_bytes{{{GROUP}}}", "{{model}} {{predictor}}")],
+            (f"paddlepool_predictor_resident_bytes{{{GROUP}}}", "{{model}} {{predictor}}"),
             width=8,
             unit="bytes",
             stacked=True,
@@ -339,40 +290,25 @@ def load() -> list[Json]:
         ),
         lines(
             "Memory of the server",
-            [
-                (f"process_resident_memory_bytes{{{SERVER}}}", "resident {{instance}}"),
-            ],
+            (f"process_resident_memory_bytes{{{SERVER}}}", "resident {{instance}}"),
             width=8,
             unit="bytes",
             text="The HTTP process alone, without predictors and decoders.",
         ),
         lines(
             "Event loop lag, p99",
-            [
-                (
-                    "histogram_quantile(0.99, sum by (namespace, instance, le) (rate("
-                    f"paddlepool_event_loop_lag_seconds_bucket{{{SERVER}}}[$__rate_interval])))",
-                    "{{instance}}",
-                )
-            ],
+            (
+                quantiles("paddlepool_event_loop_lag_seconds", SERVER, "instance")[2][0],
+                "{{instance}}",
+            ),
             width=8,
             unit="s",
             text="How late the server's event loop wakes. Every step of a request waits that long.",
         ),
         lines(
             "Restarts",
-            [
-                (
-                    "sum by (namespace, model, predictor, reason) "
-                    f"(increase(paddlepool_predictor_restarts_total{{{GROUP}}}[$__rate_interval]))",
-                    "{{model}} {{predictor}} {{reason}}",
-                ),
-                (
-                    "sum by (namespace, reason) "
-                    f"(increase(paddlepool_codec_restarts_total{{{SERVER}}}[$__rate_interval]))",
-                    "codec {{reason}}",
-                ),
-            ],
+            increases("paddlepool_predictor_restarts_total", GROUP, "model, predictor, reason"),
+            increases("paddlepool_codec_restarts_total", SERVER, "reason", prefix="codec "),
             width=8,
             text="Predictor and codec processes replaced in each step, by reason.",
         ),

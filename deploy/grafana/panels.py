@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -14,23 +15,34 @@ Target = tuple[str, str]
 """A PromQL expression and its legend."""
 
 
-def quantiles(family: str, labels: str, by: str) -> list[Target]:
-    """p50, p95 and p99 of a histogram, one line for each namespace and value of the labels `by`."""
-    by = f"namespace, {by}"
+def rates(metric: str, labels: str, by: str, *, function: str = "rate", prefix: str = "") -> Target:
+    """A counter's rate, one line for each namespace and value of the labels `by`."""
     legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    expression = f"{function}({metric}{{{labels}}}[$__rate_interval])"
+    return f"sum by (namespace, {by}) ({expression})", prefix + legend
+
+
+increases = partial(rates, function="increase")
+"""A counter's increase in each step, in lines as those of `rates`."""
+
+
+def means(metric: str, labels: str, by: str) -> Target:
+    """The mean of a histogram's values, in lines as those of `rates`."""
+    total, legend = rates(f"{metric}_sum", labels, by)
+    return f"{total} / {rates(f'{metric}_count', labels, by)[0]}", legend
+
+
+def quantiles(metric: str, labels: str, by: str) -> list[Target]:
+    """p50, p95 and p99 of a histogram, one line for each namespace and value of the labels `by`."""
+    buckets, legend = rates(f"{metric}_bucket", labels, f"{by}, le")
+    legend = legend.removesuffix("{{le}}")
     return [
-        (
-            f"histogram_quantile({q}, sum by ({by}, le) "
-            f"(rate({family}_bucket{{{labels}}}[$__rate_interval])))",
-            f"{legend} p{round(100 * q)}",
-        )
+        (f"histogram_quantile({q}, {buckets})", f"{{{{namespace}}}} {legend}p{round(100 * q)}")
         for q in (0.5, 0.95, 0.99)
     ]
 
 
-def panel(
-    kind: str, title: str, targets: list[Target], *, width: int, text: str, **more: Any
-) -> Json:
+def panel(kind: str, title: str, *targets: Target, width: int, text: str, **more: Any) -> Json:
     """One panel; `more` may hold unit, options, custom (field options), repeat, thresholds."""
     defaults: Json = {"unit": more.get("unit", "short"), "custom": more.get("custom", {})}
     if kind != "heatmap":
@@ -64,37 +76,24 @@ def panel(
     return built
 
 
-def lines(title: str, targets: list[Target], *, width: int, text: str, **more: Any) -> Json:
-    stacked = more.pop("stacked", False)
+def lines(title: str, *targets: Target, stacked: bool = False, **more: Any) -> Json:
     custom: Json = {"lineWidth": 1, "fillOpacity": 30 if stacked else 5, "showPoints": "never"}
     custom["stacking"] = {"mode": "normal" if stacked else "none", "group": "A"}
     options = {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
-    return panel(
-        "timeseries", title, targets, width=width, text=text, custom=custom, options=options, **more
-    )
+    return panel("timeseries", title, *targets, custom=custom, options=options, **more)
 
 
-def number(title: str, targets: list[Target], *, width: int, text: str, **more: Any) -> Json:
+def number(title: str, *targets: Target, text_mode: str = "value_and_name", **more: Any) -> Json:
     options: Json = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        "textMode": more.pop("text_mode", "value_and_name"),
+        "textMode": text_mode,
         "colorMode": "background",
         "graphMode": "none",
     }
-    return panel(
-        "stat",
-        title,
-        targets,
-        width=width,
-        text=text,
-        options=options,
-        instant=True,
-        height=5,
-        **more,
-    )
+    return panel("stat", title, *targets, options=options, instant=True, height=5, **more)
 
 
 def data_source() -> Json:
