@@ -1,14 +1,19 @@
-"""The requests that benchmarks send: a picture, a text and a list of texts."""
+"""The requests that benchmarks send: pictures, texts and tensors."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
+import numpy as np
 from harness import HOST, Server, json_request, request, send, wait_until
 from inputs import draw_picture
+from numpy.typing import NDArray
 
 TEXT = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。今天天气真好"
 CHOOSING_SECONDS = 600.0
+HEAD_LENGTH = "Inference-Header-Content-Length"
+DATATYPES = {"float32": "FP32", "int64": "INT64"}
 
 
 def picture() -> bytes:
@@ -27,6 +32,28 @@ def text_request(inputs: str | list[str], **parameters: str) -> bytes:
     """A request for the emotion of one text, or of each text of a list."""
     non_empty = {name: value for name, value in parameters.items() if value}
     return json_request("/sentiment", {"inputs": inputs, "parameters": non_empty})
+
+
+def tensor_request(model: str, arrays: Mapping[str, NDArray[Any]], **parameters: object) -> bytes:
+    """A request of /v2 with arrays as bytes behind the JSON; the outputs come as bytes, too."""
+    inputs = [
+        {
+            "name": name,
+            "datatype": DATATYPES[array.dtype.name],
+            "shape": array.shape,
+            "parameters": {"binary_data_size": array.nbytes},
+        }
+        for name, array in arrays.items()
+    ]
+    parameters["binary_data_output"] = True
+    head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    return request(
+        "POST",
+        f"/v2/models/{model}/infer",
+        head + b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()),
+        content_type="application/octet-stream",
+        headers={HEAD_LENGTH: str(len(head))},
+    )
 
 
 def load_request(model: str, *, key: str = "") -> bytes:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from cases import form, mask_request, text_request
+from cases import form, mask_request, tensor_request, text_request
 from harness import HOST, Connection, Reply, json_request, meanwhile, request, send
 from inputs import SENTENCES, draw_pictures
 
@@ -85,7 +85,7 @@ def good_requests() -> list[Case]:
     return [
         *requests,
         Case("/v2 mnist", _infer("mnist", "image", digit)),
-        Case("/v2 u2netp", _infer_raw("u2netp", "input", pixels)),
+        Case("/v2 u2netp", tensor_request("u2netp", {"input": pixels})),
     ]
 
 
@@ -121,21 +121,6 @@ def _infer(name: str, tensor: str, array: np.ndarray[Any, Any]) -> bytes:
     """The tensor as JSON, to this model."""
     described = {"name": tensor, "datatype": "FP32", "shape": array.shape, "data": array.tolist()}
     return json_request(f"/v2/models/{name}/infer", {"inputs": [described]})
-
-
-def _infer_raw(name: str, tensor: str, array: np.ndarray[Any, Any]) -> bytes:
-    """The tensor as bytes behind the JSON; the outputs are wanted as bytes, too."""
-    size = {"binary_data_size": array.nbytes}
-    described = {"name": tensor, "datatype": "FP32", "shape": array.shape, "parameters": size}
-    wanted = {"inputs": [described], "parameters": {"binary_data_output": True}}
-    head = json.dumps(wanted).encode()
-    return request(
-        "POST",
-        f"/v2/models/{name}/infer",
-        head + array.tobytes(),
-        content_type="application/octet-stream",
-        headers={"Inference-Header-Content-Length": str(len(head))},
-    )
 
 
 def same_reply(reply: Reply, calm: Reply) -> bool:

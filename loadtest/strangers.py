@@ -26,6 +26,7 @@ from zipfile import ZipFile
 
 import cv2
 import numpy as np
+from cases import DATATYPES, HEAD_LENGTH, tensor_request
 from harness import ROOT, Server, request, running_server, send, wait_until
 from numpy.typing import NDArray
 
@@ -210,35 +211,12 @@ def expected_outputs(version: Path, files: Sequence[Path]) -> list[list[NDArray[
 
 def inferred(server: Server, model: str, group: str, feeds: Arrays) -> list[NDArray[Any]] | str:
     """The outputs of one request in the binary form of /v2, or the words of its error."""
-    names = {"float32": "FP32", "int64": "INT64"}
-    inputs = [
-        {
-            "name": name,
-            "datatype": names[array.dtype.name],
-            "shape": array.shape,
-            "parameters": {"binary_data_size": array.nbytes},
-        }
-        for name, array in feeds.items()
-    ]
-    parameters = {"predictor": group, "binary_data_output": True, "timeout_ms": 60000}
-    head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
-    body = head + b"".join(np.ascontiguousarray(array).tobytes() for array in feeds.values())
-    length = "Inference-Header-Content-Length"
-    reply = send(
-        server.port,
-        request(
-            "POST",
-            f"/v2/models/{model}/infer",
-            body,
-            content_type="application/octet-stream",
-            headers={length: str(len(head))},
-        ),
-        timeout=120,
-    )
+    body = tensor_request(model, feeds, predictor=group, timeout_ms=60000)
+    reply = send(server.port, body, timeout=120)
     if reply.status != 200:
         return f"{reply.status} {reply.body[:200].decode(errors='replace')}"
-    split = int(reply.headers[length.lower()])
-    kinds = {name: dtype for dtype, name in names.items()}
+    split = int(reply.headers[HEAD_LENGTH.lower()])
+    kinds = {name: dtype for dtype, name in DATATYPES.items()}
     outputs, at = [], split
     for output in json.loads(reply.body[:split])["outputs"]:
         size = output["parameters"]["binary_data_size"]
