@@ -17,8 +17,8 @@ _TRUST = 0.8
 def joined(chances: Floats, posts: Sequence[Post]) -> Floats:
     """Return ``[n, 6]`` chances given the text and the foreign label together.
 
-    How often each foreign label goes with each emotion is not told by anybody: it is
-    estimated from the chances themselves and refined with them, task by task.
+    How often each foreign label goes with each emotion is estimated from the chances and
+    refined with them, task by task.
     """
     tasks = np.array([post.task for post in posts])
     labels = np.array([post.label for post in posts])

@@ -1,4 +1,4 @@
-"""Prints what a trained classifier is worth on the eval splits and the smoke sentences."""
+"""Prints a trained classifier's quality on the eval splits and the smoke sentences."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class FineTuning:
         return model
 
     def _worth(self, model: BertForSequenceClassification, epoch: int) -> float:
-        """Print what held-out posts say; return accuracy plus macro-F1 of the usual ones."""
+        """Print the held-out posts' figures; return accuracy plus macro-F1 of the usual ones."""
         predicted = logits(model, self._dev_ids)
         usual, virus = (
             measure(predicted[part], self._dev_labels[part]) for part in (self._usual, ~self._usual)

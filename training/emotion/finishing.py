@@ -24,7 +24,7 @@ def calibrated(
     dev: Sequence[Post],
     tokenizer: Tokenizer,
 ) -> dict[str, object]:
-    """Fold the lift of rare classes and the temperature into the last layer; say what it gave.
+    """Fold the lift of rare classes and the temperature into the last layer.
 
     Both are chosen on the held-out posts of the usual task, whose figures are returned.
     """

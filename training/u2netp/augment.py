@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How strongly to augment, and how much of a target is ground truth, not reference."""
+    """Strengths of the augmentation, and the share of ground truth, not reference, in a target."""
 
     crop: float = 0.7
     smallest_crop: float = 0.45

@@ -62,7 +62,7 @@ def _batches(samples: Samples, batches: Sequence[range], workers: int) -> Iterat
 def load(
     samples: Samples, batches: Sequence[range], *, workers: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of sample numbers to uint8 pictures N×S×S×3 and targets N×7×S×S, in order."""
+    """Yield uint8 pictures N×S×S×3 and targets N×7×S×S for batches of sample numbers."""
     for pictures, targets in _batches(samples, batches, workers):
         yield torch.from_numpy(pictures), torch.from_numpy(targets)
 

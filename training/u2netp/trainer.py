@@ -23,7 +23,7 @@ from training.u2netp.network import U2Netp
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch at one picture size; every `fine`-th step is complete, the others coarse."""
+    """A stage at one picture size; every `fine`-th step is complete, the others coarse."""
 
     side: int
     pictures: int
@@ -164,7 +164,7 @@ class Trainer:
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Move the average; a young average forgets faster, or it would remember the start."""
+        """Update the running average; its decay is lower at first, so that it forgets the start."""
         decay = min(self.settings.ema, (1 + self.steps) / (10 + self.steps))
         mine = [v for v in self.average.state_dict().values() if v.is_floating_point()]
         new = [v for v in self.network.state_dict().values() if v.is_floating_point()]
@@ -192,7 +192,7 @@ class Trainer:
             start = end
 
     def state(self) -> dict[str, Any]:
-        """All that a later process needs to go on as if nothing had happened."""
+        """Return the state that a later process needs to continue the run exactly."""
         return {
             "network": self.network.state_dict(),
             "ema": self.average.state_dict(),
@@ -203,7 +203,7 @@ class Trainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up a state() of a run with the same seed; the schedule may have changed."""
+        """Restore a state() of a run with the same seed; the schedule may have changed."""
         if state["settings"]["seed"] != self.settings.seed:
             raise DataError(
                 f"checkpoint has seed {state['settings']['seed']}, asked for {self.settings.seed}"
@@ -216,8 +216,8 @@ class Trainer:
     def calibrated(self, *, pictures: int, sharpen: float = 1.0) -> U2Netp:
         """The averaged network with batch statistics re-estimated at the serving size.
 
-        `sharpen` multiplies the fused logits: soft targets leave the network less sure of
-        itself than it is right.
+        `sharpen` multiplies the fused logits: with soft targets the network is less
+        certain than it is accurate.
         """
         network = copy.deepcopy(self.average)
         norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
