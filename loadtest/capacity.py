@@ -217,7 +217,7 @@ def page(report: Mapping[str, Any], *, price: float = 0.04) -> str:
 
 
 def other_machines(before: Mapping[str, Any], now: Row) -> dict[str, Sequence[Row]]:
-    """What the file of an earlier run knows about other processors than that of this run."""
+    """Return the rows of an earlier run's file that come from other processors."""
     known = dict(before.get("others", {})) | {before["machine"]: before["replicas"]}
     here = now["machine"].partition(";")[0]
     return {machine: rows for machine, rows in known.items() if machine.partition(";")[0] != here}
@@ -296,7 +296,7 @@ def _rate(row: Row) -> str:
 
 
 def _others(machines: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    """What other processors answered when this command last ran there."""
+    """The table of the figures of other processors, from their last run."""
     for machine, rows in machines.items():
         yield f"The same measured on\n\n> {machine}\n\n{_rates([as_shown(row) for row in rows])}"
 

@@ -2,7 +2,7 @@
 
 Ratios are to the dynamic graph of the same table and thread budget; published seconds come from
 another machine. If there are fewer `requests` than published, the published seconds are scaled,
-never ours.
+never the measured ones.
 """
 
 from bisect import bisect_right
@@ -57,7 +57,7 @@ ENGINES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRow:
-    """A row. `seconds` are the median of one picture, or the sum over all texts, as published."""
+    """A row of a table; `seconds` are one picture's median, or the sum over all texts."""
 
     label: str
     threads: str
@@ -292,7 +292,7 @@ def _group(name: str, backend: str, *, threads: int = 1, **options: object) -> I
 
 
 def _bfloat16(files: ModelFiles, **options: object) -> InstanceGroup:
-    """Whether the outputs are within the budget of the model's own group of that precision."""
+    """Return a bfloat16 group with the budget of the model's own group of that precision."""
     own = (group for group in files.config.instance_group if group.options.get("bfloat16"))
     return InstanceGroup(
         name="bf16",

@@ -224,7 +224,7 @@ def claim_rows(table: ClaimTable) -> list[list[str]]:
 
 
 def plot_claims(tables: Sequence[ClaimTable], file: Path) -> None:
-    """Plot published speed-ups over the dynamic graph beside ours, as bars."""
+    """Plot published and measured speed-ups over the dynamic graph, as bars."""
     figure, axes = open_figure(len(tables), width=9.6 * len(tables), height=4.6)
     for axis, table in zip(axes, tables, strict=True):
         names = [row.label for row in table.rows]

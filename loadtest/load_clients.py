@@ -55,7 +55,7 @@ class HttpWay:
             yield lambda: checked(connection.send(self.request), self.status)
 
     def rate(self, *, clients: int, seconds: float) -> float:
-        """One thread for all clients: more threads would take processor time from the server."""
+        """Return units per second, from one thread: more would take the server's processor time."""
         return uvloop.run(self._rate(clients, seconds))
 
     async def _rate(self, clients: int, seconds: float) -> float:

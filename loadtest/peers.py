@@ -78,7 +78,7 @@ Way = HttpWay | LoopWay
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """One contender: the way of one client, and the clients and their way by the load's name."""
+    """A measured server or loop: one client's way, and clients with their way by name of load."""
 
     name: str
     alone: Way
@@ -95,25 +95,6 @@ Contests = dict[str, list[Contender]]
 """The contenders of each task; the first is this server."""
 
 
-def loops(
-    stack: contextlib.ExitStack,
-    framework: str,
-    model: Path,
-    task: str,
-    payload: bytes,
-    *,
-    threads: int,
-) -> LoopWay:
-    """Start single-threaded loops, one per thread, which end with the stack."""
-    limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
-    opening = {"framework": framework, "task": task, "model": str(model)}
-    children = []
-    for _ in range(threads):
-        child = Child("peer_loops:open_loop", opening, limits=limits)
-        children.append(stack.enter_context(contextlib.closing(child)))
-    return LoopWay(children, payload)
-
-
 def bare(
     stack: contextlib.ExitStack,
     programs: Sequence[tuple[str, Path, str]],
@@ -123,14 +104,23 @@ def bare(
     threads: int,
     loads: Iterable[str],
 ) -> Iterator[Contender]:
-    """Start loops for each framework, model and note. They do the same under every load."""
+    """Start single-threaded loops, one per thread, for each framework, model and note.
+
+    They do the same under every load, and end with the stack.
+    """
+    limits = Limits(nice=NICE, environment={"PYTHONPATH": f"{HERE}:{HERE.parent}"})
     for framework, model, note in programs:
-        way = loops(stack, framework, model, task, payload, threads=threads)
+        opening = {"framework": framework, "task": task, "model": str(model)}
+        children = []
+        for _ in range(threads):
+            child = Child("peer_loops:open_loop", opening, limits=limits)
+            children.append(stack.enter_context(contextlib.closing(child)))
+        way = LoopWay(children, payload)
         yield Contender(
             name=f"bare {framework} loop{note}",
             alone=way,
             loads=dict.fromkeys(loads, (threads, way)),
-            pids=[child.pid for child in way.children],
+            pids=[child.pid for child in children],
         )
 
 
@@ -274,7 +264,7 @@ def measure(
 
 
 def _agreement(task: str, contender: Contender, first: Contender) -> str:
-    """Check that the work is the same: the difference of the results from ours."""
+    """Describe the difference of a contender's result from that of the first one."""
     if task == "texts":
         best = json.loads(first.result)[0]["score"]
         score = best if contender is first else ast.literal_eval(contender.result.decode())[0][1]

@@ -28,7 +28,7 @@ SHAPE = BertConfig(
 
 
 def export_random_bert(repository: Path) -> None:
-    """Publish it as the model's next version.
+    """Publish the random BERT as the model's next version.
 
     It takes 300 MB on disk: parameters are stored as float16 and computed in float32. With the
     package `paddle2onnx`, it also has an int8 program.

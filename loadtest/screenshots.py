@@ -91,7 +91,7 @@ def save(page: Page, name: str) -> None:
 
 
 def small(png: bytes) -> bytes:
-    """Reduce it to 256 colours if it is too large. Raises ValueError if it still is then."""
+    """Reduce a picture to 256 colours if it is too large. Raises ValueError if it still is."""
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     for form in (picture, picture.quantize(256)):
         file = io.BytesIO()

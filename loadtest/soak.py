@@ -63,7 +63,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """A request to load a model again; `status` is 0 without an answer."""
+    """A request to load a model again; `status` is 0 without a reply."""
 
     began: float
     ended: float

@@ -108,7 +108,7 @@ class Mode:
 def run_phase(
     measure: str, pair: Pair, way: HttpWay, args: argparse.Namespace, *, seed: int
 ) -> list[float]:
-    """One phase of one side: seconds of its requests, or units per second."""
+    """Run one phase of one side; return seconds of its requests, or units per second."""
     seconds = args.seconds
     match measure:
         case "one client":
