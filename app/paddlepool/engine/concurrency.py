@@ -27,7 +27,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
     done.set_running_or_notify_cancel()  # from now on, it cannot be cancelled
     try:
-        threading.Thread(target=_settle, args=(done, work), name=name, daemon=True).start()
+        threading.Thread(target=_set_outcome, args=(done, work), name=name, daemon=True).start()
     except RuntimeError as error:
         raise NoThread(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
     try:
@@ -38,7 +38,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
         )  # breaks a reference cycle with an error's traceback, which would keep arrays alive
 
 
-def _settle(done: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
+def _set_outcome(done: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
     try:
         done.set_result(work())
     except BaseException as error:
@@ -66,7 +66,7 @@ def log_failure(task: asyncio.Task[Any]) -> None:
 
 
 async def gather_or_cancel(futures: list[asyncio.Future[T]]) -> list[T]:
-    """Return all results in order or raise the first failure; then cancel what is not done.
+    """Return all results in order, or raise the first failure and cancel the other futures.
 
     Empties the list, to prevent a reference cycle: a future keeps its error, the error keeps the
     frames it was raised through, and a frame may keep the future. The cycle would keep the

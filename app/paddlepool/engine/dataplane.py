@@ -10,10 +10,10 @@ divided, and a request of many jobs queues a portion of them at a time
 (paddlepool.engine.registry.parts).
 
 Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request for lack of
-room or time before any work. `infer` reserves a place only while it reads a large body; without
-one, the queue accepts or rejects the job when it is submitted. Faults in a client's data are found
-by the pipeline, in `read` or in the check of tensors, before a job enters the queue. A request
-always releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
+room or time before any work. `infer` reserves a place only while it reads a large body; otherwise
+the queue accepts or rejects the job when it is submitted. Faults in a client's data are found by
+the pipeline, in `read` or in the check of tensors, before a job enters the queue. A request always
+releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
 """
 
 import asyncio
@@ -117,7 +117,10 @@ class ModelContext(RequestContext):
         return await self.run(self.served.checked(jobs))
 
     async def run(self, jobs: Sequence[CheckedJob]) -> list[Tensors]:
-        """Run checked jobs. Jobs run in parallel: the stages' seconds are those of the slowest."""
+        """Run checked jobs and return their outputs, in order. Raises like infer().
+
+        Jobs run in parallel: the seconds of a stage are those of the slowest job.
+        """
         if not jobs:
             return []
         divided = [job.parts(self.served.max_rows) for job in jobs]
@@ -173,9 +176,9 @@ class DataPlane:
         `read` returns the pipeline's payload. It is called when a place in the queue has been
         reserved, because reading some bodies is costly; it may raise errors about the body.
 
-        Raises the errors of `read`, the pipeline's errors about the payload (InputError),
-        ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed
-        and ModelOutputInvalid.
+        Raises the errors of `read`, InvalidParameter (task, group), the pipeline's errors about the
+        payload (InputError), ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded,
+        DeadlineExceeded, WorkerCrashed, BackendError and ModelOutputInvalid.
         """
         deadline = self.clock() + timeout
         chosen = model or self.default_model(task)
@@ -206,9 +209,10 @@ class DataPlane:
         """Answer raw tensors. Returns the request that `read` made, and its RequestOutput.
 
         Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
-        then reserved while `read` runs, if the job could finish within this time. Large tensors are
-        checked in a thread of `checked_in`. Raises the errors of `read`, InvalidTensor,
-        InvalidParameter (group) and the engine's errors listed in run().
+        then reserved before `read` runs. Raises Overloaded if there is no place, or if the job
+        would not finish within this time. Large tensors are checked in a thread of `checked_in`.
+        Raises the errors of `read`, InvalidTensor, InvalidParameter (group), and the errors that
+        run() lists after InputError.
         """
         began = self.clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
@@ -288,7 +292,7 @@ class DataPlane:
 
 
 def _too_late(served: ServedModel, group: str, timeout: float) -> errors.DeadlineExceeded:
-    """The error of a request that was not answered within `timeout` seconds."""
+    """Return the error of a request that was not answered within `timeout` seconds."""
     idle = any(
         status.name == group and status.started and status.live == 0 for status in served.groups()
     )

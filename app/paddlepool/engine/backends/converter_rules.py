@@ -19,7 +19,7 @@ INEXACT = "integers, computed as float32"
 
 
 def _unlike_onnx_norm(operator: Operator) -> bool:
-    """Whether the norm has order 0 or infinity, or no axis. PIR writes infinity as no number."""
+    """Whether the norm has order 0 or infinity (None in PIR), or no axis."""
     order = operator.attributes.get("porder")
     infinite = order in (None, float("inf"), -float("inf"))
     return infinite or order == 0.0 or bool(operator.attributes.get("asvector"))
@@ -34,9 +34,9 @@ def _unlike_onnx_recurrence(operator: Operator) -> bool:
 
 
 def _uneven_pooling(operator: Operator) -> bool:
-    """Whether this is adaptive pooling to more than one output position whose windows differ.
+    """Whether this is adaptive pooling to several positions, with windows that may differ in size.
 
-    They differ in size, or may differ because an input size is free.
+    They may if an input size is free or is no multiple of the output size.
     """
     before, after = operator.inputs[0], operator.outputs[0]
     if not operator.attributes.get("adaptive") or not before or not after:
@@ -80,11 +80,11 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     ),
     **dict.fromkeys(UNKNOWN, (lambda _: True, "not known to the converter")),
 }
-"""By an operator's name: whether the converter gets this operator wrong, and the reason."""
+"""Maps an operator's name to a check, true if the converter gets it wrong, and the reason."""
 
 
 def unconvertible(operators: Iterable[Operator]) -> list[str]:
-    """Return a reason for each kind of operator that cannot be converted correctly."""
+    """Return `name: reason` for each kind of operator that cannot be converted correctly."""
     operators = list(operators)
     reasons: dict[str, str] = {}
     # Positions in a text are small enough for float32; integers that are outputs may not be.

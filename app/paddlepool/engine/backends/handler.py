@@ -58,7 +58,8 @@ def checked_options(
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     """Return the bytes of the ONNX program; convert a Paddle program in a process of its own.
 
-    Raises BackendError.
+    Raises BackendError if it cannot be converted, and OSError if the file cannot be read or the
+    process cannot be started.
     """
     if opening.get("format") == "onnx":
         # Not as a path: a framework could then read weights outside the version's directory.

@@ -1,10 +1,10 @@
-"""Operators that oneDNN computes wrongly or rejects, although Paddle 3.2.2 places them there.
+"""Operators that oneDNN computes wrongly or rejects, although Paddle 3.2.2 moves them to it.
 
 Paddle's pass `onednn_placement_pass` moves about sixty kinds of operators to oneDNN, without
 exception. For a program with one of the operators below, the pass is left out. What other passes
 fuse (convolutions, linear layers) then still runs on oneDNN, and all else on Paddle's own kernels.
-A legacy program has no such choice, and channels last are wrong in what is fused, too: these run on
-Paddle's own kernels alone (docs/decisions/0059).
+A legacy program has no such pass to leave out, and with channels last the fused operators are wrong
+as well: such programs run on Paddle's own kernels alone (docs/decisions/0059).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,11 +24,14 @@ PLACEMENT = "onednn_placement_pass"
 
 MAX_AXES = 5
 SAME_THRESHOLD = 15.0
-"""oneDNN's softplus has no threshold; above this one, that makes no difference in float32."""
+"""oneDNN's softplus has no threshold. With this or a higher one, float32 results are the same."""
 
 
 def _resizes_otherwise(operator: Operator) -> bool:
-    """oneDNN computes the scale of linear resampling from the sizes, and has neither option."""
+    """Whether linear resampling needs `align_corners`, `align_mode` or a scale unknown to oneDNN.
+
+    oneDNN computes the scale from the sizes.
+    """
     attributes = operator.attributes
     option = attributes.get("align_corners") or attributes.get("align_mode") == 1
     fractional = any(scale != int(scale) for scale in attributes.get("scale") or ())
@@ -36,7 +39,10 @@ def _resizes_otherwise(operator: Operator) -> bool:
 
 
 def _samples_otherwise(operator: Operator) -> bool:
-    """oneDNN rounds to the nearest centre, Paddle down: equal only for integer scales."""
+    """Whether nearest resampling may differ. oneDNN rounds to the nearest centre, Paddle down.
+
+    The results are equal only for integer scales.
+    """
     if operator.attributes.get("align_corners") or _scaled_at_run_time(operator):
         return True
     if scales := operator.attributes.get("scale"):
@@ -73,11 +79,11 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     "layer_norm": (_normalises_several_axes, "several axes"),
     "pad": (lambda _: True, "padding of every axis"),
 }
-"""By an operator's name: whether this operator must not run on oneDNN, and the reason."""
+"""Maps an operator's name to a check, true if it must not run on oneDNN, and the reason."""
 
 
 def misplaced(operators: Iterable[Operator]) -> list[str]:
-    """Return a reason for each kind of operator that must not be placed on oneDNN."""
+    """Return `name: reason` for each kind of operator that must not be placed on oneDNN."""
     operators = list(operators)
     one_input = sum(operator.name in ("data", "feed") for operator in operators) == 1
     reasons = {}
@@ -101,8 +107,8 @@ def reversed_layout(operators: Iterable[Operator]) -> bool:
 def _covers(dividend: Shape | None, divisor: Shape | None, *, one_input: bool) -> bool:
     """Whether the dividend is never broadcast to the divisor's shape.
 
-    Free axes in the same position count as equal if they are the rows, or if all free axes come
-    from one input.
+    Free axes in the same position count as equal if they are the rows (axis 0), or if the
+    program has only one input.
     """
     if dividend is None or divisor is None or len(divisor) > len(dividend):
         return False

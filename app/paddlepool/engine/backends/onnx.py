@@ -30,9 +30,10 @@ MISSING = "the backend {0} needs the package {0} (extra engines)"
 
 
 def open_onnxruntime(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Load the model; called once in the child.
+    """Load the model and return its handler; called once in the child.
 
-    Raises ConfigError, BackendError, and BackendUnavailable if the package is missing.
+    Raises ConfigError for any option, BackendUnavailable if the package is missing, and the errors
+    of onnx_bytes(), of operators_of() and of the framework.
     """
     checked_options("onnxruntime", opening["options"], {})
     try:
@@ -80,7 +81,10 @@ def imported_openvino() -> Any:
 
 
 def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Compile the model; called once in the child. Raises as open_onnxruntime() does."""
+    """Compile the model and return its handler; called once in the child.
+
+    Raises like open_onnxruntime(), and BackendError if OpenVINO would compute the model wrongly.
+    """
     checked_options("openvino", opening["options"], {})
     try:
         openvino = imported_openvino()

@@ -19,7 +19,7 @@ converter refuses others."""
 
 
 def main(directory: Path, program: str, params: str) -> None:
-    """Convert the program. Raises the converter's errors, and ImportError without the converter."""
+    """Write the program as ONNX to standard output. Raises ImportError and converter errors."""
     output = os.dup(1)
     os.dup2(2, 1)  # the converter prints to standard output, which is for the program
     with warnings.catch_warnings():

@@ -34,7 +34,8 @@ REDUCTIONS = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 AXES_AS_INPUT = 18
 
 INT8_RANGE = 64
-"""Largest int8 weight for which two products with uint8 fit in 16 bits: the sum without VNNI."""
+"""Largest int8 weight for which the sum of two products with uint8 fits in 16 bits, in which a
+processor without VNNI adds them."""
 INT8_OPERATORS = (b"QuantizeLinear", b"QLinear", b"ConvInteger", b"MatMulInteger")
 """Operators that write or read int8 activations. `DequantizeLinear` alone reads only weights."""
 
@@ -79,7 +80,7 @@ def _ends_slices(constant: Any) -> bool:
 
 
 def _computed(model: Any) -> Iterator[str]:
-    """Yield a reason for what is computed from input values in a type that OpenVINO narrows."""
+    """Yield the reasons why OpenVINO would narrow a result that depends on the input values."""
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
     for op in model.get_ordered_ops():
         kind, name = op.get_type_name(), op.get_friendly_name()
@@ -112,7 +113,7 @@ REPEATING = frozenset(
 
 
 def tables(model: Any) -> Mapping[str, int]:
-    """Map each input of ids to the number of rows of the smallest table that they index.
+    """Map the name of each input of ids to the rows of the smallest table that the ids index.
 
     Only tables of a fixed size are included.
 
@@ -135,7 +136,7 @@ def tables(model: Any) -> Mapping[str, int]:
 
 
 def lost_axes(program: bytes) -> list[str]:
-    """Return the reductions of an ONNX program whose axes OpenVINO would ignore."""
+    """Return a message for each kind of ONNX reduction whose axes OpenVINO would ignore."""
     if not any(name.encode() in program for name in REDUCTIONS):
         return []
     import onnx

@@ -62,7 +62,10 @@ WITHOUT_BFLOAT16 = frozenset(
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Load the model; called once in the child. Raises ConfigError and BackendError."""
+    """Load the model and return its handler; called once in the child.
+
+    Raises ConfigError, BackendError and the framework's errors.
+    """
     options = checked_options("paddle_inference", opening["options"], OPTIONS)
     program = Path(opening["directory"], opening["program"])
     operators = operators_of(program)
@@ -133,8 +136,9 @@ def configured(
 ) -> Any:
     """Return the configuration of a predictor. `operators` are the program's, for oneDNN.
 
-    Raises ConfigError for options that exclude each other, and BackendUnavailable if this machine
-    lacks what they need: Paddle itself would accept them and run 850 times slower, or crash.
+    Raises ConfigError for an unknown device and for options that exclude each other, and
+    BackendUnavailable if this machine lacks what the options need, or if oneDNN would compute the
+    model wrongly in bfloat16: Paddle itself would accept them and run 850 times slower, or crash.
     """
     directory, params = Path(opening["directory"]), opening["params"]
     config = core.AnalysisConfig(
@@ -212,6 +216,8 @@ def _choose_onednn(
 
 def _load_core() -> Any:
     """Import `paddle.base.libpaddle` without its parent packages, and initialise it as they do.
+
+    Raises BackendUnavailable without the package paddlepaddle.
 
     **Invariant**: this process never imports the real `paddle` package. This relies on the pinned
     version; a test compares its results with those of the whole package.

@@ -18,7 +18,10 @@ from paddlepool.models.networks import build, load_parameters, load_program
 
 
 def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Rebuild the network that the manifest names. Raises BackendError if it names none."""
+    """Rebuild the network that the manifest names, and return its handler.
+
+    Raises ConfigError for any option, and BackendError if the manifest names no network.
+    """
     _prepare("paddle_dygraph", opening)
     description = opening["network"]
     if description is None:
@@ -31,7 +34,7 @@ def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
 
 
 def open_jit(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Load the program as a layer."""
+    """Load the program as a layer and return its handler. Raises ConfigError for any option."""
     _prepare("paddle_jit", opening)
     layer = load_program(Path(opening["directory"]) / Path(opening["program"]).stem)
     return _served(layer, opening)

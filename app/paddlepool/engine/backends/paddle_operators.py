@@ -1,6 +1,6 @@
 """The operators of a static Paddle program, read from its file without Paddle.
 
-Also the range of ids of its embeddings: Paddle 3.2.2 does not check all of them.
+Also finds the tables of embeddings whose ids Paddle 3.2.2 does not check.
 """
 
 import importlib.util
@@ -53,8 +53,9 @@ class Operator:
     `name` is PIR's name of the operator, without its dialect.
 
     `used` has one entry for each output: whether another operator reads it. `integer`: the first
-    output has an integer type. `source` names the input of the program that the first input
-    repeats, as it is or in another shape; it is empty for other values.
+    output has an integer type. In a legacy program `used` is empty and `integer` is false.
+    `source` names the input of the program whose values the first input repeats, as they are or
+    in another shape; it is empty for other values.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Operator:
 
 
 def operators_of(program: Path) -> list[Operator]:
-    """Return the operators of a program, those of inner blocks among them.
+    """Return the operators of a program, including those of inner blocks.
 
     Raises BackendError if the file cannot be read or is not a program.
     """
@@ -98,7 +99,10 @@ def _parse(
     sources: dict[int, str],
     used: set[int],
 ) -> Iterator[tuple[Operator, list[int]]]:
-    """Yield each operator and its outputs' numbers; add the numbers that it reads to `used`."""
+    """Yield each operator and the numbers of its outputs.
+
+    Adds to `shapes` and `sources`, both by number, and adds the numbers that are read to `used`.
+    """
     for region in regions:
         for block in region["blocks"]:
             for op in block["ops"]:
@@ -145,7 +149,7 @@ def _is_integer(kind: Mapping[str, Any]) -> bool:
 
 
 def _legacy(program: bytes) -> Iterator[Operator]:
-    """Read a program of Paddle 2 with the message classes of Paddle's package."""
+    """Yield the operators of a Paddle 2 program, read with message classes of Paddle's package."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     [root] = importlib.util.find_spec("paddle").submodule_search_locations  # type: ignore[union-attr, misc]
@@ -196,9 +200,9 @@ NO_PADDING = -1
 
 
 def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> Mapping[str, int]:
-    """Return the rows of the smallest table whose ids are not checked, by the input with its ids.
+    """Map the name of each input of unchecked ids to the rows of the smallest table they index.
 
-    `every` counts all tables: other frameworks do not check those that Paddle checks.
+    With `every`, ids that Paddle checks are included: other frameworks do not check them.
     """
     rows: dict[str, int] = {}
     for op in operators:

@@ -80,7 +80,7 @@ server that is never idle reload its models."""
 
 
 class Yielding:
-    """Suspends predictors that are being opened while those that serve need the cores.
+    """Suspends predictors during their opening while serving predictors need the cores.
 
     Predictors are opened with this object's `suspension`. A lower priority would not be enough. A
     process that has lowered its priority cannot raise it again to serve. A separate thread of lower
@@ -128,7 +128,7 @@ LACKING_SECONDS = 1.0
 
 
 class RestartBackoff:
-    """Counts the losses of one group in the last minute; more than five are a crash loop.
+    """Counts the workers that one group lost in the last minute; more than five: a crash loop.
 
     A worker that could not be opened for lack of memory or descriptors is not a loss.
     """

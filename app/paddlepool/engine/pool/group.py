@@ -152,9 +152,10 @@ class Group:
 
         A second call returns the same futures.
         With `low_priority`, instances are opened one after another, each with the processor time
-        that serving predictors leave. If an instance rejects the model, the group accepts no job
-        until the model is loaded again. If processes die meanwhile, only a crash loop fails the
-        futures.
+        that serving predictors leave. If an instance rejects the model, its future raises
+        ConfigError or BackendError, and the group accepts no job until the model is loaded again.
+        A process that dies meanwhile is opened again; only a crash loop fails the futures
+        (BackendError).
         """
         if self._failure is not None and not self.can_open:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -183,7 +184,7 @@ class Group:
     def _on_result(self, instance: int, run: Run, result: RunResult) -> None:
         """Record the run's times and complete each job with its rows of the outputs.
 
-        Raises ValueError if the number of output rows differs from that of the batch.
+        Raises ValueError if the number of output rows differs from that of a batch of several jobs.
         """
         batch, infer = run.batch, result.seconds
         parts = batch.split(result.outputs)
@@ -261,7 +262,7 @@ class Group:
         return self._batcher
 
     def idle(self) -> bool:
-        """Whether no request waits or runs; an idle group may be stopped."""
+        """Whether no instance is being opened, and no job waits, runs or has a reservation."""
         opened = all(instance.opened.done() for instance in self._instances)
         return opened and self._batcher.idle
 
@@ -323,9 +324,9 @@ class Group:
         self.context.on_demand.forget(self)
 
     async def _open(self, first: bool) -> Predictor:
-        """Open a predictor; for the first one, measure the usual seconds of its runs.
+        """Open a predictor; for an instance's first one, measure the usual seconds of its runs.
 
-        An opening with low priority waits for its turn and uses only the processor time that
+        With low priority, instances open one after another and use only the processor time that
         serving predictors leave. The process may be suspended meanwhile, so its warm-up runs are
         not timed; the first jobs are timed instead. Raises ConfigError or BackendError if the model
         is rejected, and WorkerCrashed or OSError if the process could not be started or died.
@@ -351,7 +352,7 @@ class Group:
         return predictor
 
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
-        """Open and test a predictor that gets no jobs of the group.
+        """Open, test and return a predictor that gets no jobs of the group.
 
         Blocks; may be called in any thread. Raises DeadlineExceeded and the errors of
         PredictorFactory.
@@ -392,7 +393,7 @@ class Group:
         return predictor, times
 
     def _warm_up(self, predictor: Predictor, timed: bool) -> RunTimes:
-        """Run every configured shape; return its usual seconds, or nothing if not `timed`.
+        """Run every configured shape; return the usual seconds of each, or [] if not `timed`.
 
         A shape's first run takes up to eight times as long as later ones. A short run is therefore
         repeated, and the second time counts. If not `timed`, the self-test's shape is not run

@@ -10,7 +10,7 @@ start ──► OPENING ──── failed ────► BACKING_OFF ◄─�
           ▼                                 ▼
         CLOSED ◄── runs ended, or died ── DRAINING
 
-An instance that is closed while OPENING or BACKING_OFF is CLOSED as soon as that step has ended.
+An instance that is closed while OPENING is CLOSED when the opening ends; in BACKING_OFF, at once.
 If the resident memory of its process exceeds a cap, a successor is opened while the process
 serves. The successor takes over between two batches, without a delay.
 
@@ -140,7 +140,7 @@ class Instance(Generic[Request, Result]):
     async def wait_closed(self, timeout: float) -> None:
         """Wait until the instance has ended; abort a run in progress after `timeout` seconds.
 
-        Instances are normally closed when no request waits for a result any more.
+        Returns at the latest `OPENING_SECONDS` after that, even if the instance has not ended.
         """
         await asyncio.wait([self._task], timeout=max(0.0, timeout))
         if not self._task.done() and self._uses_worker():
@@ -330,7 +330,7 @@ class Instance(Generic[Request, Result]):
         return due
 
     def _on_readable(self) -> None:
-        """Handle the readable socket: the oldest run, or the process itself, has ended."""
+        """Handle the readable descriptor: a reply, output, or the end of the process."""
         try:
             size = self._worker.poll_reply()
             if size is None:
@@ -379,7 +379,7 @@ class Instance(Generic[Request, Result]):
         """Handle a failed run, or an idle process that has died.
 
         A crash fails every job of the batch: the job that caused it is unknown, and running them
-        again could crash the next predictor.
+        again could crash the next predictor. A batch that was Interrupted is run again.
         """
         run = self._pop_run() if self._runs else None
         reason = self._worker.failure()

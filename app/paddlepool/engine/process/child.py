@@ -59,7 +59,7 @@ class ChildTimeout(ChildDied):
 
 
 def exit_reason(code: int | None) -> Restart:
-    """Return why a process that was not killed here has ended, from its exit code."""
+    """Return why a process that its Child did not kill has ended, from its exit code."""
     if code == CPU_LIMIT_EXCEEDED:
         return Restart.TIMEOUT
     # SIGTERM ends a child that is still opening; later the child ignores it.
@@ -221,7 +221,7 @@ class Child:
                 os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
 
     def fileno(self) -> int:
-        """A descriptor that is readable after a reply, output or the end; see poll_reply()."""
+        """Return a descriptor that is readable after a reply, output or the process's end."""
         return self._events.fileno()
 
     def call(
@@ -238,7 +238,7 @@ class Child:
         return self.receive(timeout=timeout)
 
     def put(self, arrays: Tensors) -> None:
-        """Copy the next request's arrays into shared memory. Raises ValueError if too large."""
+        """Copy the next request's arrays into shared memory. Raises ValueError above MAX_BYTES."""
         # Requests take turns, so the slot after that of the newest one is free.
         slot = (self._under_way[-1].slot + 1) % SLOTS if self._under_way else 0
         size = sum([array.nbytes for array in arrays.values()])
@@ -264,7 +264,7 @@ class Child:
         self._under_way.append(_Sent(slot, time.monotonic(), meta, size))
 
     def receive(self, *, timeout: float) -> Reply:
-        """Wait for and return the reply to the oldest request; see expect() and poll_reply()."""
+        """Wait for the oldest request's reply. Raises like check_timeout() and poll_reply()."""
         self.expect(timeout=timeout)
         while True:
             if self._events.poll(self.check_timeout()) and self.poll_reply() is not None:
@@ -316,7 +316,8 @@ class Child:
         """Read and check the oldest reply; return the bytes of its request and reply together.
 
         Returns None until it arrives. Raises ChildDied if the process has died or was killed; later
-        requests then never began. Also raises the handler's error; the process then continues.
+        requests then never began. Also raises the error of the handler, or a
+        PaddlepoolError of `check`; the process then continues.
         """
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
@@ -403,8 +404,8 @@ class Child:
     def failure(self) -> Restart | None:
         """Return why an idle child can handle no further call, or None.
 
-        The reason is CRASHED, KILLED or STOPPED. Costs two system calls. During a call, use
-        check_timeout() and poll_reply() instead.
+        The reason is CRASHED, KILLED, TIMEOUT or STOPPED. Costs two system calls. During a call,
+        use check_timeout() and poll_reply() instead.
         """
         code = self._process.poll()
         if code is not None:
@@ -425,7 +426,7 @@ class Child:
         return sum(map(int, self._status()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def _state(self) -> str:
-        """Return one letter: R runs, D waits for a disk, T is stopped, X is gone."""
+        """Return the state as a letter: R (runs), D (waits for a disk), T (stopped), X (gone), …"""
         return self._status()[0].decode("ascii")
 
     def _status(self) -> list[bytes]:

@@ -18,7 +18,7 @@ class OutputLogger:
 
     A record begins with the id of the process, and unprintable characters are escaped: a child can
     neither imitate another line nor control a terminal. A line is cut after `LINE_BYTES`. A child
-    may print `BURST_LINES` at once and `LINES_PER_SECOND`; further lines are dropped and counted.
+    may print `BURST_LINES` at once, then `LINES_PER_SECOND`; further lines are dropped and counted.
     """
 
     def __init__(self, pid: int, *, clock: Callable[[], float] = time.monotonic) -> None:

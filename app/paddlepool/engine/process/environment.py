@@ -52,7 +52,8 @@ class Limits:
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a child: the listed variables of this process, and `added`.
 
-    Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…).
+    Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…). Unless
+    `added` says otherwise, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1.
     """
     passed = {
         name: value
@@ -72,7 +73,7 @@ def _home() -> str:
 
 
 def lower_limit(kind: int, most: int) -> None:
-    """Lower a limit of this process for good; keeps the system's hard limit if that is lower."""
+    """Set both limits of this process to `most`, or to the present hard limit if that is lower."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)

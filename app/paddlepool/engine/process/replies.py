@@ -50,7 +50,7 @@ class Message(NamedTuple):
 def parse_message(text: bytes, *, opening: bool = False) -> Message | Exception:
     """Return the result of a call, or the error it raised. Raises ValueError for anything else.
 
-    Only the reply to `opening` may report that the system lacks resources; opening is then retried.
+    With `opening`, the error may be an OSError: the system lacks resources, and opening is retried.
     """
     try:
         message = json.loads(text.decode())

@@ -1,4 +1,4 @@
-"""Admission control: rejects a job at once if it could not be served in time.
+"""Admission control: rejects a job at once if there is no room or no time for it.
 
 A job is admitted only if, by the moving average of service times, it can finish before its
 deadline. A job for which an instance is free is excepted: its wait counts as zero, so that its run
@@ -74,9 +74,10 @@ class Admission:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
         Room and time were checked for the reservation, so only the deadline of the first job is
-        checked. The same applies to jobs that are `following` ended ones of their request; it has
-        at most a portion of its jobs here. Returns the jobs of lower priority that were shed to
-        make room. If it raises Overloaded or DeadlineExceeded, the queues stay as they were.
+        checked. The same applies to jobs that follow ended jobs of their request (`following`):
+        the request has at most Group.portion jobs in the queue. Returns the jobs of lower priority
+        that were shed to make room. If it raises Overloaded or DeadlineExceeded, the queues stay as
+        they were.
         """
         reserved = reservation is not None and reservation in self.reservations
         if reservation is not None:
@@ -109,7 +110,7 @@ class Admission:
         return shed
 
     def reserve(self, deadline: float, now: float) -> Reservation:
-        """Reserve a place. Raises Overloaded if there is no room or no time."""
+        """Reserve a place for the current caller. Raises Overloaded without room or time."""
         caller = CALLER.get().name
         ahead = self._reservations_ahead(caller)
         at_once = not ahead and self._at_once(NORMAL, None, 1)
@@ -164,7 +165,7 @@ class Admission:
     def _check(
         self, priority: int, key: ShapeKey | None, caller: str, wait: float, left: float
     ) -> None:
-        """Raise Overloaded if a run after `wait` seconds would be too late, or the queue is full.
+        """Raise Overloaded if `wait` and the run take more than `left` s, or the queue is full.
 
         Jobs of lower priority than `priority` do not count: the least urgent of them is shed.
         """

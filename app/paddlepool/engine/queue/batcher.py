@@ -92,8 +92,8 @@ class Batcher:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
         The first job takes the place of the reservation, which ends. With `following`, the jobs
-        replace ended jobs of their request and are not rejected for lack of room. Raises
-        Overloaded, DeadlineExceeded or ModelNotReady.
+        replace ended jobs of their request and are rejected only if their deadline has passed.
+        Raises Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
         self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
@@ -113,7 +113,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _prepare_for(self, jobs: int) -> None:
-        """Raise if closed. If there is no room for `jobs` more, dispatch the earlier ones."""
+        """Raise the error of close() if closed; dispatch queued jobs if `jobs` more do not fit."""
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()
@@ -217,7 +217,7 @@ class Batcher:
         return batch
 
     def _resume(self, now: float) -> Batch | None:
-        """Return the next requeued batch without its settled jobs; None if all are settled."""
+        """Return the next requeued batch that has unfinished jobs, with only these; else None."""
         while self._requeued:
             batch = self._requeued.popleft()
             self._running.discard(batch)
@@ -234,7 +234,7 @@ class Batcher:
             self._times.record(batch.key, seconds)
 
     def requeue(self, *batches: Batch) -> None:
-        """Take back batches that must still run, or run again; they go before queued jobs."""
+        """Take back batches, which go before queued jobs; if the batcher is closed, fail them."""
         if self._closed_with is None:
             self._requeued.extend(batches)
             self.dispatch()
@@ -303,7 +303,7 @@ class Batcher:
         self.requeue(*requeued)
 
     def _arm_deadline(self, deadline: float) -> None:
-        """Set the alarm for this deadline, unless it is set for an earlier one."""
+        """Set the deadline timer to this deadline, unless it is set to an earlier one."""
         if deadline >= self._next_deadline:
             return
         if self._deadline_timer is not None:

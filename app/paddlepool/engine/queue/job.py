@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """Jobs of equal shape that run together, usually for `expected_seconds`, since `started`."""
+    """Jobs of equal shape that run together since `started`; usually for `expected_seconds`."""
 
     jobs: Sequence[Job]
     started: float
@@ -80,7 +80,8 @@ class Batch:
     def split(self, outputs: Tensors) -> list[Tensors]:
         """Return each job's rows of the outputs, in the order of the jobs.
 
-        Raises ValueError unless each output has one row for each row of the batch.
+        A single job gets all outputs unchecked. Otherwise raises ValueError unless each output has
+        one row for each row of the batch.
         """
         if len(self.jobs) == 1:
             return [outputs]

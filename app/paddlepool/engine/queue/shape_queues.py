@@ -47,7 +47,7 @@ def _moving_average(average: float | None, value: float) -> float:
 QueueKey = tuple[int, ShapeKey]
 
 MAX_CALLERS = 1024
-"""Maximum callers whose next turn is stored, or twice the number of waiting ones if higher."""
+"""Maximum callers whose next turn is stored; twice the number of waiting callers if more."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""

@@ -31,9 +31,9 @@ class LoadHistory:
 
     @contextlib.contextmanager
     def attempt(self, name: str, version: int | None) -> Iterator[None]:
-        """Mark a version as LOADING during the block; log and store the reason if it raises.
+        """Mark a version as LOADING during the block; store the reason if the block raises.
 
-        The reason of an earlier failure is forgotten in any case.
+        A PaddlepoolError is logged. The reason of an earlier failure is forgotten in any case.
         """
         key = (name, version)
         self._loading.add(key)

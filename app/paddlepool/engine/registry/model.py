@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
-    """Return the default group of a version whose candidates are not measured yet."""
+    """Return the Choice for a version whose candidates are not measured yet."""
     if config.first_group is None:
         return Choice(group=config.default_group, by="config", reason=PINNED)
     return Choice(group=config.default_group, by="start", reason=reason)
@@ -97,7 +97,7 @@ class EqualAxes:
     """
 
     def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
-        """Raises ConfigError if an axis does not exist in the inputs or has a fixed size."""
+        """Look up the axes. Raises ConfigError if one is not in the inputs or has a fixed size."""
         free = {
             f"{spec.name}.{axis}": (spec.name, axis)
             for spec in inputs
@@ -185,7 +185,8 @@ class ServedModel:
 
         A group whose program or GPU is missing is skipped, unless it is the default group. Use
         `low_priority` while requests are served; opening then takes longer. Raises ConfigError or
-        BackendError if an instance rejects the model.
+        BackendError if an instance rejects the model, BackendError if its processes keep crashing,
+        and WorkerCrashed if the version is closed meanwhile.
         """
         groups = [
             group
@@ -202,7 +203,7 @@ class ServedModel:
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> asyncio.Future[InferResult]:
-        """Check the tensors of one job and queue it; see submit_all(). Raises InvalidTensor."""
+        """Check and queue the tensors of one job. Raises InvalidTensor; also like submit_all()."""
         [job] = self.checked([inputs])
         if job.rows > self.max_rows:
             raise InvalidTensor(f"{job.rows} rows in one job, limit {self.max_rows}")
@@ -232,7 +233,7 @@ class ServedModel:
         The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
         higher priority waits, and is shed first. With `following`, the jobs replace ended jobs of
-        their request and are not rejected for lack of room.
+        their request and are rejected only if their deadline has passed.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
         future returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
@@ -308,7 +309,7 @@ class ServedModel:
             return False
 
     async def close(self) -> None:
-        """End every predictor. Queued jobs fail with ModelNotReady."""
+        """End every predictor and the pipeline. Queued jobs fail with ModelNotReady."""
         await asyncio.gather(*(group.close() for group in self._groups.values()))
         if self.pipeline is not None:
             self.pipeline.close()

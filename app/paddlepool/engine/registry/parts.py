@@ -67,8 +67,9 @@ async def in_portions(
 ) -> list[InferResult]:
     """Run all jobs, at most `portion` at a time; the results are in the order of the jobs.
 
-    `submit(jobs, following=...)` queues jobs. The first portion is queued together; after that,
-    each job that ends is followed by one more. The first failure cancels the others.
+    `submit(jobs, following=...)` queues jobs; with `following`, they replace jobs that have ended.
+    The first portion is queued together; after that, each job that ends is followed by one more.
+    The first failure cancels the others.
     """
     if len(jobs) <= portion:
         return await gather_or_cancel(submit(jobs))

@@ -36,7 +36,7 @@ MIN_THREADS_LIMIT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadBudget:
-    """The threads of the model with the most threads; `cores` may be fractional (cgroup quota)."""
+    """The most threads that one model uses, and the available cores, which may be fractional."""
 
     threads: int
     cores: float
@@ -120,13 +120,14 @@ class ModelRegistry:
         and is drained and closed afterwards. With `changed`, versions that are served already and
         are not in `changed` stay as they are.
 
-        Raises ModelNotFound, ConfigError, ManifestError or BackendError if a version cannot be
-        served: the one that it should replace continues to serve, and index() gives the reason. If
-        nothing was served before, an older version is served instead, without an error. If the
-        selected versions cannot be determined, nothing changes. Raises OSError, also if an older
-        version is served, if the system kept a version from being read.
+        Raises ModelNotFound for an unknown model, ModelNotReady if the registry is closed, and
+        ConfigError, ManifestError or BackendError if a version cannot be served: the one that it
+        should replace continues to serve, and index() gives the reason. If nothing was served
+        before, an older version is served instead, without an error. If the selected versions
+        cannot be determined, nothing changes. Raises OSError if the system kept a version from
+        being read, even if an older version is served.
 
-        Like every change, it is completed even if its caller is cancelled.
+        Like every change, the load is completed even if its caller is cancelled.
         """
         await self._shielded(self._load(name, changed))
 
@@ -181,7 +182,10 @@ class ModelRegistry:
             return config.version_policy.choose(published)
 
     async def _replace(self, model: ServedModel) -> None:
-        """Serve the model in place of the same version. Closes it if the registry is closed."""
+        """Serve the model in place of the same version.
+
+        If the registry is closed, closes the model and raises ModelNotReady.
+        """
         if self._closed:
             await model.close()
             raise ModelNotReady("the server is shutting down")
@@ -319,7 +323,7 @@ class ModelRegistry:
         return self._history.failed(name)
 
     async def _try_load(self, name: str) -> bool:
-        """Load a model; return whether the system, not the model, was the reason of a failure."""
+        """Load a model; return True if it failed because of the system, not of the model."""
         try:
             await self.load(name)
         except PaddlepoolError:
@@ -332,7 +336,7 @@ class ModelRegistry:
         return False
 
     async def unload(self, name: str) -> None:
-        """Stop serving a model; returns when its requests have ended.
+        """Stop serving a model; returns when its requests have ended, or after `drain_timeout`.
 
         A model that could not be loaded is forgotten. Raises ModelNotFound.
         """
@@ -396,7 +400,7 @@ class ModelRegistry:
         return next((m for m in self.served() if (m.name, m.version) == (name, version)), None)
 
     def index(self) -> tuple[ModelStatus, ...]:
-        """Return every model and version on disk or in memory, newest version first."""
+        """Return the status of each version on disk or in memory, by model, the newest first."""
         published: dict[str, tuple[int, ...]] = {}
         unsealed: dict[str, tuple[int, ...]] = {}
         with contextlib.suppress(PaddlepoolError):
@@ -407,7 +411,7 @@ class ModelRegistry:
         return self._history.index(self.served(), published, unsealed)
 
     def ready(self, name: str | None = None) -> bool:
-        """Whether this model, or every model that should be served, accepts jobs."""
+        """Whether this model, or every model of wanted(), accepts jobs; False if there is none."""
         wanted = [name] if name is not None else self.wanted()
         models = self._models
         return bool(wanted) and all(
