@@ -231,7 +231,7 @@ def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedM
 def _group(
     history: History, served: ServedModel, members: Mapping[str, Any], intervals: int
 ) -> ComparedGroup:
-    """One group, with its numbers for the last `intervals` intervals."""
+    """Return one group, with its numbers for the last `intervals` intervals."""
     name = members["name"]
     configured = served.config.group(name)
     series = Series(served.name, served.version, name)

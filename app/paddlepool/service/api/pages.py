@@ -120,7 +120,7 @@ def _add_files(routes: APIRouter, folder: str, paths: Iterable[Path]) -> dict[st
 
 
 def _reply(asset: Asset, request: Request, headers: Mapping[str, str]) -> Response:
-    """Send the file, or 304 if the browser's copy is current.
+    """Build the reply: the file, or 304 if the browser's copy is current.
 
     `no-cache` makes the browser revalidate each file, so a newer server's page never runs with an
     older server's modules.

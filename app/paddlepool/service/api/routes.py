@@ -1,7 +1,7 @@
 """The table of routes, the route class of task endpoints, and the parameters that these share.
 
-The middleware needs a path's route for the body limit, the form of errors and the labels, so the
-table finds it before any of these steps. FastAPI builds the OpenAPI document from a task endpoint's
+The middleware needs a path's route for the body limit, the form of errors and the labels of
+metrics, so it asks the table first. FastAPI builds the OpenAPI document from a task endpoint's
 signature but does not handle its requests: resolving the signature takes longer than a short text
 spends in the queue. Validation errors have the same form as FastAPI's.
 """
@@ -82,7 +82,7 @@ RoutingDep = Annotated[Routing, Query()]
 
 
 def chosen_group(instance_group: str | None, predictor: str | None) -> str | None:
-    """The value of `instance_group` or its alias. Raises InvalidParameter if both differ."""
+    """Return the value of `instance_group` or its alias. Raises InvalidParameter if they differ."""
     if predictor is None:
         return instance_group
     if instance_group not in (None, predictor):
@@ -94,7 +94,7 @@ def chosen_group(instance_group: str | None, predictor: str | None) -> str | Non
 
 
 def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
-    """The request's deadline in seconds. Raises InvalidParameter outside 1 … timeout_max_ms."""
+    """Return the timeout in seconds. Raises InvalidParameter outside 1 … timeout_max_ms."""
     if timeout_ms is None:
         return settings.timeout_default_ms / 1000
     if not 1 <= timeout_ms <= settings.timeout_max_ms:

@@ -33,7 +33,7 @@ class Lifecycle:
 
     draining: bool = False
     accepts_when_ready: bool = False
-    """Whether to accept no connection until every model is ready: others share the socket."""
+    """Whether to accept no connection until every model is ready: other servers share the port."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     failure: str = ""
     """Why the server counts as not ready, besides its models: a background task has failed."""
@@ -87,7 +87,7 @@ PART_BYTES = 192 * 1024
 
 
 async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) -> T:
-    """Run `work`, in the operations thread if `size` is above LARGE_BYTES.
+    """Return the result of `work`; it runs in the operations thread if `size` exceeds LARGE_BYTES.
 
     A thread helps only if `work` consists of several calls: the interpreter does not switch threads
     during one call into C, such as the call of a parser. Raises Overloaded if `work` does not start

@@ -37,7 +37,7 @@ needs far more memory and time for each of them than for any other byte."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object. Raises InvalidParameter for anything else."""
+    """Parse a JSON object. Raises InvalidParameter for anything else and above MAX_DELIMITERS."""
     delimiters = sum(map(body.count, (b"[", b"{", b":", b",")))
     if delimiters > MAX_DELIMITERS:
         raise InvalidParameter(
@@ -53,7 +53,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> Form:
-    """Read a multipart form. Raises InvalidParameter, and FileTooLarge from reading the body."""
+    """Read a multipart form. Raises InvalidParameter, and the errors of Exchange.receive()."""
     # Checked before the parser looks for the charset's codec.
     charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
     if charset.decode("latin-1").lower() not in CHARSETS:
@@ -121,7 +121,7 @@ async def read_upload(
 
     A parameter of `known` may occur once, in query or form. `second` lists the accepted names of
     the form's field for a second picture. Raises FileMissing, UnsupportedMediaType,
-    InvalidParameter, and FileTooLarge from reading the body.
+    InvalidParameter, and the errors of Exchange.receive().
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")
     kind = media_type(request)

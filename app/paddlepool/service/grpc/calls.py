@@ -52,7 +52,7 @@ class Call:
 
     within: float | None
     status: int = 500
-    """The HTTP status of the same result."""
+    """The HTTP status that stands for the call's result."""
     metadata: dict[str, str] = field(default_factory=dict)
     """Trailing metadata, sent after the reply."""
 
@@ -164,7 +164,8 @@ class Calls:
     async def keep_open(self, context: Any) -> AsyncIterator[None]:
         """Hold one of the places for calls that stay open, or end the call if all are taken.
 
-        These calls need no key and may stay open forever, so they get only half of all places.
+        These calls need no key and may stay open forever, so they get only half of
+        `max_connections`.
         """
         with ExitStack() as places:
             try:
@@ -301,7 +302,10 @@ class Arrivals:
     """Limits how many messages arrive at the same time. Used from one event loop only."""
 
     def __init__(self, places: int, *, seconds: float) -> None:
-        """`seconds` is the time for a call to get a place and receive its message."""
+        """At most `places` messages arrive at a time.
+
+        A call has `seconds` to get a place and receive its message.
+        """
         self._places = asyncio.Semaphore(places)
         self._limit = places
         self._seconds = seconds

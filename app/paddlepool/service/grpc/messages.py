@@ -68,8 +68,8 @@ async def infer_message(
 ) -> tuple[bytes, Inferred]:
     """Run the request in `message`. Returns the reply's message, and the Inferred it was made from.
 
-    `within` is the time in seconds that the client waits. Raises InvalidTensor, InvalidParameter
-    and the errors of infer_tensors().
+    `within` is the time in seconds that the client waits; None if it sets no limit. Raises
+    InvalidTensor, InvalidParameter, FileTooLarge and the errors of infer_tensors().
     """
     settings = services.settings
     head, tensors = divide(message, max_head=settings.infer_json_max_bytes)

@@ -294,7 +294,7 @@ async def _check(services: Services, message: bytes, _call: Call) -> bytes:
 
 
 async def _parse(message: bytes, _call: Call) -> bytes:
-    """Check that the message is a request, and return it. `watched` then sends the statuses."""
+    """Check that the message is a HealthCheckRequest; return it. watched() sends the statuses."""
     _service(message)
     return message
 

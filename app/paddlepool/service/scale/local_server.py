@@ -54,7 +54,7 @@ class LocalServer:
             os._exit(1)
 
     async def drain(self) -> None:
-        """Let the server finish its requests. One that exceeds seconds_to_end() is killed."""
+        """Let the server finish its requests; kill it if it takes longer than seconds_to_end()."""
         self._draining = True
         self._process.send_signal(signal.SIGTERM)
         try:

@@ -71,7 +71,7 @@ class Replica:
     """A Ray replica: a server and the relay to it."""
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray requires this name
-        """Start the server and wait until its models answer."""
+        """Start the server; return the application when its models answer. Raises RuntimeError."""
         settings = Settings()
         self._server = LocalServer(settings)
         self._relay = Relay(self._server.port)
@@ -97,13 +97,13 @@ class Replica:
         return serve_request
 
     async def check_health(self) -> None:
-        """Raise RuntimeError if the server is not ready."""
+        """Raise RuntimeError if the server is not ready, aiohttp.ClientError without a reply."""
         status, text = await self._relay.get(READY, self._own_key)
         if status != 200:
             raise RuntimeError(f"{READY}: {status}: {text[:300]}")
 
     async def scrape(self, headers: list[tuple[str, str]]) -> tuple[str, str]:
-        """Return this replica's name and its metrics."""
+        """Return this replica's name and metrics. Raises aiohttp.ClientError without a reply."""
         _, text = await self._relay.get(METRICS, headers)
         return serve.get_replica_context().replica_id.unique_id, text
 

@@ -127,7 +127,7 @@ class WholeReply:
         await self._cycle_send(message)
 
     def _is_sent(self, start: Message, message: Message) -> bool:
-        """Send the reply and return True, unless uvicorn must send it."""
+        """Send the reply and return True; return False if uvicorn must send it."""
         cycle, headers, body = self._cycle, start["headers"], message.get("body", b"")
         names = {name for name, _ in headers}
         if (

@@ -80,7 +80,10 @@ def require_room_for_children() -> None:
 
 
 def require_descriptors(connections: int, *, ports: int = 1) -> None:
-    """Allow `connections` on each of `ports`. Raises ConfigError if the hard limit is lower."""
+    """Allow enough open files for `connections` on each of so many `ports`.
+
+    Raises the soft limit if it is too low. Raises ConfigError if the hard limit is too low as well.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections * ports + OWN_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -1,1 +1,1 @@
-"""Steps that apply to every request, independent of its route."""
+"""ASGI layers and checks that apply to every request, independent of its route."""

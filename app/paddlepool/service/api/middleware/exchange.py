@@ -65,7 +65,7 @@ class Exchange:
         self._watching: asyncio.TimerHandle | None = None
 
     async def receive(self) -> Message:
-        """Return the server's next message. Raises FileTooLarge and Overloaded."""
+        """Return the next message. Raises FileTooLarge, Overloaded and UnsupportedEncoding."""
         if self._watching is not None:
             await asyncio.wait((self._start_watching(),))
             return {"type": "http.disconnect"}

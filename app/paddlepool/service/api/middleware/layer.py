@@ -1,4 +1,4 @@
-"""ASGI layers around the routes: request steps, and path rewriting by User-Agent."""
+"""ASGI layers around the routes: request log, admission, and path rewriting by User-Agent."""
 
 from __future__ import annotations
 

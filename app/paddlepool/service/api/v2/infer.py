@@ -234,7 +234,7 @@ async def sample(request: Request, model: str, version: int | None) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The outputs, the form of the reply, and the model or task named in the reply."""
+    """A request's outputs and their origin; the reply's form, and the model or task it names."""
 
     outputs: Tensors
     form: ReplyForm
@@ -266,8 +266,8 @@ async def infer_tensors(
     `parse` takes `expected`, an Expected, and returns a request whose state is a ReplyForm. It runs
     in a thread if it has much to read. For a model, `document_bytes` decides, because raw tensors
     are not copied. For a task, `body_bytes` decides, because strings are read one by one.
-    `names_group` tells whether the body may name an instance group. Raises the errors of `parse`
-    and of the data plane.
+    `names_group` tells whether the body may name an instance group. Raises the errors of `parse`,
+    of the task's `read`, of run_off_loop() and of the data plane.
     """
     task = task_named(services, model, version)
     if task is not None:
@@ -321,7 +321,7 @@ def may_name_group(body: bytes, json_bytes: int) -> bool:
 
 
 def place_timeout(body_bytes: int, names_group: bool, settings: Settings) -> float | None:
-    """Seconds to hold a place in the default group's queue while a body is read.
+    """Return the `place_timeout` for DataPlane.infer() in seconds, for a body of this size.
 
     None for a small body, and for a body that may name another group, because the name of the group
     is unknown until the body is read.

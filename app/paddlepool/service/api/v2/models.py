@@ -358,7 +358,10 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def task_named(services: Services, model: str, version: int | None = None) -> TaskTensors | None:
-    """Return the task, unless a model has this name. Raises ModelNotFound for a wrong version."""
+    """Return the task of this name; None if there is none, or if a model has the name.
+
+    Raises ModelNotFound for a wrong version.
+    """
     task = services.task_tensors.get(model)
     if task is None or model in services.registry.wanted():
         return None
@@ -412,7 +415,7 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
 
 
 async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Load a model. Raises ModelNotFound, ModelLoadFailed, and InvalidParameter for parameters."""
+    """Load a model. Raises ModelNotFound, ModelNotReady, ModelLoadFailed and InvalidParameter."""
     if parameters:
         raise errors.InvalidParameter(
             "a model is loaded from the repository; its configuration and files cannot be "
@@ -446,7 +449,7 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
 async def _member(request: Request, name: str, default: T, what: str) -> T:
     """Return the value of `name` in the JSON body, else `default`.
 
-    That is for an empty body, and for a missing or null member. Any Content-Type is accepted.
+    `default` is for an empty body, and for a missing or null member. Any Content-Type is accepted.
     Raises InvalidParameter for other members, or if the value is not `what` ("true or false").
     """
     body = await request.body()

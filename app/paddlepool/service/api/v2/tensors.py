@@ -55,7 +55,7 @@ def read_inputs(
 
     A task's shapes are checked before any string is read; an additional last axis of size 1 is
     accepted and dropped. `content_type` is the default for inputs that name none. Raises
-    InvalidTensor, which names the tensor and what was expected.
+    InvalidTensor, whose message names the tensor and what was expected.
     """
     if not isinstance(listed, list):
         raise InvalidTensor("inputs must be a list of tensors")
@@ -115,7 +115,7 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
 def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Return the `parameters` of a request, an input or an output, without nulls.
 
-    Raises InvalidTensor, which names the place `where`.
+    Raises InvalidTensor, whose message names `where`.
     """
     value = entry.get("parameters")
     what = f"{where}.parameters" if where else "parameters"
