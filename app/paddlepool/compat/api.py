@@ -1,4 +1,4 @@
-"""The declaration of a compatible API, and the steps that several of them share.
+"""The declaration of a compatible API, and the functions that several of them share.
 
 Decoding base64 is costly, so it waits until the request has a place in the queue.
 """
@@ -99,6 +99,7 @@ async def run_segment(
     """Run a segment request, which `parse` reads once the request has a place in the queue.
 
     `parse` reads `size` bytes. Return the result, the reply's headers and `parse`'s second value.
+    Raises the errors of `parse`, of Routing.options() and of DataPlane.run().
     """
     parsed: list[T] = []
 

@@ -70,7 +70,7 @@ def _document(result: SegmentResult, log_id: str, visualize: bool) -> bytes:
 
 
 def _labels(mask: bytes) -> Iterator[memoryview]:
-    """Yield the labels in parts: a digit for each pixel, 1 if opaque, separated by commas."""
+    """Yield the labels in parts: a digit for each pixel, 1 for foreground, separated by commas."""
     pixels = np.frombuffer(mask, np.uint8)
     for at in range(0, len(pixels), PART_LABELS):
         part = pixels[at : at + PART_LABELS]

@@ -139,8 +139,8 @@ def _colour(text: str | None) -> Colour | None:
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
-    found = (whole_number(part, digits=3) for part in parts)
-    levels = [level for level in found if level is not None]
+    numbers = (whole_number(part, digits=3) for part in parts)
+    levels = [level for level in numbers if level is not None]
     if len(parts) != 4 or len(levels) != 4 or max(levels) > 255:
         raise InvalidParameter(
             "bgc must be four whole numbers from 0 to 255: r,g,b,a",

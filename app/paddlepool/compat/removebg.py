@@ -92,7 +92,7 @@ async def remove_background(
 async def _received(
     request: Request, settings: Settings
 ) -> tuple[Callable[[], tuple[SegmentRequest, bool]], int]:
-    """Receive the body. Return a function that translates it, and the number of bytes to parse."""
+    """Receive the body; return a function that translates it, and the number of bytes to parse."""
     kind = media_type(request)
     most = max(settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:
@@ -247,9 +247,9 @@ def _normalised(value: object) -> Any:
 
 
 def translate(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
-    """Translate the fields; undocumented and empty ones are ignored.
+    """Return the request that the fields describe, and whether the reply has an X-Type.
 
-    Return also whether the reply has an X-Type. Raises InputError, whose message names the field.
+    Undocumented and empty fields are ignored. Raises InputError, whose message names the field.
     """
     body, background = _pictures(form, files)
     fields = Fields.model_validate(
