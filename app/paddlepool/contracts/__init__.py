@@ -1,1 +1,4 @@
-"""Types that all packages share: errors, tensors, ports, status. Imports no other one."""
+"""Types that all packages share: errors, tensors, ports and status.
+
+This package imports no other package of Paddlepool.
+"""

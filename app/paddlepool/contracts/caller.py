@@ -1,6 +1,6 @@
 """The caller of the current request, for quotas and fair queues.
 
-It is a context variable, so that the pipelines between HTTP and the queue need not pass it on.
+CALLER is a context variable, so that the pipelines between HTTP and the queue need not pass it on.
 """
 
 from contextvars import ContextVar

@@ -167,7 +167,7 @@ class PredictorFactory(Protocol):
     """Opens a predictor in a child process.
 
     Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
-    OSError if the process could not be started. With a `suspension`
+    OSError if the process could not be started or died. With a `suspension`
     (paddlepool.engine.process.suspension), the process is stopped whenever the suspension is held,
     until Predictor.end_suspension() is called.
     """

@@ -121,8 +121,8 @@ NARROW_SUMS = (
 class Processor:
     """The properties of the processor by which frameworks choose their kernels.
 
-    The processor has the `instruction_sets` and lacks those of `missing`. `remark` describes what
-    this means for int8 programs; it is None if it means nothing.
+    The processor has the `instruction_sets` and lacks those of `missing`. `remark` is the
+    consequence for int8 programs, or None.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Processor:
 
 
 def processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """Describe the processor; the lists are empty if the system does not report them."""
+    """Describe the processor; its instruction sets are empty if the system reports none."""
     x86 = cpu_line("flags", cpuinfo)
     flags = (x86 or cpu_line("Features", cpuinfo) or "").split()
     known = X86 if x86 else ARM if flags else ()

@@ -6,20 +6,20 @@ MAX_CHARACTERS, MAX_INPUT = 500, 5_000
 """Maximum characters of a sentence, and of the text that it is made from."""
 
 _TRACE = re.compile(r"^.*Error Message Summary:\s*-*", re.DOTALL)
-"""What Paddle writes before its message."""
+"""Matches what Paddle writes before its message."""
 _ORIGIN = re.compile(
     r"In user code:|Exception from [^\s:]+:\d+:|\(at [^()\s]+:\d+\)|0x[0-9a-fA-F]+"
 )
 _SIGNATURE = re.compile(
     r"… [\w:<>*&, ~]*onnxruntime::[\w:<>*&, ~]*\([^()]*(?:\([^()]*\)[^()]*)*\)( const)? "
 )
-"""The C++ function that ONNX Runtime names after its file."""
+"""Matches the C++ function that ONNX Runtime names after its file."""
 _ROOTS = "bin|boot|data|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|srv|sys|tmp|usr|var"
 _PATH = re.compile(
     rf"(?<![\w.@+-])/(?:(?:{_ROOTS})(?:/[\w.@+-]*)+|(?:[\w.@+-]+/)*[\w@+-]+\.[A-Za-z][\w.]*(?::\d+)?)"
 )
-"""An absolute path of a usual root, or to a file with a suffix; a node of a graph may be called
-`/model/Add`."""
+"""Matches an absolute path below a usual root, or to a file with a suffix. It does not match the
+name of a graph's node, such as `/model/Add`."""
 
 
 def printable(text: str, allowed: str = "") -> str:

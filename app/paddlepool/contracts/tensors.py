@@ -59,7 +59,7 @@ def largest_difference(actual: Tensors, expected: Tensors) -> float:
 
 
 def mean_difference(actual: Tensors, expected: Tensors) -> float:
-    """Return the largest of the outputs' mean absolute differences; a group's budget limits it.
+    """Return the largest of the outputs' mean absolute differences.
 
     It is infinite if shapes differ or a difference is NaN.
     """
