@@ -62,7 +62,7 @@ def create_app(
     registry: ModelRegistry | None = None,
     pipelines: Mapping[str, str] = PIPELINES,
 ) -> FastAPI:
-    """Build the application. Its lifespan starts loading, which continues after the socket opens.
+    """Build the application. Its lifespan starts to load models, and the socket opens meanwhile.
 
     `pipelines` names the module of each task. `settings` include the settings that these tasks
     declare (paddlepool.tasks.task.settings_class).

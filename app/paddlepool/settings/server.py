@@ -24,7 +24,7 @@ from paddlepool.contracts.errors import ConfigError
 PREFIX = "PADDLEPOOL_"
 KEYS_FILE = PREFIX + "API_KEYS_FILE"
 OLDER_NAMES = {"compatible_apis": f"{PREFIX}DOORS"}
-"""By setting: the older name of its variable, which is still read."""
+"""Maps a setting to the older name of its variable, which is still read."""
 KIB, MIB = 1024, 1024 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
@@ -34,7 +34,7 @@ API_NAMES: tuple[ApiName, ...] = get_args(ApiName)
 
 
 def split_words(value: Any) -> Any:
-    """Split a comma-separated list from the environment. Raises ValueError for only commas."""
+    """Split a comma-separated text; return any other value. Raises ValueError for only commas."""
     if not isinstance(value, str):
         return value
     items = tuple(item.strip() for item in value.split(",") if item.strip())
@@ -366,6 +366,6 @@ def settings_with(*parts: type[BaseModel]) -> type[Settings]:
 
 
 def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
-    """Return those of `names` with the settings' prefix that name no setting, often by mistake."""
+    """Return the variables in `names` that have the settings' prefix but name no setting."""
     known = {PREFIX + name.upper() for name in settings.model_fields} | {*OLDER_NAMES.values()}
     return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))
