@@ -53,7 +53,7 @@ class Options(BaseModel):
 
 @cache
 def schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    """The JSON schema of each field by name, with its description. Nulls are left out."""
+    """Return the JSON schema of each field by name, without null as an alternative or default."""
     properties = model.model_json_schema()["properties"]
     merged = {
         name: {**schema, **schema.get("anyOf", [{}])[0]} for name, schema in properties.items()
@@ -67,7 +67,7 @@ def schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
 
 
 def _number(text: str, kind: str | None) -> float | str:
-    """The number that a text stands for, or the text itself if it stands for none."""
+    """Return the number that a text stands for; the text if it is no number of the `kind`."""
     if kind == "integer":
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
     with suppress(ValueError):

@@ -26,7 +26,7 @@ def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
     """Convert to RGBA if any pixel is transparent, else to RGB.
 
     Colours become white where alpha is 0. `cover` (H, W) is an alpha that `image` itself lacks. An
-    ICC profile is applied, unless it is broken, too large or for another kind of picture.
+    ICC profile is applied, unless it is broken, too large or for another colour space.
     """
     profile = image.info.get("icc_profile")
     if image.mode.startswith("I"):
@@ -84,7 +84,8 @@ def _reader(source: str, mode: str, profile: object) -> Callable[[Image.Image], 
 def _transform(profile: bytes, source: str) -> ImageCms.ImageCmsTransform | None:
     """Return the conversion to sRGB of a picture whose mode is `source`; RGBA keeps its alpha.
 
-    Returns None if the profile cannot be used, or changes no colour by more than one level.
+    Returns None if the profile cannot be used, or, unless `source` is CMYK, if it changes no colour
+    by more than one level.
     """
     try:
         opened = ImageCms.ImageCmsProfile(io.BytesIO(profile))

@@ -157,8 +157,8 @@ BIT_DEPTH = 24
 def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
     """Return the alpha (H, W) of a PNG with a transparent colour, or None if Pillow can apply it.
 
-    The colour has the file's own bits, whereas Pillow compares it with samples of 8 bits. Corrects
-    the colour in `image.info` accordingly.
+    The transparent colour has as many bits as the file's samples, whereas Pillow compares it with
+    samples of 8 bits. If Pillow can apply it, the colour in `image.info` is reduced to 8 bits.
     """
     key, bits = image.info["transparency"], body[BIT_DEPTH]
     if image.mode == "L":

@@ -124,7 +124,8 @@ def formats_named(names: Iterable[str]) -> tuple[str, ...]:
 def sniff(body: bytes, only: Sequence[str] = ()) -> str:
     """Return the name of the format of a picture's bytes, one of `only`.
 
-    If `only` is empty, all of accepted_formats() are allowed. Raises UnsupportedMediaType.
+    If `only` is empty, all of accepted_formats() are allowed. Raises UnsupportedMediaType if the
+    format is unknown or not allowed.
     """
     name, formats = _name(body), only or accepted_formats()
     if name in formats:

@@ -40,11 +40,10 @@ class PictureStore:
 
     @contextmanager
     def open(self, size: int) -> Iterator[Picture]:
-        """Create a picture of up to `size` bytes for the block. Raises OSError.
+        """Yield a new picture of up to `size` bytes; the block's end closes it. Raises OSError.
 
-        Only written pages take memory.
-
-        The file is sealed: a compromised process can neither truncate it nor make it grow.
+        Only written pages take memory. The file is sealed: a compromised process can neither
+        truncate it nor make it grow.
         """
         picture = Picture(self, os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         try:

@@ -50,9 +50,10 @@ log = logging.getLogger(__name__)
 class Call(Job):
     """A job of one row: a function by name and its arguments.
 
-    `descriptors` are duplicates of the caller's. They are kept until the call is settled, because
-    it may be retried. `crash_error` is the error to raise if the process dies. `wall_seconds`
-    limits the run itself; time spent waiting for a processor does not count.
+    `descriptors` are duplicates of the caller's. They are closed when `future` is done, not
+    earlier, because the call may be retried. `crash_error` is the error to raise if the call
+    crashes its process or exceeds a limit. `wall_seconds` limits the run itself; time spent waiting
+    for a processor does not count.
     """
 
     function: str
@@ -79,7 +80,7 @@ class CodecProcess(ChildWorker):
         self._child.put(call.inputs)
 
     def send(self, call: Call, /) -> None:
-        """Send the call. Raises WorkerCrashed, or DeadlineExceeded if the call is settled."""
+        """Send the call. Raises WorkerCrashed, or DeadlineExceeded if its future is done."""
         if call.future.done():  # the call's descriptors are closed, or will be at once
             raise errors.DeadlineExceeded("the deadline passed before a codec process was free")
         request = {"function": call.function, "meta": call.meta}
@@ -97,10 +98,10 @@ class CodecProcess(ChildWorker):
     def poll_reply(self) -> int | None:
         """Read the reply; return the size of request and reply in bytes, or None until it arrives.
 
-        Raises the function's own error, and the process continues. After any other failure, raises
-        the errors of CodecPool.submit(), or Interrupted if the system or another program killed or
-        stopped the process, for example when the machine lacked memory: the call is not at fault,
-        and may be retried once.
+        Raises the function's own error; the process then continues. If the process ended or was
+        killed, raises one of the other errors of CodecPool.submit(), or Interrupted when the system
+        or another program has killed or stopped it during this call for the first time, for example
+        because the machine lacked memory: the call is not at fault and may be retried.
         """
         try:
             size = self._child.poll_reply()
@@ -144,9 +145,9 @@ class CodecProcess(ChildWorker):
         return crash_error("the process that worked on the picture died")
 
     def _end_call(self) -> None:
-        """Kill a process that keeps a picture open, because it would hold the picture's memory.
+        """End the current call; kill the process if it keeps a picture and thus its memory.
 
-        Raises WorkerCrashed.
+        Raises WorkerCrashed after killing the process.
         """
         self._call = None
         if any(link == PICTURE_LINK for link in self._open_files()):
@@ -236,11 +237,12 @@ class CodecPool:
         own arrays and the last steps of a request, such as encoding: an urgent call is scheduled
         before the others, does not count against the queue's limit, and may run until its deadline.
 
-        The future raises the function's error, or DeadlineExceeded if the deadline passed before
-        the wall limit, or while other processes used the processors. It raises `crash_error` if the
-        process crashed, ran out of memory or exceeded the wall limit, because a picture that kills
-        its decoder is at fault. It raises Overloaded if two processes in turn were killed from
-        outside during the call, and WorkerCrashed if the answer was invalid.
+        The future raises the function's error, or DeadlineExceeded if the deadline passed in
+        the queue, before the wall limit, or while other processes used the processors. It raises
+        `crash_error` if the process crashed, ran out of memory or exceeded the wall limit, because
+        a picture that kills its decoder is at fault. It raises Overloaded if the pool was closed or
+        if two processes in turn were killed from outside during the call, and WorkerCrashed if the
+        process sent an invalid reply or kept a picture open.
 
         Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
         drops a call that is still queued.

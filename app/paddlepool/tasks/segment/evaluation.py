@@ -1,4 +1,4 @@
-"""Supports offline commands: sample pictures, and a model's quality on known masks."""
+"""Sample pictures, and a model's quality on known masks, for the offline commands."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -203,7 +203,7 @@ def _pairs(pictures: Sequence[Path], masks: Path) -> Iterator[Pair]:
 def _picture(path: Path) -> Pixels:
     """Read a picture (H, W, 3), with white where it is transparent.
 
-    Raises ConfigError, and InputError for a wrong picture.
+    Raises ConfigError if the file cannot be read, and InputError if it is no usable picture.
     """
     body = read_bytes(path)
     try:
@@ -236,7 +236,7 @@ class MaskComparison:
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
         """Return a sample for each picture.
 
-        Raises ConfigError if a file cannot be read, and InputError for a wrong picture.
+        Raises ConfigError if a file cannot be read, and InputError if it is no usable picture.
         """
         return [(file.name, _tensors(self._info, _picture(file))) for file in files]
 

@@ -341,14 +341,14 @@ def resized(picture: Pixels, height: int, width: int) -> Pixels:
 
 
 def _centred(height: int, width: int, inner_height: float, inner_width: float) -> Area:
-    """Return the middle of height x width: the inner size, but at least a pixel, at most all."""
+    """Return an area in the middle of height x width, of the inner size or as near as fits."""
     rows = max(1, min(height, round(inner_height)))
     columns = max(1, min(width, round(inner_width)))
     return Area((height - rows) // 2, (width - columns) // 2, rows, columns)
 
 
 def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
-    """Composite `front` (RGB or RGBA) with `alpha` over `back`, which sets the channels."""
+    """Composite `front` (RGB or RGBA) with `alpha` over `back`; keep the channels of `back`."""
     colours = np.ascontiguousarray(front[..., :3])
     if back.shape[2] == 3:
         weight, under = alpha.astype(np.float32), np.ascontiguousarray(back)

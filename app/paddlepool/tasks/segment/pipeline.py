@@ -77,7 +77,10 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 
 
 def mask_agreement(info: ServedModelInfo) -> Agreement:
-    """The intersection over union of two outputs' masks; 1 also if both masks are empty."""
+    """Return a function that compares two outputs by the IoU of their masks, 1 if both are empty.
+
+    Raises ConfigError as read_parameters() does.
+    """
     output = read_parameters(info).output
 
     def agreement(outputs: Tensors, expected: Tensors) -> float:
@@ -142,7 +145,10 @@ def _check_pixels(call: Mapping[str, Any], pixels: int) -> None:
 
 
 def _check_types(value: Any, expected: Any) -> None:
-    """Check a value against a type, or against a list or dict of types."""
+    """Raise ValueError unless a value has the type, or the list or dict of types, `expected`.
+
+    All numbers must be finite and at least 0.
+    """
     if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
         value, expected = [value[key] for key in expected], list(expected.values())
     if isinstance(expected, list) and type(value) is list and len(value) == len(expected):
@@ -169,7 +175,7 @@ class SegmentPipeline:
     """Implements the Pipeline port; a payload is a SegmentRequest, a value a SegmentResult."""
 
     def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
-        """Raises ConfigError if the tensors or parameters do not fit the task."""
+        """Read the parameters. Raises ConfigError if they or the tensors do not fit the task."""
         parameters = read_parameters(info)
         codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
         self._network = parameters.model_dump(exclude={"output"})
@@ -179,11 +185,15 @@ class SegmentPipeline:
         self._output_name = parameters.output
 
     async def run(self, payload: SegmentRequest, context: RequestContext) -> SegmentResult:
-        """Raises Overloaded, DeadlineExceeded, OutputTooLarge, and InputError for a bad picture."""
+        """Decode the picture, run the network and render the result.
+
+        Raises InputError for a bad picture or too large a result, Overloaded or QuotaExceeded,
+        DeadlineExceeded, OSError, and the errors of RequestContext.infer().
+        """
         descriptors: list[int] = []
 
         async def decode(stage: str, meta: Mapping[str, Any], body: bytes, about: str) -> Reply:
-            """Decode `body` into one more picture; an error begins with `about`."""
+            """Decode `body` into a new picture; an InputError names its field, `about`."""
             size = RGBA * self._codecs.limits.pixels
             picture = held.enter_context(self._codecs.pictures.open(size))
             descriptors.append(picture.descriptor)

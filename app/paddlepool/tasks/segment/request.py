@@ -49,7 +49,7 @@ def read_colour(text: str) -> Colour:
 
 
 def _lengths(text: str, pattern: re.Pattern[str], *counts: int) -> list[tuple[float, str]]:
-    """Read one of `counts` numbers with their units. Raises ValueError."""
+    """Read numbers with units, as many as one of `counts` says. Raises ValueError."""
     parts = text.replace(",", " ").split()
     matches = [match for part in parts if (match := pattern.fullmatch(part))]
     if len(parts) not in counts or len(matches) < len(parts):
@@ -73,7 +73,7 @@ def _position(text: str) -> tuple[float, float] | None:
 
 
 def _margins(text: str) -> tuple[tuple[float, str], ...]:
-    """Read margins as in CSS: one, two (vertical, horizontal) or four values."""
+    """Read one, two (vertical, horizontal) or four margins, as in CSS; return four."""
     return tuple((_lengths(text, _LENGTH, 1, 2, 4) * 4)[:4])
 
 
@@ -85,7 +85,7 @@ def _checked(margins: Margins) -> Margins:
 
 
 def _text(read: Callable[[str], Any]) -> BeforeValidator:
-    """Reads a value that came as text; typed values are checked only."""
+    """Return a validator that converts texts with `read` and leaves other values as they are."""
     return BeforeValidator(
         lambda value: read(value) if isinstance(value, str) else value, json_schema_input_type=str
     )
@@ -102,9 +102,9 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
 class SegmentOptions(Options):
     """The options of `/segment`. Each is a parameter of the query or of the form.
 
-    Percentages are numbers; in a query they are written `80%`. `position` is the percentage of the
-    free room that is left of the subject, and above it. None for `scale` and `position` means as in
-    the picture.
+    Percentages are numbers; in a query they are written `80%`. `position` has two percentages of
+    the free room: the part to the left of the subject, and the part above it. If `scale` or
+    `position` is None, it stays as in the picture.
     """
 
     expected: ClassVar = {
@@ -262,7 +262,8 @@ class ForegroundBox:
 class SegmentResult:
     """The encoded picture.
 
-    `box` is a place in the uncropped picture; `labels` are the pixels of a mask, row by row.
+    `box` is a place in the uncropped picture. `labels` are the pixels of a mask, row by row; None
+    if they were not requested.
     `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere.
     """
 

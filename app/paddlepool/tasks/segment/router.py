@@ -95,8 +95,9 @@ def build_router(settings: Settings) -> APIRouter:
 
 
 async def segment_image(request: Request, services: ServicesDep) -> Response:
-    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body; also a HEIC
-    if the extra for it is installed. Uses only the first of several frames or pages.
+    """Takes a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, as a form's file or as the body.
+
+    Also takes a HEIC if its extra is installed. Uses only the first of several frames or pages.
 
     Every parameter may stand in the query or in the form. A background picture is a second file.
     """
@@ -194,9 +195,10 @@ def _request_body() -> dict[str, Any]:
 
 
 def read_accept(header: str) -> tuple[bool, str | None]:
-    """Whether JSON is wanted, and the preferred picture format, if any.
+    """Return whether JSON is wanted, and the preferred picture format, None if there is none.
 
-    Types with equal q-values are preferred in their order. Other types are ignored.
+    Among equal q-values, JSON comes first, then the picture formats in the header's order. Types
+    that the server does not return are ignored.
     """
     preferred = None
     json_quality = format_quality = open_quality = 0.0

@@ -114,7 +114,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """Return whether the result needs the picture's pixels; a plain mask of an opaque one does not.
+    """Return whether the result needs the pixels; an unrefined mask of an opaque picture does not.
 
     Leaving them out saves 3 MB per megapixel.
     """

@@ -1,4 +1,4 @@
-"""Supports offline commands: sample texts, and a model's quality on labelled posts."""
+"""Sample texts, and a model's quality on labelled posts, for the offline commands."""
 
 import re
 import unicodedata

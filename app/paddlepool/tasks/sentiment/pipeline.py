@@ -76,7 +76,7 @@ class SentimentOptions(Options):
 class TextRequest(NamedTuple):
     """Texts that passed check_texts(), and the options of their scores.
 
-    Each text gets at most `top_k` labels, or all of them. Without `truncate`, a text that the model
+    Each text gets at most `top_k` labels; None means all. Without `truncate`, a text that the model
     would truncate is rejected.
     """
 
@@ -216,7 +216,8 @@ def tokenise(
 ) -> tuple[Tokenised, ...]:
     """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
 
-    Raises TextEmpty, and TextTooLong for a text that is too long, unless `truncate` is set.
+    Raises TextEmpty if a text has no characters that the model can read, and, unless `truncate` is
+    set, TextTooLong if a text has more tokens than the tokenizer's maximum.
     """
     markers = tokenizer.num_special_tokens_to_add(False)
     tokenised = []
@@ -317,10 +318,10 @@ class SentimentPipeline:
         self._pending = 0
 
     async def run(self, payload: TextRequest, context: RequestContext) -> tuple[TextScores, ...]:
-        """The scores of each text.
+        """Return the scores of each text.
 
-        Raises TextEmpty, TextTooLong, DeadlineExceeded and Overloaded; ModelOutputInvalid if the
-        model's scores have a wrong shape.
+        Raises TextEmpty, TextTooLong, DeadlineExceeded, Overloaded, QuotaExceeded, the errors of
+        RequestContext.infer(), and ModelOutputInvalid if the scores have a wrong shape.
         """
         CALLER.get().spend("texts", len(payload.texts))
         if sum(map(len, payload.texts)) <= SHORT_CHARACTERS:
@@ -363,7 +364,7 @@ class SentimentPipeline:
             self._pending -= 1
 
     def _tokenise(self, payload: TextRequest, context: RequestContext) -> TextJobs:
-        """Makes jobs of up to `max_rows` texts each, the shortest bucket first."""
+        """Tokenise the texts, and make jobs of at most `max_rows`, the shortest bucket first."""
         if time.monotonic() >= context.deadline:
             raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
         with context.stage("preprocess"):
@@ -415,7 +416,7 @@ def _read(
 
 
 def _write(value: Sequence[TextScores]) -> Tensors:
-    """All texts have the same number of labels. Chinese names are empty if the model has none."""
+    """Return the reply's tensors; Chinese names are empty if the model has none."""
     shape = (len(value), len(value[0].scores))
     scores = [score for result in value for score in result.scores]
     return {

@@ -28,8 +28,11 @@ def _without_routing(schema: dict[str, Any]) -> None:
 
 
 class SentimentParameters(Routing):
-    """Options of the reply. `model`, `instance_group`, its alias `predictor`, and `timeout_ms` may
-    stand here or in the query, but not in both."""
+    """Options of the reply.
+
+    `model`, `instance_group`, its alias `predictor`, and `timeout_ms` may stand here or in the
+    query, but not in both.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_without_routing)
 
@@ -63,7 +66,7 @@ class LabelScore(BaseModel):
 
 
 class TextResult(BaseModel):
-    """The scores of one text if `tokens` or `truncated` is requested."""
+    """The reply for one text if `tokens` or `truncated` is requested; else it is `scores` alone."""
 
     scores: list[LabelScore]
     tokens: int | None = None
@@ -153,7 +156,10 @@ async def classify(services: Services, request: TextRequest, routing: Routing) -
 
 
 def _texts(body: SentimentRequest) -> tuple[list[str], bool]:
-    """The texts, and whether the reply is one list rather than a list of lists."""
+    """Return the texts, and whether the request has a single text in place of a list.
+
+    Raises InvalidParameter unless it has either `text` or `inputs`.
+    """
     if (body.text is None) == (body.inputs is None):
         raise InvalidParameter(
             "expected exactly one of text and inputs, received "
