@@ -62,7 +62,7 @@ class Graph:
         return own + sum(time for _, time in self.added)
 
     def by_kind(self) -> list[tuple[str, int, float]]:
-        """Label, count and total milliseconds of each kind of operator, the costliest first."""
+        """Return label, count and total milliseconds of each kind of operator, slowest first."""
         times: defaultdict[str, list[float]] = defaultdict(list)
         for operator in self.operators:
             times[operator.label].append(operator.milliseconds or 0.0)
@@ -73,9 +73,10 @@ class Graph:
 
 
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
-    """Profile runs of the self-test's input in a child process.
+    """Profile runs of the self-test's input in a child process, with the group's options.
 
-    Raises ManifestError, BackendError, WorkerCrashed and DeadlineExceeded.
+    Raises ManifestError, WorkerCrashed, DeadlineExceeded, and BackendError if the program is no
+    Paddle program or the self-test's input is too small.
     """
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":

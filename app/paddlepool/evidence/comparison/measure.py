@@ -45,11 +45,11 @@ def choose_samples(
     selftest: SelfTest,
     inputs: Sequence[TensorSpec],
 ) -> list[Sample]:
-    """Samples from the files if given, else the task's own, else the self-test's input.
+    """Return samples from the files if any are named, else the task's, else the self-test's input.
 
     Files of arrays (.npz) go with every model, others only with a task that reads them. Raises
     ConfigError if the files cannot be read or hold no input, or if the self-test's input is too
-    small to measure anything on it.
+    small to measure anything on it, and the errors of the task's samples().
     """
     if not paths:
         samples = [] if task is None else task.default_samples()
@@ -154,7 +154,7 @@ def measure_single(
 
 
 def runs_of_slice(requests: int, instances: int) -> int:
-    """Return the number of runs in one of SLICES slices: `requests` divided among them.
+    """Return the number of runs in a slice: `requests` / SLICES.
 
     It is rounded up to a multiple of `instances`.
     """
@@ -168,7 +168,10 @@ def measure_concurrent(
     requests: int,
     tick: Callable[[], object] = lambda: None,
 ) -> dict[str, Load]:
-    """Run each group at least `requests` times, in slices, with all its predictors busy."""
+    """Run each group at least `requests` times, in slices, with all its predictors busy.
+
+    Calls `tick` after each run. Returns the times by group.
+    """
     loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
     turns = deque(predictors)
     for _ in range(SLICES):

@@ -40,8 +40,8 @@ class GroupResult:
 
     Times are of a single request; `concurrent_*` figures are measured with all cores busy.
     `max_abs_drift`, `mean_difference` (of the output that differs most) and `agreement` compare
-    with the default group. `budget` is the allowed difference. `instances` is the number of
-    predictors that were busy at once.
+    with the default group. `budget` is the allowed difference. `base` is the group that `effective`
+    refers to. `instances` is the number of predictors that were busy at once.
     """
 
     group: str
@@ -89,8 +89,8 @@ class Comparison:
     def times_as_fast(self) -> dict[str, float]:
         """Return each group's requests per second on all cores, divided by the default group's.
 
-        If that was not measured for every group, it is the default group's median time of a single
-        request divided by the group's.
+        If a group was not measured on all cores, return for each group the default group's median
+        time of a single request divided by the group's.
         """
         rates = {
             row.group: (self.on_all_cores and row.concurrent_per_second) or 1 / row.p50_seconds
@@ -118,10 +118,12 @@ class Comparison:
         if len(by_threads) == 1:
             [threads] = by_threads
             return f"Thread budgets are equal: {threads} of {self.cores:g} cores for every group."
-        parts = "; ".join(f"{n}: {', '.join(names)}" for n, names in sorted(by_threads.items()))
+        parts = "; ".join(
+            f"with {n}: {', '.join(names)}" for n, names in sorted(by_threads.items())
+        )
         return (
-            f"Thread budgets are UNEQUAL on {self.cores:g} cores, threads {parts}. "
-            "Compare times only within one of these."
+            f"The groups have UNEQUAL numbers of threads on {self.cores:g} cores: {parts}. "
+            "Compare times only between groups with the same number."
         )
 
 
@@ -212,9 +214,9 @@ def compare(
 
 
 def _progress(total: int, what: str, unit: str) -> "tqdm[Any]":
-    """Return a progress bar, shown only on a terminal; elsewhere, print a line instead.
+    """Return a progress bar that only a terminal shows; print a line instead if there is none.
 
-    Without it, minutes of silence would suggest a hang.
+    Minutes of silence would suggest a hang.
     """
     if total and not sys.stderr.isatty():
         print(f"{what}: {unit} 1 to {total} …", file=sys.stderr, flush=True)
@@ -230,7 +232,7 @@ def group_results(
     task: TaskComparison | None,
     tolerance: float,
 ) -> tuple[GroupResult, ...]:
-    """Return the results of each group, slowest first.
+    """Return the result of each group, by falling median time of a single request.
 
     `tolerance` is the allowed mean difference of groups that set neither a budget nor a tolerance.
     """
@@ -275,9 +277,9 @@ def group_results(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The recommended group: the default group if no change is worthwhile or no group is fit.
+    """The recommended group: the default group if no other is worth a change or all are rejected.
 
-    `fit` is False if no group is fit, not even the default group.
+    `fit` is False if all groups are rejected, including the default group.
     """
 
     group: str
@@ -290,9 +292,10 @@ def recommend(
 ) -> Recommendation:
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
-    Groups are compared by Comparison.times_as_fast(). A group is rejected if it
-    exceeds its budget, is not a candidate, or has a 95th percentile above `p95_seconds`. If the
-    default group is rejected, the others need not be faster.
+    Groups are compared by Comparison.times_as_fast(). A group is rejected if it has a 95th
+    percentile above `p95_seconds`; other groups than the default one also if they exceed their
+    budget or set candidate = false. If the default group is rejected, the others need not be faster
+    than it.
     """
     results = {group.group: group for group in comparison.groups}
     default = results[comparison.default_group]
@@ -396,7 +399,7 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
 
 
 def reasons(comparison: Comparison) -> list[str]:
-    """Return lines: each group's finding, and why groups were left out on all cores or refused."""
+    """Return lines: whether each group is effective; why groups were not busy or were refused."""
     lines = [f"{group.group}: {group.reason}" for group in comparison.groups]
     lines += [
         f"{group}: left out on all cores: {why}" for group, why in comparison.not_busy.items()
@@ -405,5 +408,5 @@ def reasons(comparison: Comparison) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """Format seconds with three digits: 0.412 s, 41.2 ms."""
+    """Format a time: seconds with three decimals, or less than 0.1 s as 41.2 ms."""
     return f"{value:.3f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"

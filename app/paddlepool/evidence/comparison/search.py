@@ -74,7 +74,10 @@ class Outcome:
 
 
 def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Configuration]:
-    """Ways to divide the cores among equal predictors, by powers of two; some leave cores idle."""
+    """Return ways to divide the cores among equal predictors; some leave cores idle.
+
+    Numbers of threads and of predictors are powers of two or `cores`.
+    """
     sizes = sorted({2**power for power in range(cores.bit_length())} | {cores})
     return [
         Configuration(batch=1, threads=threads, count=count, buckets=buckets)
@@ -85,7 +88,7 @@ def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Confi
 
 
 def bucket_configurations(best: Configuration) -> list[Configuration]:
-    """Other sets of length buckets with the same maximum: one, half and twice as many."""
+    """Return configurations with other buckets up to the same length: 1, half and twice as many."""
     lengths = best.buckets
     if not lengths:
         return []
@@ -142,7 +145,7 @@ def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[st
     """Write a configuration to the config.toml at `path`, for its default group.
 
     If the buckets change, the warm-ups are replaced: each bucket gets one, with one row of its
-    length for each of the `inputs`. Raises ConfigError.
+    length for each of the `inputs`. Raises ConfigError if the file cannot be changed.
     """
     config = load_config(path)
     with _edited(path) as document:
@@ -168,7 +171,7 @@ def write_default_group(path: Path, name: str) -> None:
     """Make the group `name` the default group in the config.toml at `path`.
 
     It gets as many instances as fit into the threads of the old default group, and starts with the
-    server. The old default group then starts on demand. Raises ConfigError.
+    server. The old default group then starts on demand. Raises ConfigError as write_group() does.
     """
     config = load_config(path)
     with _edited(path) as document:

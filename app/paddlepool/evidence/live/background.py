@@ -65,10 +65,10 @@ class Shadow:
     def offer(
         self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
     ) -> bool:
-        """Keep one job of a request for a replay; returns False if none is kept.
+        """Store one job of a request for a replay; return whether this was done.
 
-        A job of a request that the default group answered is kept with the probability `fraction`,
-        unless another job of its model waits.
+        It is done with the probability `fraction` if the default group answered the request and no
+        other job of the model waits.
         """
         if group != served.config.default_group or self.draw() >= self.fraction:
             return False
@@ -83,7 +83,7 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Replay the longest-waiting job on other groups. Raises Closed.
+        """Replay the job that has waited longest on other groups. Raises Closed.
 
         Returns False if no job waits.
         """
@@ -197,7 +197,7 @@ class Prover:
     def prove_one(self) -> bool:
         """Measure one group against its base and record its Effect. Raises Closed.
 
-        Returns False if no group is due.
+        Returns False if there is no group to measure now.
         """
         if self.which == "off":
             return False
@@ -328,8 +328,8 @@ class Background:
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
     """Log a warning for each of `names` that is no group on which requests can be replayed.
 
-    The name is a typo, or its model is not published yet. A default group counts only where the
-    server chooses it, because another group may then become the default.
+    Such a name is a typo, or its model is not published yet. On a default group, requests can be
+    replayed only if the server chooses it: another group may then become the default.
     """
     known = {
         group.name

@@ -94,8 +94,8 @@ class Chooser:
     def choose_one(self) -> bool:
         """Measure one candidate, choose a default group, or give up a crashing one. Raises Closed.
 
-        A default group is chosen once all candidates of its model are measured. Blocks. Returns
-        False if there is nothing to do.
+        A default group is chosen once all candidates of its model are measured. Blocks the thread.
+        Returns False if there is nothing to do.
         """
         if self.precision == "off":
             return False
@@ -132,9 +132,9 @@ class Chooser:
         return True
 
     def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
-        """Measure the candidate `name` against the first group.
+        """Measure the candidate `name` against the first group. Raises Closed.
 
-        Each runs up to `together` processes. Returns the result, and whether it is final.
+        Each group runs up to `together` processes. Returns the result, and whether it is final.
         """
         config = served.files.config
         group, first = config.group(name), config.default_group
@@ -179,7 +179,7 @@ class Chooser:
         return candidate, final
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
-        """Return how many processes of each group have room in memory, at most TOGETHER."""
+        """Return how many processes of a group may run at once, at most TOGETHER."""
         config = served.files.config
         first = config.default_group
         for status in served.groups():
@@ -197,7 +197,7 @@ class Chooser:
     def _conclude(self, served: ServedModel, search: _Search) -> None:
         """Make the best candidate the default group; keep the first group if none is better.
 
-        A candidate that cannot start is no longer fit: the next call then chooses another one.
+        If the candidate cannot start, marks it as unfit: the next call chooses another one.
         """
         config = served.files.config
         candidates = tuple(search.results.values())
@@ -289,11 +289,12 @@ def _race(
     """Let a candidate and the first group take turns with the same inputs.
 
     `counts` are their numbers of processes in service, the candidate's first. A group's time is the
-    mean of its processes that run at once, divided by its number in service. Returns the
+    mean over its processes that run at once, divided by its number in service. Returns the
     candidate's result, whether it is final, and the verdict on the effect, None if unknown.
 
-    With `exact`, stops if the groups' outputs for the golden input differ. The stored golden output
-    is not the reference, because it may have fewer digits.
+    With `exact`, stops if the groups' outputs for the golden input differ by more than
+    EXACT_DIFFERENCE. The stored golden output is no reference: it may have fewer digits. Raises the
+    errors of ShadowPredictor.run().
     """
     group, first = counts
     own, base = predictors[group], predictors[first]

@@ -74,7 +74,7 @@ class IdleGate:
             self.check()
 
     def check(self) -> None:
-        """Raise Closed after close(): then close() is the likely cause of a failed run."""
+        """Raise Closed if close() was called, which is then the likely cause of a failed run."""
         if self._closed:
             raise Closed
 
@@ -96,14 +96,14 @@ RUN_SECONDS = 120.0
 
 @dataclass(slots=True, eq=False)
 class ShadowPredictor:
-    """A predictor owned by one thread. Each shape runs once untimed before it is timed."""
+    """A predictor owned by one thread. Runs a shape of inputs once untimed before it is timed."""
 
     predictor: Predictor
     idle_gate: IdleGate
     warm: set[ShapeKey] = field(default_factory=set, init=False)
 
     def run(self, inputs: Tensors) -> Timed:
-        """Wait for an idle moment and run. Raises Closed, BackendError, WorkerCrashed."""
+        """Wait for an idle moment and run. Raises Closed and the errors of Predictor.run()."""
         return run_together([self], inputs)
 
     def close(self) -> None:
@@ -159,16 +159,16 @@ class ShadowPredictors:
 class FinalFailures:
     """Decides which failures of a group are final.
 
-    A group's first crash is not: the system may have killed the process for lack of memory. Another
-    failure is not final if the version's files have changed or cannot be read: it then says nothing
-    about the group.
+    A group's first crash is not: the system may have killed the process for lack of memory. A
+    failure other than a crash is not final if the version's files have changed or cannot be read:
+    it then says nothing about the group.
     """
 
     def __init__(self) -> None:
         self._died: WeakKeyDictionary[ServedModel, set[str]] = WeakKeyDictionary()
 
     def is_final(self, error: PaddlepoolError, served: ServedModel, group: str) -> bool:
-        """Return whether to give the group up. Remembers that the group crashed, if it did."""
+        """Return whether this failure of the group is final. Remembers a crash of the group."""
         if not isinstance(error, WorkerCrashed):
             return _has_its_files(served)
         died = self._died.setdefault(served, set())

@@ -60,8 +60,8 @@ class _File(BaseModel):
 class StoredChoices:
     """Choices in a file; thread-safe.
 
-    `file` is OFF or a path; None means a path in the user's home. Without a usable file, choices
-    stay in memory only. The first problem with the file is logged.
+    `file` is OFF or a path; None means a path in the user's home. With OFF or without a usable
+    file, choices stay in memory only. The first problem with the file is logged.
     """
 
     def __init__(self, file: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:

@@ -108,7 +108,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_jsonl(path: Path, *, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    """Read one object per line, each with text under all `keys`. Raises ConfigError."""
+    """Read one JSON object per line, each with text under all `keys`. Raises ConfigError."""
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
         if not line.strip():

@@ -139,8 +139,8 @@ def write_card(path: Path, report: Report) -> None:
 def compare_card(path: Path, report: Report) -> tuple[str, bool]:
     """Return a clause that compares the card's figures with the report, and whether they are wrong.
 
-    The card may hold more figures, because this machine may lack some data. Raises ConfigError as
-    read_card() does.
+    Figures that only the card has are not wrong: this machine may lack some data. Raises
+    ConfigError as read_card() does.
     """
     own = _block_of(read_card(path), report.version)
     if own is None:
@@ -160,7 +160,7 @@ def _block_of(text: str, version: int) -> re.Match[str] | None:
 
 
 def _figures(block: str) -> list[str]:
-    """Return the lines that must agree: the one with version and weights, and the tables."""
+    """Return the lines to compare: the one with the version and its digest, and the tables."""
     return [line for line in block.split("\n") if line.startswith(("Version", "|"))]
 
 

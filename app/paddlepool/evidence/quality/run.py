@@ -136,7 +136,7 @@ def measure_model(
 def differences(before: ports.Findings, after: ports.Findings, *, base: str) -> list[ports.Table]:
     """Build a table of differences for each table of figures.
 
-    A count that is equal in both tables is repeated; its difference would say nothing.
+    A count that is equal in both tables is repeated in place of the difference 0.
     """
     known = {table.key: dict(table.rows) for table in before.tables}
     return [

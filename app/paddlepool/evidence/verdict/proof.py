@@ -35,7 +35,7 @@ Runner = Callable[[Tensors], Timed]
 class Runs:
     """One group's runs: seconds in the order of the rounds, and the first outputs per input.
 
-    `repeatable`: one input gives equal outputs from run to run.
+    `repeatable` is False if an input gave different outputs in two runs.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -56,10 +56,10 @@ def interleave(
     rounds: int,
     enough: Callable[[Mapping[str, Runs]], bool] = lambda _runs: False,
 ) -> dict[str, Runs]:
-    """Run every group once per round, cycling through the inputs, until `enough`.
+    """Run every group once per round, cycling through the inputs; return the runs by group.
 
-    Each round starts with a different group than the round before. The times of a round count only
-    if none of its runs was interrupted.
+    Stops after `rounds`, or when `enough` returns True. Each round starts with another group than
+    the one before. The times of a round count only if none of its runs was interrupted.
     """
     runs = {name: Runs() for name in runners}
     turns = deque(runners)
