@@ -247,10 +247,11 @@ def export_version(
     store: Store = "float32",
     version: int | None = None,
 ) -> Path:
-    """Build and publish a version (the next one unless given) and return its directory.
+    """Build and publish a version and return its directory.
 
-    A model without a config.toml gets the measured default for its network. Raises ExportError. A
-    failure leaves no incomplete version that a server could find.
+    If `version` is None, its number is the next one. A model without a config.toml gets the default
+    one for its network, chosen by measurements. Raises ExportError. A failure leaves no incomplete
+    version that a server could find.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")
@@ -288,8 +289,8 @@ def import_u2net(
 ) -> Path:
     """Publish the weights in `file` as the next version of `model`; return its directory.
 
-    A version that already has these weights is returned instead. Without `origin` the file must be
-    the official release. Raises ExportError.
+    If a version already has these weights, publishes nothing and returns its directory. Without
+    `origin`, the file must be the official release. Raises ExportError.
     """
     if not file.is_file():
         raise ExportError(f"no file at {file}")
@@ -360,7 +361,7 @@ def _halve(layer: nn.Layer, name: str) -> Any:
 def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
     """Cast all half-precision parameters to float32 before the first layer runs.
 
-    All at once, because a layer may read the weights of another one.
+    They are cast at once, because a layer may read the weights of another one.
     """
     for layer in network.sublayers(include_self=True):
         for name, parameter in layer._parameters.items():

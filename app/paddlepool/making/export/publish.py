@@ -48,7 +48,7 @@ def next_version(model: Path) -> int:
 def staged_version(model: Path, version: int) -> Iterator[Path]:
     """Yield an empty directory to build `version` in; publish it if the block succeeds.
 
-    Raises ExportError, also if the version exists.
+    Raises ExportError if the number is invalid, the version exists, or `model` is not writable.
     """
     if not VERSION.fullmatch(str(version)):
         raise ExportError(

@@ -61,9 +61,9 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
-    """The manifest's entry of the file beside the program of `spec`.
+    """Return the manifest's entry for the ONNX `file` beside the Paddle program of `spec`.
 
-    Raises ExportError if inputs or outputs of the two do not go together.
+    Raises ExportError if `file` cannot be read or its inputs or outputs do not match the program's.
     """
     inputs, outputs = read_onnx_specs(spec.directory / file)
     by_name = attrgetter("name")
@@ -82,7 +82,7 @@ def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
 
 
 def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFactory:
-    """A factory that runs the file with the backends for ONNX, as a server does."""
+    """Return a factory whose backends for ONNX open `file`, as in a server; others the program."""
 
     def opened(spec: PredictorSpec, *, suspension: Any = None) -> Predictor:
         if spec.backend in ONNX_BACKENDS:
@@ -97,7 +97,7 @@ def _unnamed(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _go_together(own: TensorSpec, other: TensorSpec) -> bool:
-    """Whether arrays exist that fit both."""
+    """Return whether name and dtype are equal and there are shapes that both specs admit."""
     sizes = zip(own.shape, other.shape, strict=False)
     fit = all(-1 in pair or pair[0] == pair[1] for pair in sizes)
     same = (own.name, own.dtype, len(own.shape)) == (other.name, other.dtype, len(other.shape))

@@ -32,7 +32,7 @@ ADVICE = {
 
 
 def with_advice(message: str) -> str:
-    """The message, and what to do if it is known."""
+    """Return the message, with advice added if ADVICE has any for it."""
     advice = next((text for known, text in ADVICE.items() if known in message), "")
     return f"{message}; {advice}" if advice else message
 

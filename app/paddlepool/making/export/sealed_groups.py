@@ -83,7 +83,10 @@ def _on_trial(
 
 
 def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory) -> float:
-    """Return the largest mean difference of all cases. Raises BackendError if it is too large."""
+    """Return the largest mean difference of any output in any case, at least 1e-9.
+
+    Raises BackendError if it is too large, and what opening and running raise.
+    """
     worst = 0.0
     with closing(open_predictor(spec)) as predictor:
         for case in selftest.cases:
@@ -109,8 +112,9 @@ def check_configured(
 ) -> tuple[GroupOnTrial, ...]:
     """Try each group of an existing config.toml that runs the program itself; return the results.
 
-    Groups on a GPU, and those whose budget is an agreement, are tested when they open. Raises
-    ExportError if the default group fails; with "auto", if every group fails.
+    Groups on a GPU, and those whose budget has an agreement, are not tried: they are tested when a
+    server opens them. Raises ExportError if the default group fails; with "auto", if every tried
+    group fails.
     """
     tried = []
     for group in config.instance_group:
@@ -139,7 +143,7 @@ def check_configured(
 def config_text(trial: Trial, groups: Sequence[GroupOnTrial], *, real: bool) -> str:
     """Return the text of config.toml with the groups whose results were right.
 
-    The first one serves until the others are measured. Groups of a lower precision are candidates
+    The first group serves until the others are measured. Groups of a lower precision are candidates
     only if they were tried on real inputs (`real`): random ones tell little about the loss.
     """
     fit = [group for group in groups if not group.refusal]

@@ -1,4 +1,4 @@
-"""Runs a program on trial before it is served: which inputs it takes, and what it answers.
+"""Tests a program before it is served: which inputs it accepts, and what it returns for them.
 
 The reference is the program itself on Paddle's native kernels, or on ONNX Runtime.
 """
@@ -78,7 +78,7 @@ def run_trial(
     real_inputs: Sequence[Tensors] = (),
     shapes: Sequence[Shapes] = (),
 ) -> Trial:
-    """Run a program on several inputs, reproducibly.
+    """Run a program on several inputs; equal calls choose equal inputs.
 
     The inputs come from the first source that has any: `real_inputs`, `shapes`, the largest and the
     smallest [[warmup]] of `config`, or an inference.yml beside the program; else they have a
@@ -202,7 +202,7 @@ class _Trials:
         self.refusal: PaddlepoolError | None = None
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Run once. Raises ExportError if no predictor can be opened, else what the run raises."""
+        """Run once. Raises ExportError if no predictor can be opened, and the errors of the run."""
         if self._predictor is None:
             try:
                 self._predictor = self._open_predictor(self._spec)
@@ -217,7 +217,7 @@ class _Trials:
             raise
 
     def outputs(self, inputs: Tensors) -> Tensors | None:
-        """Like run(), but returns None if the program refuses the inputs, and sets `refusal`."""
+        """Return the outputs; None if the run fails, with `refusal` set. Raises ExportError."""
         try:
             return self.run(inputs)
         except ExportError:
@@ -239,8 +239,9 @@ class _Trials:
     def case(self, inputs: Tensors, source: str) -> Case:
         """Run an input of a named source and return the case.
 
-        If outputs are not finite and the values are random, runs values from 0 to 1 instead. Raises
-        ExportError if the program refuses the input or an output is still not finite.
+        If an output is not finite and the source is not --input, runs random values from 0 to 1
+        instead. Raises ExportError if the program refuses the input or an output is still not
+        finite.
         """
         if (outputs := self.outputs(inputs)) is None:
             reason = self.refusal.message if self.refusal else ""
@@ -310,7 +311,7 @@ class _Trials:
         ) from self.refusal
 
     def _highest(self, name: str, shapes: Shapes) -> int:
-        """Return the end (exclusive) of an input's accepted integers; IMPOSSIBLE without an end."""
+        """Return the end (exclusive) of an input's accepted integers; IMPOSSIBLE if it has none."""
         before = self._below[name]
 
         def accepted(end: int) -> bool:
@@ -368,8 +369,8 @@ def _rows_on_trial(
     """Return cases of odd sizes, and whether the outputs of a row are independent of other rows.
 
     Two rows are run alone and as one batch. The batch becomes a case if the program accepts it and
-    it is not too large. Rows count as dependent if the program accepts no batch. The second value
-    is None if an input has no free first axis or an output is a scalar.
+    it is not too large. The second value is None if an input has no free first axis; else False if
+    the program accepts no batch; else None if an output is a scalar.
     """
     rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)

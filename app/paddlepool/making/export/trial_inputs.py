@@ -162,5 +162,5 @@ def nbytes(*tensors: Tensors) -> int:
 
 
 def integer_inputs(inputs: Iterable[TensorSpec]) -> list[str]:
-    """Names of the inputs whose range of values must be found."""
+    """Return the names of the integer inputs, whose ranges of values must be found."""
     return [spec.name for spec in inputs if not spec.dtype.startswith(("float", "bool"))]

@@ -59,9 +59,9 @@ _BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 def fold_batch_norm(arrays: Arrays) -> Arrays:
-    """Fold every `bn_s1` into its `conv_s1`; exact up to rounding.
+    """Return the arrays with every `bn_s1` folded into its `conv_s1`; exact up to rounding.
 
-    Names may have a `module.` prefix. Weights without batch norm are returned unchanged. Raises
+    A prefix `module.` is removed from names. Arrays without a batch norm are unchanged. Raises
     ExportError if a batch norm is incomplete.
     """
     folded = {
@@ -86,7 +86,7 @@ def fold_batch_norm(arrays: Arrays) -> Arrays:
 
 
 def mask_state(arrays: Arrays) -> Arrays:
-    """Rewrite folded upstream arrays for `paddlepool.models.networks.u2net`. Raises ExportError."""
+    """Return folded upstream arrays as the state of `networks.u2net`. Raises ExportError."""
     state = {
         name: value for name, value in arrays.items() if not name.startswith(("side", "outconv"))
     }
@@ -196,7 +196,10 @@ def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
 
 
 def _sources(value: str, producers: dict[str, Any], names: dict[str, str]) -> Sources:
-    """Return the convolutions that `value` is computed from by nodes without weights."""
+    """Return the convolutions that `value` is computed from by nodes without weights.
+
+    Raises ExportError for a kind of node that U²-Net does not have.
+    """
     if value in names:
         return (names[value],)
     node = producers.get(value)
@@ -276,7 +279,7 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
-    """Rewrite published BERT arrays for `paddlepool.models.networks.bert`. Raises ExportError.
+    """Return published BERT arrays as the state of `networks.bert`. Raises ExportError.
 
     PyTorch stores a linear layer as [out,in], Paddle as [in,out]. All tokens are of type 0, so the
     embedding of that type is added to the position embeddings.
@@ -284,7 +287,7 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
     state: Arrays = {}
 
     def take(target: str, source: str) -> None:
-        """Copy the arrays of a linear layer or a normalisation."""
+        """Copy the weight, transposed, and the bias of a linear layer or a normalisation."""
         # A normalisation's weight has one axis, so transposing does not change it.
         state[f"{target}.weight"] = np.ascontiguousarray(arrays[f"{source}.weight"].T)
         state[f"{target}.bias"] = arrays[f"{source}.bias"]

@@ -105,7 +105,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
     """Return the version's int8 program, or None if making it needs calibration data.
 
     Raises BackendError or ExportError if the reference cannot be converted, and ExportError if the
-    ranges that come with the package belong to another graph.
+    shipped ranges for its weights belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     if network.get("name") in TRANSFORMERS:
@@ -128,7 +128,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
 def folded(files: ModelFiles) -> Graph:
     """Return the version's named_graph() after ONNX Runtime has folded its constants.
 
-    Raises as named_graph() does.
+    Raises the errors of named_graph(), and ExportError if ONNX Runtime cannot do this.
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -146,7 +146,7 @@ def folded(files: ModelFiles) -> Graph:
 def transformer(files: ModelFiles) -> Derived:
     """Return a transformer's int8 program: its embeddings and large matrix products are quantised.
 
-    Raises as named_graph() does.
+    Raises as folded() does.
     """
     graph = folded(files)
     quantise_embeddings(graph)
@@ -217,7 +217,10 @@ def add_program(directory: Path, derived: Derived) -> None:
 
 
 def publish_with(directory: Path, derived: Derived) -> Path:
-    """Publish a new version: a copy of this one with `derived` added. Raises ExportError."""
+    """Publish a copy of a version, with `derived` added, as the next version; return its directory.
+
+    Raises ExportError.
+    """
     model = directory.parent
     number = publish.next_version(model)
     with publish.staged_version(model, number) as staged:
@@ -228,7 +231,7 @@ def publish_with(directory: Path, derived: Derived) -> Path:
 
 
 def remove_unlisted(directory: Path, name: str) -> None:
-    """Remove a program that an interrupted add_program() did not list."""
+    """Remove the file `name` of an interrupted add_program(), unless the manifest lists it."""
     if name not in read_manifest(directory).files:
         (directory / name).unlink(missing_ok=True)
 
@@ -250,7 +253,7 @@ def checked(
 
     `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
     if the loss is too large: shipped ranges were measured on another machine, and this one may
-    compute int8 differently.
+    compute int8 differently. Also raises what opening and running a predictor raise.
     """
     reference = files.spec(next(g for g in files.config.instance_group if g.program is None))
     with tempfile.TemporaryDirectory() as scratch:
@@ -289,7 +292,7 @@ def checked(
 def differences(
     reference: onnx.ModelProto, samples: Sequence[Tensors]
 ) -> Callable[[onnx.ModelProto], float]:
-    """Return a function that measures a program: the mean drift() over the samples and outputs."""
+    """Return a function that returns a program's mean drift() over the samples and outputs."""
     expected = _outputs_of(reference, samples)
 
     def measure(model: onnx.ModelProto) -> float:
@@ -300,7 +303,7 @@ def differences(
 
 
 def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Array]:
-    """Run a model with OpenVINO, which computes int8 here exactly as it does when serving."""
+    """Run a model on each sample with OpenVINO, which computes int8 exactly as when serving."""
     try:
         openvino = imported_openvino()
     except ImportError as error:

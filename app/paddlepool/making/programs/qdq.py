@@ -303,7 +303,7 @@ def measure_ranges(
     """Measure the ranges of all layers that can be quantised except `float_layers`.
 
     `model` is unchanged. Bias correction is off: on U²-Netp it changes the masks more than
-    quantising does. Raises ConfigError if a package is missing, and ExportError.
+    quantising does. Raises ConfigError if a package is missing, and ExportError as read_ranges().
     """
     try:
         with warnings.catch_warnings():
@@ -339,7 +339,7 @@ that may become float."""
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return the ranges with the layers `floats` in float too; these read unquantised inputs."""
+    """Return the ranges with the layers `floats` in float too; these layers read float inputs."""
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)
@@ -357,12 +357,13 @@ def find_float_layers(
     loss_of: Callable[[onnx.ModelProto], float],
     show: Callable[[str, float], None],
 ) -> Ranges:
-    """Find a small set of float layers that brings the loss within the budget, if there is one.
+    """Return the ranges with a few layers in float, so that the loss is within the budget.
 
     If the program with every layer in int8 loses too much, measure the loss with only one stage
     in int8, for each stage (layers whose names have the same first part). Then measure the loss
     with only one layer in int8, for each layer of the stages that lose most (SHARE). Then make the
-    layers float one after another, the worst first, until the loss is within the budget.
+    layers float one after another, the worst first, until the loss is within the budget or no such
+    layer is left; the loss can then exceed the budget.
     `loss_of` measures a program; `show` is called with each program's description and loss.
     """
     every = [name for name in layers_of(model) if name not in ranges.float_layers]
