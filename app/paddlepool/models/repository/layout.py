@@ -179,7 +179,8 @@ class ModelRepository:
     def read(self, name: str, version: int, *, low_priority: bool = False) -> ModelFiles:
         """Read and verify one version; pass `low_priority` while requests are being served.
 
-        Raises ModelNotFound, ConfigError and ManifestError, and OSError as versions() does.
+        Raises ModelNotFound, ConfigError and ManifestError, and OSError if the system does not let
+        the server read a file.
         """
         model = self._model_directory(name)
         directory = model / str(version)
@@ -205,9 +206,9 @@ class ModelRepository:
 
 @contextlib.contextmanager
 def _faults_of_system() -> Iterator[None]:
-    """Replace a ManifestError by the OSError that caused it, if the cause is the system.
+    """Replace a ManifestError by the OSError that caused it, if its errno is not in FAULTS.
 
-    Such an error may pass; errors in FAULTS are the model's.
+    The system causes such an error, and it may pass; errors in FAULTS are the model's.
     """
     try:
         yield
@@ -245,7 +246,7 @@ log = logging.getLogger("paddlepool.server")
 def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
     """Read the configuration of every model that has a valid one; the registry reports the others.
 
-    Raises ConfigError if the repository cannot be read.
+    Raises ConfigError if the repository cannot be read, and OSError if a config.toml cannot.
     """
     configs = {}
     for name in repository.names():
@@ -259,8 +260,8 @@ def find_default_models(
 ) -> dict[str, str]:
     """Return the default model of each task that has a model.
 
-    That is the model in `chosen`, else the first by name with `default = true`, else the first by
-    name. Logs a warning if several models qualify.
+    That is the task's model in `chosen`, else the first by name with `default = true`, else the
+    first by name. Logs a warning if several models qualify, or one in `chosen` is missing.
 
     If a default model is damaged, its task is not given to another model. Raises ConfigError if
     `chosen` names an unknown task; an unknown model is accepted, as it may be published later.

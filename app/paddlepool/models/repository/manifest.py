@@ -135,7 +135,7 @@ class Manifest(Strict):
         return next((program for program in self.programs if program.name == name), None)
 
     def program_for(self, backend: str, name: str | None) -> Program | None:
-        """Return the program that a group with this backend and program name runs, or None.
+        """Return the program that a group of this backend runs under this name, or None.
 
         For a backend that runs ONNX, the program OWN_ONNX replaces the reference.
         """
@@ -218,7 +218,7 @@ def is_unused(entry: os.DirEntry[str]) -> bool:
 def verify_files(
     directory: Path, manifest: Manifest, *, label: str = "", low_priority: bool = False
 ) -> None:
-    """Compare every file of a version with its manifest; raises ManifestError at the first fault.
+    """Compare every file of a version with its manifest; raise ManifestError at the first fault.
 
     A file that is missing, not listed, a link, or different in a single byte makes the version
     unusable: the framework itself would load it and return garbage. Entries that nothing opens
@@ -236,7 +236,7 @@ def verify_files(
 def verify_listed(
     directory: Path, manifest: Manifest, *, label: str, low_priority: bool = False
 ) -> None:
-    """Like verify_files(), but accepts unlisted files, such as those of a program added later."""
+    """Do as verify_files(), but accept unlisted files, such as those of a program added later."""
     for name, expected in manifest.files.items():
         try:
             with open_plain_file(directory / name) as file:

@@ -40,8 +40,8 @@ UNREADABLE = (
 class Quality:
     """How far outputs are from the golden outputs.
 
-    The differences are absolute, each of the output for which it is largest. `agreement` is from 0
-    to 1, None without a measure.
+    Each difference is absolute, and that of the output for which it is largest. `agreement` is from
+    0 to 1, None without a measure.
     """
 
     largest_difference: float
@@ -63,7 +63,7 @@ class SelfTest:
 
     `inputs` and `outputs` are the first case: the one of a realistic size, on which groups are
     timed. `more` are further cases, of other sizes and with several rows. The limit is `tolerance`
-    or the `budget` of a lower precision. `tolerance` is the largest absolute difference; if
+    or the `budget` of a lower precision. `tolerance` is the largest allowed difference; if
     `relative`, it is a share of the expected value and of the usual size of the output's values.
     """
 
@@ -124,8 +124,9 @@ class SelfTest:
     def check(self, predictor: Predictor, *, timeout: float) -> None:
         """Run the predictor on every case and check its outputs.
 
-        Raises BackendError if an output is missing, wrong, or of the wrong shape or dtype, and
-        ConfigError if the budget has an agreement but the model's task has no measure of it.
+        Raises BackendError if an output is missing, wrong, or of the wrong shape or dtype,
+        ConfigError if the budget has an agreement but the model's task has no measure of it, and
+        the errors of Predictor.run().
         """
         for case in self.cases:
             outputs = predictor.run(case.inputs, timeout=timeout)
@@ -137,7 +138,7 @@ class SelfTest:
                 raise BackendError(f"{error.message}; {shapes_of(case.inputs)}") from None
 
     def compare(self, case: Case, outputs: Tensors) -> None:
-        """Check `outputs` against a case's expected outputs. Raises as check() does."""
+        """Check `outputs` of a case. Raises BackendError and ConfigError as check() does."""
         for name, expected in case.outputs.items():
             array = outputs.get(name)
             if array is None or (array.dtype, array.shape) != (expected.dtype, expected.shape):

@@ -76,7 +76,7 @@ class Source:
     """
 
     def __init__(self, address: str) -> None:
-        """Raises ConfigError if the address is invalid or no installed package can read it."""
+        """Raise ConfigError if the address is invalid or no installed package can read it."""
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
@@ -158,13 +158,14 @@ class Changes:
 
 
 def sync(source: Source, root: Path) -> Changes:
-    """Copy what is new in `source` into the repository `root`, and remove versions that it dropped.
+    """Copy new versions and files from `source` to the repository `root`; remove dropped versions.
 
     Only versions that the model's version policy could serve are copied. A version is published
-    after every byte has been compared with its manifest. A version that differs is refused until
-    its listing changes. A damaged local version is copied again.
+    after every byte has been compared with its manifest. If a file differs from that, the
+    version is refused until its listing changes. A damaged local version is copied again.
 
-    A model that the source no longer has stays: a source cannot empty the local repository. Raises
+    Versions that the source no longer has are removed if another version of the model is complete.
+    A model that it no longer has stays: a source cannot empty the local repository. Raises
     DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written.
     """
     models = source.models()
@@ -261,7 +262,7 @@ def _sync_files(
 def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) -> bool:
     """Return whether the local version has the manifest that the source has.
 
-    Raises ManifestError if the local version is damaged, and DownloadError.
+    Raises ManifestError if the local version is damaged, and DownloadError if the source fails.
     """
     try:
         manifest = _read(local / MANIFEST)
