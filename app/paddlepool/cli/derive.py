@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 1 if any model fails; the others are still derived."""
+    """Derive the int8 program of each model, and print a line; return 1 if any model fails."""
     repository = open_repository(args.repository)
     failed = 0
     for name in args.models or repository.names():

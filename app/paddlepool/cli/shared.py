@@ -45,8 +45,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, nargs: str | None = No
 def repository_root(chosen: Path | None) -> Path:
     """Return `chosen`, else the configured repository.
 
-    If that is a missing default, return the user's own repository, if it exists. Raises ConfigError
-    if a setting is invalid.
+    If none is configured and the default one does not exist, return the user's own repository if
+    that exists. Raises ConfigError if a setting is invalid.
     """
     if chosen:
         return chosen

@@ -187,7 +187,7 @@ class Gauges:
 
 @dataclass(frozen=True, slots=True)
 class WithInstanceGroup(Collector):
-    """Adds the label `instance_group` to series with the label `predictor`, with its value."""
+    """Copies the label `predictor` of each series that has it to a label `instance_group`."""
 
     inner: Collector
 
@@ -326,8 +326,8 @@ class Metrics:
 
     def retired(self, *, model: str, served: Collection[int]) -> None:
         """Drop the series of the model's versions that are not served."""
-        kept = frozenset(map(str, served))
-        self._infer.keep(lambda labels: labels[0] != model or labels[1] in kept)
+        versions = frozenset(map(str, served))
+        self._infer.keep(lambda labels: labels[0] != model or labels[1] in versions)
 
     def loop_woke(self, late: float) -> None:
         """Record that the event loop was `late` seconds behind its timer."""

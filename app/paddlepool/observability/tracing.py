@@ -198,7 +198,7 @@ log = logging.getLogger("paddlepool.tracing")
 def open_tracing() -> Tracing:
     """Start exporting spans, and add trace IDs to log lines.
 
-    Raises ConfigError if the variables request something that is not supported.
+    Raises ConfigError if OTEL_* variables are malformed or request something unsupported.
     """
     # The library would log each attempt to send, and print malformed headers including their keys.
     library = logging.getLogger("opentelemetry")
