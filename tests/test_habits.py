@@ -68,6 +68,15 @@ def test_every_exemption_of_ruff_is_needed() -> None:
     ] == []
 
 
+def test_every_path_that_ruff_treats_otherwise_exists() -> None:
+    ruff = PROJECT["tool"]["ruff"]
+    tracked = ran(["git", "ls-files"]).stdout.splitlines()
+    patterns = [*ruff["extend-exclude"], *ruff["per-file-target-version"]]
+    assert [
+        pattern for pattern in patterns if not any(matches(path, pattern) for path in tracked)
+    ] == []
+
+
 def test_every_override_of_mypy_is_for_a_module_that_is_imported() -> None:
     """Or that mypy checks itself; each excluded path exists."""
     mypy = PROJECT["tool"]["mypy"]

@@ -75,9 +75,10 @@ def test_compatible_apis_are_named_or_all_off(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("PADDLEPOOL_COMPATIBLE_APIS")
     monkeypatch.setenv("PADDLEPOOL_DOORS", "")
     assert Settings().compatible_apis == ()
+    monkeypatch.delenv("PADDLEPOOL_DOORS")
     assert refused(compatible_apis="window").startswith("PADDLEPOOL_COMPATIBLE_APIS: ")
     monkeypatch.setenv("PADDLEPOOL_DOORS", "window")
-    assert refused().startswith("PADDLEPOOL_COMPATIBLE_APIS: ")
+    assert refused().startswith("PADDLEPOOL_DOORS: ")
 
 
 def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""`paddlepool compare`: measure a model's instance groups on the same inputs; prove effects."""
+"""`paddlepool compare`: measure a model's instance groups on the same inputs.
+
+It also reports which groups were proven to differ from their base in outputs or times.
+"""
 
 import argparse
 import subprocess

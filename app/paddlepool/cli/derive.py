@@ -25,7 +25,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Derive the int8 program of each model, and print a line; return 1 if any model fails."""
+    """Derive the int8 program of each named model, or of all, and print a line for each.
+
+    Returns 1 if any model fails.
+    """
     repository = open_repository(args.repository)
     failed = 0
     for name in args.models or repository.names():

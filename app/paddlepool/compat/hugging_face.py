@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
 from paddlepool.compat import api
@@ -145,7 +145,10 @@ class PictureParameters(Options):
     mask_threshold: Fraction | None = Field(None, description="Makes the mask black and white.")
     threshold: Fraction | None = Field(None, description="Omits a segment with a lower score.")
     overlap_mask_area_threshold: Fraction | None = Field(None, description="Has no effect.")
-    subtask: Literal["semantic"] | None = None
+    subtask: (
+        Annotated[Literal["semantic"], WithJsonSchema({"type": "string", "enum": ["semantic"]})]
+        | None
+    ) = None
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from paddlepool.compat.api import NOT_FETCHED, CompatibleApi, refused, run_segment
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
 from paddlepool.service.api.errors import ErrorForm, Fault
-from paddlepool.service.api.routes import RoutingDep, whole_number
+from paddlepool.service.api.routes import ROUTING, RoutingDep, whole_number
 from paddlepool.service.api.services import ServicesDep
 from paddlepool.service.api.uploads import FIELD_BYTES, FORM, media_type, read_form
 from paddlepool.tasks.options import Options, schemas
@@ -153,7 +153,10 @@ def _colour(text: str | None) -> Colour | None:
 def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     if fault.status != 422:
         return {"detail": fault.detail}
-    place = f"body.{fault.parameter}" if fault.parameter in Fields.model_fields else "body"
+    name = fault.parameter
+    place = f"query.{name}" if name in ROUTING else f"body.{name}"
+    if name not in (*ROUTING, *Fields.model_fields):
+        place = "body"
     errors = fault.errors or ({"field": place, "message": fault.detail},)
     return {
         "detail": [

@@ -186,6 +186,7 @@ class Fields(Options):
 
     model_config = ConfigDict(extra="ignore")
     booleans: ClassVar = {"true": True, "1": True, "false": False, "0": False}
+    expected: ClassVar = SegmentRequest.expected
 
     image_url: Text = Field(None, description="Rejected: pictures are not fetched by URL.")
     size: Size = Field(

@@ -49,7 +49,7 @@ not block or raise."""
 
 
 def ready(payload: Payload) -> Callable[[], Awaitable[Payload]]:
-    """Return a reader for DataPlane.run() of a payload that is in memory already."""
+    """Return a reader, for DataPlane.run(), of a payload that is already in memory."""
 
     async def read() -> Payload:
         return payload

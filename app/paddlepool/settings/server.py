@@ -1,6 +1,7 @@
 """All settings of the server with their defaults and limits. Tasks declare their own."""
 
 import ipaddress
+import os
 import re
 from collections.abc import Collection, Iterable
 from functools import cache
@@ -344,9 +345,17 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
         name = str(fault["loc"][0]).removeprefix(PREFIX).lower() if fault["loc"] else "settings"
         received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
         text = fault["msg"].removeprefix("Value error, ")
-        source = f"--{name.replace('_', '-')}" if name in options else PREFIX + name.upper()
+        source = f"--{name.replace('_', '-')}" if name in options else _variable(name)
         faults.append(f"{source}: {text}{received}")
     return "; ".join(faults)
+
+
+def _variable(name: str) -> str:
+    """Return the variable of a setting; its older name if only that one is set."""
+    variable, older = PREFIX + name.upper(), OLDER_NAMES.get(name)
+    if older is None or older not in os.environ or variable in os.environ:
+        return variable
+    return older
 
 
 @cache

@@ -1,6 +1,5 @@
 """The base of a task's options: typed values that are checked once, wherever they come from."""
 
-import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,8 +18,12 @@ from paddlepool.contracts.errors import InvalidParameter
 
 MAX_CHARACTERS = 1_024
 """Maximum characters of a text, the same as for a field of a form."""
-NUMBERS = re.compile(r"[\d.,%px ]{1,32}", re.ASCII)
-"""Texts that an error may repeat: numbers, possibly with units."""
+NUMBERS = re.compile(
+    r"-?\d{1,9}(?:\.\d{1,6})?(?:px|%)?|\d{1,3}(?:px|%)?(?:[ ,]+\d{1,3}(?:px|%)?){1,4}", re.ASCII
+)
+"""Texts that an error may repeat: one number or several, at most 15 digits, possibly with units."""
+LARGEST = 1e15
+"""An error repeats only smaller numbers."""
 
 
 class Options(BaseModel):
@@ -33,6 +36,16 @@ class Options(BaseModel):
     booleans: ClassVar[Mapping[str, bool]] = {"true": True, "false": False}
     expected: ClassVar[Mapping[str, str]] = {}
     """What an option must be, where its JSON schema does not say it."""
+    limits: ClassVar[Mapping[str, str]] = {}
+    """The limit in an error about an option, where it is not the text in `expected`."""
+
+    @classmethod
+    def is_unread(cls, error: InvalidParameter) -> bool:
+        """Whether the error is about a text that is not what `expected` says, without a unit."""
+        expected = cls.expected.get(error.parameter or "")
+        limit = cls.limits.get(error.parameter or "", expected)
+        has_unit = str(error.received).endswith(("%", "px"))
+        return expected is not None and error.limit == limit and not has_unit
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -48,7 +61,8 @@ class Options(BaseModel):
                 raise ValueError("too long")
             return check(value)
         except ValueError:
-            raise _refusal(name, value, cls.expected.get(name) or _expected(schema)) from None
+            expected = cls.expected.get(name) or _expected(schema)
+            raise _refusal(name, value, expected, cls.limits.get(name)) from None
 
 
 @cache
@@ -79,17 +93,17 @@ def _expected(schema: Mapping[str, Any]) -> str:
     if "minimum" in schema:
         what = "a number" if schema["type"] == "number" else "a whole number"
         return f"{what} from {schema['minimum']:g} to {schema['maximum']:g}"
-    if "enum" in schema:
-        return f"one of {', '.join(schema['enum'])}"
-    return "true or false" if schema.get("type") == "boolean" else "a short text"
+    if words := schema.get("enum"):
+        return f"one of {', '.join(words)}" if len(words) > 1 else str(words[0])
+    return "true or false" if schema.get("type") == "boolean" else "a text"
 
 
-def _refusal(name: str, value: Any, expected: str) -> InvalidParameter:
-    is_number = type(value) in (int, float) and math.isfinite(value)
+def _refusal(name: str, value: Any, expected: str, limit: str | None) -> InvalidParameter:
+    is_number = type(value) in (int, float) and abs(value) < LARGEST  # excludes NaN and infinity
     is_safe = is_number or (isinstance(value, str) and NUMBERS.fullmatch(value) is not None)
     return InvalidParameter(
         f"{name} must be {expected}" + (f", received {value}" if is_safe else ""),
         parameter=name,
-        limit=expected.removeprefix("one of "),
+        limit=limit or re.sub("^(one of|a number from|a whole number from) ", "", expected),
         received=value if is_safe else None,
     )

@@ -127,6 +127,21 @@ def test_nonsense_is_refused_with_the_limit_and_what_came(
     assert "in a query" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("size", "110101199003078888"), ("threshold", 12345678901234567890)]
+)
+def test_a_refusal_repeats_no_long_number(name: str, value: Any) -> None:
+    """It may be a person's. An error repeats at most 15 digits (docs/errors.md)."""
+    with pytest.raises(InvalidParameter) as caught:
+        request_of(b"x", {name: value})
+    assert str(value) not in f"{caught.value.message} {caught.value.received}"
+
+
+def test_one_number_is_a_position_in_both_directions() -> None:
+    options: dict[str, Any] = {"position": 25}
+    assert request_of(b"x", options).position == (25.0, 25.0)
+
+
 def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:
     for name in ("refine", "bg_blur", "crop_margin", "scale", "position", "shadow_opacity"):
         options = COMPOSITE | CROP | {"shadow": "drop"} | {name: "<script>secret"}

@@ -33,9 +33,9 @@ class Limits:
     `address_space`, in bytes, is RLIMIT_AS, set after the child's imports. `environment` is added
     to the result of child_environment(). With a `suspension`, the child is stopped while that is
     held, and its timeouts are paused. An `idle` child runs only on processors that no other process
-    needs. A child with a `confinement` may read also under `reading` and write also under
-    `writing`. Its system calls are confined before its target opens anything, or afterwards if
-    opening `starts_programs`.
+    needs. A child with a `confinement` may also read below `reading` and write below `writing`. Its
+    system calls are confined before its target is opened; if `starts_programs`, only afterwards,
+    because opening the target starts programs.
     """
 
     address_space: int | None = None

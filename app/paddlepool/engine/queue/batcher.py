@@ -80,7 +80,7 @@ class Batcher:
     def reserve(self, deadline: float) -> Reservation:
         """Hold a place for a job in preparation, until the job is submitted or the place released.
 
-        Raises Overloaded or ModelNotReady: a request is rejected before its picture is decoded.
+        Raises Overloaded or ModelNotReady, so a request is rejected before its picture is decoded.
         """
         now = self.clock()
         self._prepare_for(1)

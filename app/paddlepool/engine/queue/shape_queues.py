@@ -199,7 +199,7 @@ class ShapeQueues:
         return jobs, rows >= limit
 
     def _runs(self, queue: QueueKey, more: int = 0) -> int:
-        """Number of runs that a queue makes, with a further job of `more` rows."""
+        """Number of runs that a queue takes to empty, if a further job of `more` rows is in it."""
         runs = left = 0
         for rows in (*[job.rows for _, job in self._queues.get(queue, ())], more):
             if rows > left:

@@ -40,8 +40,9 @@ class GroupResult:
 
     Times are of a single request; `concurrent_*` figures are measured with all cores busy.
     `max_abs_drift`, `mean_difference` (of the output that differs most) and `agreement` compare
-    with the default group. `budget` is the allowed difference. `base` is the group that `effective`
-    refers to. `instances` is the number of predictors that were busy at once.
+    with Comparison.default_group. `budget` is the allowed difference. `effective` is whether
+    outputs or times differ from those of the group `base`: None if unproven, as for the reference,
+    whose `base` is None. `instances` is the number of predictors that were busy at once.
     """
 
     group: str

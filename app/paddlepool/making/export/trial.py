@@ -151,9 +151,11 @@ def run_trial(
 def _named_shapes(
     spec: PredictorSpec, config: ModelConfig, shapes: Sequence[Shapes]
 ) -> tuple[str, list[Shapes]]:
-    """Return the source of the named shapes, and the shapes. Raises ConfigError if they do not fit.
+    """Return the source of the named shapes, and the shapes.
 
-    The list is empty if no source names shapes.
+    The sources are tried in turn: --shape (all of its shapes), [[warmup]] (the largest and the
+    smallest) and inference.yml (the usual and the smallest; an empty list if they are missing or do
+    not fit). Raises ConfigError if shapes of --shape or [[warmup]] do not fit.
     """
     if shapes:
         return "--shape", [check_shapes(spec.inputs, shape, source="--shape") for shape in shapes]

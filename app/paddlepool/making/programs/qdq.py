@@ -135,9 +135,10 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
-    """Return the ranges that a quantiser put into `model`, a simplified graph.
+    """Return the ranges and float layers of `quantised_model`, a quantiser's copy of `model`.
 
-    It is the inverse of quantised(). Raises ExportError if the quantiser removed a layer.
+    `model` is a simplified graph; quantised() applies the ranges to it again. Raises ExportError
+    if a layer of `model` has no counterpart of its name in `quantised_model`.
     """
     plain, quantised_graph = Graph(model), Graph(quantised_model)
     makers = {name: node for node in quantised_graph.nodes for name in node.output}

@@ -258,7 +258,7 @@ def read_configs(repository: ModelRepository) -> dict[str, ModelConfig]:
 def find_default_models(
     configs: Mapping[str, ModelConfig], tasks: Iterable[str], *, chosen: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the default model of each task that has a model.
+    """Return the default model of each task that has a model or is in `chosen`.
 
     That is the task's model in `chosen`, else the first by name with `default = true`, else the
     first by name. Logs a warning if several models qualify, or one in `chosen` is missing.

@@ -179,7 +179,10 @@ def phrase(status: int) -> str:
 
 
 def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str, dict[str, Any]]:
-    """Describe these statuses for OpenAPI, in the form of problem+json or of `form`."""
+    """Describe the statuses of errors for OpenAPI, in the form of problem+json or of `form`.
+
+    With a `form`, `statuses` are translated by it, and those of its named codes are added.
+    """
     model: type[BaseModel] = Problem
     media_type = MEDIA_TYPE
     if form is not None:

@@ -57,7 +57,6 @@ class Routing(BaseModel):
         None,
         max_length=32,
         description="Alias of `instance_group`.",
-        json_schema_extra={"deprecated": True},
     )
     timeout_ms: int | None = Field(
         None, ge=1, description="Deadline in milliseconds; `/info` names the default and the limit."

@@ -108,6 +108,10 @@ class WholeReply:
     invalid header by counting the line ends.
     """
 
+    # uvicorn does not document STATUS_LINE and the attributes of a cycle and of its flow. If they
+    # change, the first test to fail is
+    # tests/service/server/test_connection_limits.py::test_pipelined_requests_are_answered_in_order.
+
     __slots__ = ("_cycle", "_cycle_send", "_start")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:

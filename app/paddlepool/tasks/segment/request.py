@@ -65,10 +65,13 @@ def _scale(text: str) -> float | None:
     return None if text == "original" else _percent(text)
 
 
-def _position(text: str) -> tuple[float, float] | None:
-    if text == "original":
-        return None
-    lengths = _lengths("50%" if text == "center" else text, _PERCENT, 1, 2)
+def _position(value: Any) -> Any:
+    """Read one or two percentages; one number stands for both. Raises ValueError."""
+    if type(value) in (int, float):
+        return float(value), float(value)
+    if value == "original" or not isinstance(value, str):
+        return None if value == "original" else value
+    lengths = _lengths("50%" if value == "center" else value, _PERCENT, 1, 2)
     return lengths[0][0], lengths[-1][0]
 
 
@@ -116,6 +119,10 @@ class SegmentOptions(Options):
         "scale": "original or 10% to 100%",
         "position": "original, center, or one or two values (from the left, from the top) of 0% "
         "to 100%",
+    }
+    limits: ClassVar = {
+        "bg_color": "#rgb, #rgba, #rrggbb, #rrggbbaa, CSS name",
+        "scale": "10% to 100%",
     }
 
     output: Literal["cutout", "mask", "composite"] = Field(
@@ -169,7 +176,9 @@ class SegmentOptions(Options):
         description="How much of the canvas the subject fills: `original`, or 10% to 100%.",
         json_schema_extra={"default": "original"},
     )
-    position: Annotated[tuple[Share, Share] | None, _text(_position)] = Field(
+    position: Annotated[
+        tuple[Share, Share] | None, BeforeValidator(_position, json_schema_input_type=str)
+    ] = Field(
         default_factory=lambda options: None if options["scale"] is None else (50.0, 50.0),
         description="Where the subject stands: `original`, `center`, or how much of the free room "
         "is left of it and above it, 0% to 100%, as `50% 100%`. Left out: center with `scale`, "
@@ -186,7 +195,7 @@ class SegmentOptions(Options):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         composite = self.output == "composite"
-        self._check_needs("bg_color", "output=composite", composite)
+        self._check_needs("bg_color", "output=composite", composite, limit="composite")
         self._check_needs("bg_blur", "output=composite", composite)
         self._check_needs("crop_margin", "crop=true", self.crop)
         self._check_needs("shadow_opacity", "shadow=drop", self.shadow == "drop")
@@ -212,10 +221,11 @@ class SegmentOptions(Options):
             )
         return self
 
-    def _check_needs(self, name: str, needed: str, is_met: bool) -> None:
+    def _check_needs(self, name: str, needed: str, is_met: bool, *, limit: str = "") -> None:
         """Raise InvalidParameter if the option was passed without what it needs."""
         if name in self.model_fields_set and not is_met:
-            raise InvalidParameter(f"{name} needs {needed}", parameter=name, limit=needed)
+            message = f"{name} needs {needed}"
+            raise InvalidParameter(message, parameter=name, limit=limit or needed)
 
 
 OPTIONS = schemas(SegmentOptions)

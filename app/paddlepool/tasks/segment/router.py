@@ -62,9 +62,7 @@ class SegmentReply(BaseModel):
     timings: dict[str, float] = Field(description="Milliseconds by stage.")
     model: str = Field(description="`name@version`")
     instance_group: str = Field(description="The instance group that answered.")
-    predictor: str = Field(
-        description="Alias of `instance_group`.", json_schema_extra={"deprecated": True}
-    )
+    predictor: str = Field(description="Alias of `instance_group`.")
 
 
 def build_router(settings: Settings) -> APIRouter:
@@ -115,7 +113,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     try:
         payload = SegmentRequest(body=body, background=background, **options)
     except InvalidParameter as error:
-        if error.parameter in SegmentRequest.expected and error.parameter in request.query_params:
+        if error.parameter in request.query_params and SegmentRequest.is_unread(error):
             error.message += ESCAPES
         raise
     timeout = whole_number(parameters["timeout_ms"]) if "timeout_ms" in parameters else None

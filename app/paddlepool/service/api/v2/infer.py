@@ -41,9 +41,7 @@ class InferRequestParameters(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     instance_group: str | None = Field(None, description="The instance group to run on.")
-    predictor: str | None = Field(
-        None, description="Alias of `instance_group`.", json_schema_extra={"deprecated": True}
-    )
+    predictor: str | None = Field(None, description="Alias of `instance_group`.")
     priority: int | None = Field(None, ge=0, le=1_000, description="0 is normal and first.")
     timeout: int | None = Field(None, ge=0, description="Microseconds; 0 is the default.")
     binary_data_output: bool | None = Field(None, description="Send all outputs raw.")
