@@ -112,6 +112,15 @@ def test_escapes_are_explained_to_those_who_sent_a_query(server: FakeServer, whe
     assert ("(in a query, % is written %25" in response.text) == (where == "query")
 
 
+@pytest.mark.parametrize("query", ["?bg_color=red", "?scale=500%25", "?size=huge"])
+def test_escapes_are_not_explained_where_they_are_not_at_fault(
+    server: FakeServer, query: str
+) -> None:
+    response = form(server, query)
+    assert response.status_code == 422
+    assert "in a query" not in response.text
+
+
 def test_the_reply_carries_the_picture_and_where_it_came_from(server: FakeServer) -> None:
     response = raw(server, "?output=mask")
     assert response.status_code == 200

@@ -308,7 +308,7 @@ class Instance(Generic[Request, Result]):
         self._check_timer = self._loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
-        """Act on a run that takes too long, or on an idle process that has died or has a successor."""
+        """Act on a run that takes too long, or on an idle process that died or has a successor."""
         self._check_timer, wait = None, IDLE_CHECK_SECONDS
         if self._copying is None and self._runs:
             try:
