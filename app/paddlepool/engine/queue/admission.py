@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from paddlepool.contracts.caller import CALLER
 from paddlepool.contracts.errors import DeadlineExceeded, Overloaded, PaddlepoolError
@@ -20,8 +20,20 @@ from paddlepool.contracts.reasons import Rejection
 from paddlepool.engine.queue.job import Job, ShapeKey
 from paddlepool.engine.queue.shape_queues import NORMAL, ServiceTime, ShapeQueues
 
-if TYPE_CHECKING:
-    from paddlepool.engine.queue.batcher import Batcher
+
+class Instances(Protocol):
+    """The facts about the instances of one batcher that admission uses."""
+
+    @property
+    def live(self) -> int:
+        """Number of instances that take batches."""
+
+    @property
+    def free(self) -> int:
+        """Number of instances that would take a batch at once."""
+
+    def seconds_left(self, now: float) -> float:
+        """Total seconds that the runs under way still need, from their usual duration."""
 
 
 class Reservation:
@@ -65,7 +77,7 @@ class Admission:
     times: ServiceTime
     max_queue: int
     on_rejected: Callable[[Rejection], None]
-    batcher: Batcher
+    instances: Instances
     reservations: set[Reservation] = field(default_factory=set, init=False)
 
     def admit(
@@ -133,7 +145,7 @@ class Admission:
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
         """Whether free instances suffice for a job and for those that wait for the dispatch."""
-        free = self.batcher.free
+        free = self.instances.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
     def _reservations_ahead(self, caller: str) -> int:
@@ -158,9 +170,9 @@ class Admission:
         """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
         before += ahead * self.times.expected(None)
-        if self.queues or not self.batcher.free:
-            before += self.batcher.seconds_left(now)
-        return before / max(1, self.batcher.live)
+        if self.queues or not self.instances.free:
+            before += self.instances.seconds_left(now)
+        return before / max(1, self.instances.live)
 
     def _check(
         self, priority: int, key: ShapeKey | None, caller: str, wait: float, left: float
