@@ -95,7 +95,8 @@ class Interrupted(Exception):
 class Worker(Protocol[Request, Result]):
     """A process that handles one request after another; owned by the event loop.
 
-    put() and fetch() may be called in a thread; no other method is called meanwhile.
+    put() and fetch() may be called in a thread; meanwhile no other method is called, except abort()
+    and resident_bytes().
     """
 
     def fileno(self) -> int:
@@ -145,8 +146,8 @@ class Predictor(Worker[Tensors, RunResult], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
     check_timeout() and poll_reply() raise DeadlineExceeded after the timeout; the predictor is then
-    dead. They raise WorkerCrashed if the process died, or was killed because no run of the model
-    returns such outputs. They raise RunRefused if the framework rejected the batch, and
+    dead. They raise WorkerCrashed if the process died, or was killed because its reply had outputs
+    that no run of the model returns. They raise RunRefused if the framework rejected the batch, and
     ModelOutputInvalid if an output has a shape that the specification excludes.
     """
 

@@ -91,7 +91,7 @@ def available_cores(cgroup: Path = CGROUP) -> float:
 
 
 def _numbers(folder: Path, *names: str) -> list[int]:
-    """Return all numbers in these files; [] if a file is missing or has "max": no limit."""
+    """Return all numbers in these files; [] if a file is missing or has "max" (no limit)."""
     try:
         return [int(word) for name in names for word in (folder / name).read_text("ascii").split()]
     except (OSError, ValueError):

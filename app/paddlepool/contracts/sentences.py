@@ -13,7 +13,7 @@ _ORIGIN = re.compile(
 _SIGNATURE = re.compile(
     r"… [\w:<>*&, ~]*onnxruntime::[\w:<>*&, ~]*\([^()]*(?:\([^()]*\)[^()]*)*\)( const)? "
 )
-"""Matches the C++ function that ONNX Runtime names after its file."""
+"""Matches the name of a C++ function, which ONNX Runtime writes after the function's file."""
 _ROOTS = "bin|boot|data|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|srv|sys|tmp|usr|var"
 _PATH = re.compile(
     rf"(?<![\w.@+-])/(?:(?:{_ROOTS})(?:/[\w.@+-]*)+|(?:[\w.@+-]+/)*[\w@+-]+\.[A-Za-z][\w.]*(?::\d+)?)"

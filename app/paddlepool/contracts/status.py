@@ -22,8 +22,9 @@ class Effect:
 class Candidate:
     """The measurements of a group that may become the default group; None means unknown.
 
-    `fit` means that the group is clearly faster than the first group and accurate enough. `gain` is
-    its throughput divided by that of the first group on the same cores, with a 99 % interval
+    The first group is the one that serves until the candidates are measured. `fit` means that the
+    group is clearly faster than the first group and accurate enough. `gain` is its throughput
+    divided by that of the first group on the same cores, with a 99 % interval
     (`gain_low`, `gain_high`). `seconds` is the duration of one run while nothing else runs.
     Differences and agreement compare its outputs with the golden output.
     """

@@ -54,14 +54,17 @@ def absolute_differences(actual: Array, expected: Array) -> NDArray[np.float64]:
 
 
 def largest_difference(actual: Tensors, expected: Tensors) -> float:
-    """Return the largest absolute difference; infinite if shapes differ or a difference is NaN."""
+    """Return the largest absolute difference of the outputs.
+
+    It is infinite if an output is missing, shapes differ or a difference is NaN.
+    """
     return _worst(actual, expected, lambda gaps: gaps.max(initial=0.0))
 
 
 def mean_difference(actual: Tensors, expected: Tensors) -> float:
     """Return the largest of the outputs' mean absolute differences.
 
-    It is infinite if shapes differ or a difference is NaN.
+    It is infinite if an output is missing, shapes differ or a difference is NaN.
     """
     return _worst(actual, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
 

@@ -5,9 +5,9 @@
 
 `run` answers a task (/segment, /sentiment): its pipeline decodes, runs jobs and encodes in one
 coroutine. `infer` answers raw tensors (/v2). `read` gets the payload or the tensors from the body.
-Both hold one model version from the first step to the last. A job of more rows than a run takes is
-divided, and a request of many jobs queues a portion of them at a time
-(paddlepool.engine.registry.parts).
+`run` and `infer` both hold one model version, by a lease, from the first step to the last. A job
+of more rows than a run takes is divided, and of a request with many jobs only some are queued at a
+time (paddlepool.engine.registry.parts).
 
 Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request for lack of
 room or time before any work. `infer` reserves a place only while it reads a large body; otherwise
@@ -44,8 +44,8 @@ check takes under a millisecond."""
 Payload = TypeVar("Payload")
 
 StagesDone = Callable[[Mapping[str, float], Sequence[InferResult]], None]
-"""Receives the seconds of each stage of an answered request that ran jobs, and their results; must
-not block or raise."""
+"""Receives the seconds of each stage of an answered request that ran jobs, and the results of
+these jobs; must not block or raise."""
 
 
 def ready(payload: Payload) -> Callable[[], Awaitable[Payload]]:
@@ -119,7 +119,7 @@ class ModelContext(RequestContext):
     async def run(self, jobs: Sequence[CheckedJob]) -> list[Tensors]:
         """Run checked jobs and return their outputs, in order. Raises like infer().
 
-        Jobs run in parallel: the seconds of a stage are those of the slowest job.
+        Jobs run in parallel, so the seconds of a stage are those of its slowest job.
         """
         if not jobs:
             return []
@@ -211,8 +211,9 @@ class DataPlane:
         Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
         then reserved before `read` runs. Raises Overloaded if there is no place, or if the job
         would not finish within this time. Large tensors are checked in a thread of `checked_in`.
-        Raises the errors of `read`, InvalidTensor, InvalidParameter (group), and the errors that
-        run() lists after InputError.
+        Raises the errors of `read`, InvalidTensor, InvalidParameter (group), ModelNotFound,
+        ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed, BackendError
+        and ModelOutputInvalid.
         """
         began = self.clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
@@ -254,7 +255,7 @@ class DataPlane:
             return request, self._complete(context, outputs)
 
     def _complete(self, context: ModelContext, value: Any) -> RequestOutput:
-        """Call `stages_done` and the listener; return the output."""
+        """Call `stages_done` and the listener if the request ran jobs; return its output."""
         served, group, seconds = context.served, context.group, context.stages
         order = dict.fromkeys((*STAGES, *seconds))  # a task may have other stages, too
         stages = {stage: seconds[stage] for stage in order if stage in seconds}

@@ -36,7 +36,7 @@ def _unlike_onnx_recurrence(operator: Operator) -> bool:
 def _uneven_pooling(operator: Operator) -> bool:
     """Whether this is adaptive pooling to several positions, with windows that may differ in size.
 
-    They may if an input size is free or is no multiple of the output size.
+    They may differ if an input size is free or is no multiple of the output size.
     """
     before, after = operator.inputs[0], operator.outputs[0]
     if not operator.attributes.get("adaptive") or not before or not after:
@@ -80,7 +80,7 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     ),
     **dict.fromkeys(UNKNOWN, (lambda _: True, "not known to the converter")),
 }
-"""Maps an operator's name to a check, true if the converter gets it wrong, and the reason."""
+"""Maps an operator's name to a check whether the converter gets it wrong, and the reason."""
 
 
 def unconvertible(operators: Iterable[Operator]) -> list[str]:

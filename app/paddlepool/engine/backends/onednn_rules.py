@@ -18,8 +18,8 @@ LEFT_OUT = (
     "softplus_activation_onednn_fuse_pass",
 )
 """Passes that are left out for every program, which costs nothing. The first overwrites inputs that
-are read again; the next two, in PIR and in legacy programs, drop one of two activations after a
-linear layer; what the last one writes, Paddle 3.2.2 cannot run."""
+are read again. The next two, one for PIR and one for legacy programs, drop one of two activations
+after a linear layer. Paddle 3.2.2 cannot run what the last one writes."""
 PLACEMENT = "onednn_placement_pass"
 
 MAX_AXES = 5
@@ -28,9 +28,9 @@ SAME_THRESHOLD = 15.0
 
 
 def _resizes_otherwise(operator: Operator) -> bool:
-    """Whether linear resampling needs `align_corners`, `align_mode` or a scale unknown to oneDNN.
+    """Whether linear resampling has options that oneDNN lacks, or a scale that may differ.
 
-    oneDNN computes the scale from the sizes.
+    oneDNN lacks `align_corners` and `align_mode` = 1, and computes the scale from the sizes.
     """
     attributes = operator.attributes
     option = attributes.get("align_corners") or attributes.get("align_mode") == 1
@@ -39,9 +39,9 @@ def _resizes_otherwise(operator: Operator) -> bool:
 
 
 def _samples_otherwise(operator: Operator) -> bool:
-    """Whether nearest resampling may differ. oneDNN rounds to the nearest centre, Paddle down.
+    """Whether nearest resampling may differ from Paddle's.
 
-    The results are equal only for integer scales.
+    Paddle rounds down and oneDNN to the nearest centre: results are equal only for integer scales.
     """
     if operator.attributes.get("align_corners") or _scaled_at_run_time(operator):
         return True
@@ -79,7 +79,7 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     "layer_norm": (_normalises_several_axes, "several axes"),
     "pad": (lambda _: True, "padding of every axis"),
 }
-"""Maps an operator's name to a check, true if it must not run on oneDNN, and the reason."""
+"""Maps an operator's name to a check whether it must not run on oneDNN, and the reason."""
 
 
 def misplaced(operators: Iterable[Operator]) -> list[str]:

@@ -1,7 +1,7 @@
 """Programs that OpenVINO 2026.4 would compute wrongly, without an error, on the CPU.
 
-It computes int64 in 32 bits and float64 as float32; saturates sums of int8 products where the
-processor has no VNNI; and ignores some attributes.
+OpenVINO computes int64 in 32 bits and float64 as float32, and ignores some attributes. If the
+processor has no VNNI, sums of int8 products saturate.
 """
 
 from collections.abc import Iterator, Mapping

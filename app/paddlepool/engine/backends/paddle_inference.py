@@ -138,7 +138,8 @@ def configured(
 
     Raises ConfigError for an unknown device and for options that exclude each other, and
     BackendUnavailable if this machine lacks what the options need, or if oneDNN would compute the
-    model wrongly in bfloat16: Paddle itself would accept them and run 850 times slower, or crash.
+    model wrongly in bfloat16: Paddle itself would accept these options and run 850 times slower, or
+    crash.
     """
     directory, params = Path(opening["directory"]), opening["params"]
     config = core.AnalysisConfig(

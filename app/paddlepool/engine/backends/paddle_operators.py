@@ -52,8 +52,9 @@ class Operator:
 
     `name` is PIR's name of the operator, without its dialect.
 
-    `used` has one entry for each output: whether another operator reads it. `integer`: the first
-    output has an integer type. In a legacy program `used` is empty and `integer` is false.
+    `used` has one entry for each output: whether another operator reads it. `integer` is true
+    if the first output has an integer type. In a legacy program `used` is empty and `integer` is
+    false.
     `source` names the input of the program whose values the first input repeats, as they are or
     in another shape; it is empty for other values.
     """

@@ -158,7 +158,8 @@ def _timed(
     timed = []
     for operator in operators:
         own = times[operator["name"]]
-        # Operators that ran only while loading have no events: the last ones of a name have them.
+        # Operators that ran only while loading have no events. Of the operators of one name, these
+        # are the first, so the events belong to the last.
         if wanted[operator["name"]] <= len(own):
             timed.append(operator | {"milliseconds": own.pop(0)})
         wanted[operator["name"]] -= 1

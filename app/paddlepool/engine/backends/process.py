@@ -191,8 +191,9 @@ def check_outputs(
 
     `call["rows"]` is that number; None allows any. Requests without it, which run() sends for
     self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
-    gives, and ModelOutputInvalid for a shape that the manifest excludes: the manifest describes
-    what was seen when the version was sealed. Implements `paddlepool.engine.process.replies.Check`.
+    gives, and ModelOutputInvalid for another number of rows or a shape that the manifest excludes:
+    the manifest describes what was seen when the version was sealed. Implements
+    `paddlepool.engine.process.replies.Check`.
     """
     if "rows" not in call:
         return

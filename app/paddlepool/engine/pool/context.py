@@ -107,7 +107,8 @@ class Yielding:
 class EngineContext:
     """What all groups of a registry share.
 
-    A predictor process with more than `max_resident_bytes` is replaced by a fresh one.
+    A predictor process is replaced by a fresh one if it has more than `max_resident_bytes` and more
+    than 1.5 times its initial memory.
     """
 
     open_predictor: PredictorFactory
@@ -128,7 +129,7 @@ LACKING_SECONDS = 1.0
 
 
 class RestartBackoff:
-    """Counts the workers that one group lost in the last minute; more than five: a crash loop.
+    """Counts the workers that one group lost in the last minute; more than five are a crash loop.
 
     A worker that could not be opened for lack of memory or descriptors is not a loss.
     """

@@ -154,8 +154,8 @@ class Group:
         With `low_priority`, instances are opened one after another, each with the processor time
         that serving predictors leave. If an instance rejects the model, its future raises
         ConfigError or BackendError, and the group accepts no job until the model is loaded again.
-        A process that dies meanwhile is opened again; only a crash loop fails the futures
-        (BackendError).
+        A process that dies meanwhile is opened again; in a crash loop, the futures raise
+        BackendError.
         """
         if self._failure is not None and not self.can_open:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

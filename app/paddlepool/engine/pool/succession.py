@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 class Succession:
     """The successor of one instance's worker.
 
-    `smallest_cap` is in bytes of resident memory; the effective cap is at least 1.5 times the
-    worker's initial size. If no successor can be opened, the worker continues to serve and the cap
-    grows by half.
+    A successor is opened when the worker's resident memory exceeds a cap: `smallest_cap` bytes, or
+    1.5 times the worker's initial size if that is more. If no successor can be opened, the worker
+    continues to serve and the cap grows by half.
     """
 
     name: str

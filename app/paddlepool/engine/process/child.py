@@ -108,10 +108,11 @@ class Child:
 
     `target(init)` runs in the child and returns `ready` and `handler(meta, arrays, descriptors)`,
     which returns `(meta, arrays)`. A PaddlepoolError of the handler is raised here as the same
-    class; any other exception becomes a BackendError, whose message names only the exception's
-    class and the lines that raised it. `held` lists the MEASURES of its confinement that are in
-    force. `check` verifies each later reply; the process is killed if a reply is malformed or
-    `check` raises ValueError.
+    class if that is in RAISED_BY_CHILDREN, else as a BackendError. Any other exception becomes a
+    BackendError, whose message names only the exception's class and the lines that raised it.
+    `held` lists the MEASURES of the child's confinement that are in force. `check` verifies each
+    reply after the opening; the process is killed if a reply is malformed or `check` raises
+    ValueError.
 
     The constructor blocks until the target is open. It raises what call() raises, and OSError if
     the system lacks resources.
@@ -274,7 +275,7 @@ class Child:
         """Set the timeout of the oldest request under way, in seconds from now.
 
         A process that is ready to run and has had less processor time than `timeout` gets up to
-        `patience` seconds more: it is not slow, the machine is busy.
+        `patience` seconds more, because the machine is busy and the process is not slow.
         """
         now = time.monotonic()
         cpu = self.cpu_seconds() if patience else 0.0

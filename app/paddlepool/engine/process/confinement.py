@@ -75,7 +75,8 @@ def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
     of a process that is not under them, even if both belong to the same user.
 
     Returns the version of Landlock that the kernel supports, or 0 if the rules are not in force.
-    Files that are already open stay accessible. Paths that do not exist are skipped.
+    Versions below 4 do not cover TCP. Files that are already open stay accessible.
+    Paths that do not exist are skipped.
     """
     call = ctypes.CDLL(None, use_errno=True).syscall
     version = int(call(_CREATE, None, 0, 1))
@@ -174,8 +175,8 @@ _REFUSED_TO_CODECS = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "sched_setaffinity": (203, 122),
 }  # fmt: skip
 _CLONE3 = 435
-"""Number of clone3(). Its arguments are in memory, which a filter cannot read. It fails with
-ENOSYS, so that libraries fall back to clone()."""
+"""Number of clone3(). Its arguments are in memory, which a filter cannot read. The filter makes
+every call fail with ENOSYS, so that libraries fall back to clone()."""
 _KILL, _TGKILL, _PRLIMIT, _CLONE = (62, 129), (234, 131), (302, 261), (56, 220)
 _FCNTL, _IOCTL, _SET_AFFINITY, _CLOSE_RANGE = (72, 25), (16, 29), (203, 122), (436, 436)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}

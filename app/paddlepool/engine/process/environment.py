@@ -50,7 +50,7 @@ class Limits:
 
 
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child: the listed variables of this process, and `added`.
+    """Return a child's environment: this process's variables in NAMES or PREFIXES, and `added`.
 
     Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…). Unless
     `added` says otherwise, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1.
@@ -73,7 +73,7 @@ def _home() -> str:
 
 
 def lower_limit(kind: int, most: int) -> None:
-    """Set both limits of this process to `most`, or to the present hard limit if that is lower."""
+    """Set the soft and hard limit to `most`, or to the present hard limit if that is lower."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)

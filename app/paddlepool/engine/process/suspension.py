@@ -52,7 +52,7 @@ class Suspension:
             self._send(signal.SIGCONT, process)
 
     def run_briefly(self, process: subprocess.Popen[bytes]) -> None:
-        """Let a held process run for its slice; blocks meanwhile.
+        """Let a held process run for `slice_seconds`; blocks meanwhile. Does nothing if that is 0.
 
         Called every HELD_SECONDS, it makes the process finish even if the suspension stays held.
         """

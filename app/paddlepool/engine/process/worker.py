@@ -91,7 +91,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Import the target and apply the limits; return the values for the parent, and the handler.
 
     Files are confined first, before a library starts a thread. System calls are confined before
-    the target opens anything, or after it if opening starts programs. The limit of the address
+    the target opens anything, or afterwards if opening starts programs. The limit of the address
     space is set last, because imports need more than calls.
     """
     confinement = Confinement(kind) if (kind := opening["confinement"]) else None
@@ -128,7 +128,8 @@ def _describe(failure: Exception) -> Mapping[str, str]:
 def _ignore_signals() -> None:
     """Ignore what terminals, `timeout` and service managers send to the whole process group.
 
-    Only the parent may end a child: it drains first, and would treat a stopped child as dead.
+    Only the parent may end a child: the parent lets calls in progress end first, and would treat a
+    stopped child as dead.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)

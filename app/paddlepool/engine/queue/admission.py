@@ -4,7 +4,8 @@ A job is admitted only if, by the moving average of service times, it can finish
 deadline. A job for which an instance is free is excepted: its wait counts as zero, so that its run
 can correct an estimate that is too high.
 
-The estimated wait of a job counts only the jobs, of any caller, that are scheduled ahead of it.
+The estimated wait of a job counts the runs under way, and the jobs and reservations, of any
+caller, that are scheduled ahead of it.
 """
 
 from __future__ import annotations
@@ -85,11 +86,11 @@ class Admission:
     ) -> list[Job]:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
-        Room and time were checked for the reservation, so only the deadline of the first job is
-        checked. The same applies to jobs that follow ended jobs of their request (`following`):
-        the request has at most Group.portion jobs in the queue. Returns the jobs of lower priority
-        that were shed to make room. If it raises Overloaded or DeadlineExceeded, the queues stay as
-        they were.
+        The deadline of every job is checked. Room and time are not checked for the first job with a
+        reservation, because they were checked for the reservation. They are not checked either for
+        jobs that follow ended jobs of their request (`following`): the request has at most
+        Group.portion jobs in the queue. Returns the jobs of lower priority that were shed to make
+        room. If it raises Overloaded or DeadlineExceeded, the queues stay as they were.
         """
         reserved = reservation is not None and reservation in self.reservations
         if reservation is not None:
@@ -113,7 +114,8 @@ class Admission:
     def _make_room(self, priority: int) -> Job | None:
         """Shed a less urgent job if a job just queued at this `priority` overfills the queue.
 
-        Returns the removed job, or None if there is room or no queued job is less urgent.
+        Returns the removed job, or None if there is room or no queued job is less urgent. A job of
+        URGENT priority sheds none.
         """
         if priority < NORMAL or self.queues.counted() + len(self.reservations) <= self.max_queue:
             return None
@@ -131,7 +133,7 @@ class Admission:
         return Reservation(self.reservations, caller)
 
     def _check_job(self, job: Job, now: float, ahead: int) -> None:
-        """Raise Overloaded if there is no room or no time for the job.
+        """Raise Overloaded if there is no room or no time for the job, unless it is urgent.
 
         `ahead` is the number of reservations ahead of the job. It is 0 if the job's request had a
         reservation itself: then the jobs of all open reservations come after this one.
@@ -144,7 +146,7 @@ class Admission:
         self._check(priority, key, caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
-        """Whether free instances suffice for a job and for those that wait for the dispatch."""
+        """Whether free instances suffice for a job and for the jobs that wait to be dispatched."""
         free = self.instances.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
@@ -179,7 +181,8 @@ class Admission:
     ) -> None:
         """Raise Overloaded if `wait` and the run take more than `left` s, or the queue is full.
 
-        Jobs of lower priority than `priority` do not count: the least urgent of them is shed.
+        With a `wait` of 0, time is not checked. Jobs of lower priority than `priority` do not fill
+        the queue, because the least urgent of them is shed.
         """
         run = self.times.expected(key)
         if wait > 0 and wait + run > left:

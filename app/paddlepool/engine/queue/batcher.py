@@ -92,7 +92,7 @@ class Batcher:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
         The first job takes the place of the reservation, which ends. With `following`, the jobs
-        replace ended jobs of their request and are rejected only if their deadline has passed.
+        replace ended jobs of their request, so only their deadlines are checked, not room and time.
         Raises Overloaded, DeadlineExceeded or ModelNotReady.
         """
         now = self.clock()
@@ -154,7 +154,7 @@ class Batcher:
             self._dispatching = False
 
     def _dispatch_one(self) -> bool:
-        """Hand over one batch; False if none may run now or no instance is free."""
+        """Hand over one batch; False if none may run now or no instance can take it."""
         if not self._free and self._queues.rows < self.max_rows:
             return False  # a busy instance receives only a full batch
         now = self.clock()
@@ -234,7 +234,7 @@ class Batcher:
             self._times.record(batch.key, seconds)
 
     def requeue(self, *batches: Batch) -> None:
-        """Take back batches, which go before queued jobs; if the batcher is closed, fail them."""
+        """Take back batches, which go before queued jobs; if closed, fail their jobs instead."""
         if self._closed_with is None:
             self._requeued.extend(batches)
             self.dispatch()

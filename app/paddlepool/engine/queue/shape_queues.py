@@ -54,7 +54,8 @@ URGENT, NORMAL = -1, 0
 
 
 Turn = tuple[float, int]
-"""Scheduling key of a job: its start in virtual time, then its number in the order of arrival."""
+"""Scheduling key of a job: its start in virtual time, then its number in the order of arrival.
+Virtual time counts the rows that each waiting caller has had."""
 
 
 class ShapeQueues:
@@ -164,8 +165,8 @@ class ShapeQueues:
         """Return the jobs of a batch that may run now, or no job and the time to call again.
 
         The jobs stay queued until take(). A queue is ready if its next batch is full or its first
-        job has waited for the delay. Without a delay, the `free` instances that no other shape of
-        this priority needs share the jobs; a delay means that full batches are wanted.
+        job has waited for `max_delay`. If that is 0, the queue's jobs are shared among those of the
+        `free` instances that no other shape of this priority needs; else full batches are wanted.
         """
         retry_at = math.inf
         # The turn of the first job decides. Lower priorities wait.
@@ -216,7 +217,10 @@ class ShapeQueues:
         return own + sum([self._runs(queue) for queue in others])
 
     def least_urgent(self, than: int) -> Job | None:
-        """Return the job to shed: lowest priority below `than`, then latest turn; or None."""
+        """Return the job to shed: of the jobs of the lowest priority, the one with the latest turn.
+
+        Returns None if no job has a lower priority than `than`.
+        """
         lowest = max((priority for priority, _ in self._queues), default=than)
         if lowest <= than:
             return None

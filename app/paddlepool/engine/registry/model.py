@@ -58,8 +58,8 @@ def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[
     for the emotion model), but the first full batch of a warm shape costs at most 20 ms more than
     the next. Each tensor is a view of one number and takes no memory in this process.
 
-    Raises ConfigError if a shape does not fit the model's inputs, or the tensors of one [[warmup]]
-    have more than WARMUP_BYTES.
+    Raises ConfigError if names or shapes do not fit the model's inputs, or the tensors of one
+    [[warmup]] have more than WARMUP_BYTES.
     """
     runs: list[Tensors] = []
     for warmup in config.warmup:
@@ -113,7 +113,7 @@ class EqualAxes:
         self._groups = [[free[name] for name in group] for group in groups]
 
     def check(self, tensors: Tensors) -> None:
-        """Raise InvalidTensor if the axes differ; each tensor must already fit its input."""
+        """Raise InvalidTensor if axes that must be equal differ; each tensor must already fit."""
         for group in self._groups:
             sizes = {(name, axis): tensors[name].shape[axis] for name, axis in group}
             if len(set(sizes.values())) > 1:
@@ -203,7 +203,7 @@ class ServedModel:
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> asyncio.Future[InferResult]:
-        """Check and queue the tensors of one job. Raises InvalidTensor; also like submit_all()."""
+        """Check and queue one job's tensors. Raises InvalidTensor and what submit_all() raises."""
         [job] = self.checked([inputs])
         if job.rows > self.max_rows:
             raise InvalidTensor(f"{job.rows} rows in one job, limit {self.max_rows}")
@@ -233,7 +233,7 @@ class ServedModel:
         The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
         higher priority waits, and is shed first. With `following`, the jobs replace ended jobs of
-        their request and are rejected only if their deadline has passed.
+        their request, so the queue checks only their deadlines, not room and time.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
         future returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,

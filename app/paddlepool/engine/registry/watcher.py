@@ -29,7 +29,9 @@ class _Seen:
 
 
 class RepositoryWatcher:
-    """Loads each change of the repository once; what failed is retried after another change.
+    """Loads each change of the repository once.
+
+    What failed is retried after another change, or, if an OSError was the cause, at the next poll.
 
     The watcher reads only names, sizes and times of files: the registry verifies every byte. It
     acts when two polls in a row have found the same state: a file that is written in place is empty
@@ -106,7 +108,10 @@ class RepositoryWatcher:
                 log.exception("%s: the change could not be applied", name)
 
     def _retry(self, name: str, new: _Seen, old: _Seen) -> None:
-        """Let the next poll load what has failed, and nothing that was loaded."""
+        """Let the next poll load the versions that failed, and no version that was loaded.
+
+        If the model as a whole failed, the next poll loads what differs between `old` and `new`.
+        """
         failed = self._registry.failed(name)
         if not failed or None in failed:
             self._seen[name] = old
