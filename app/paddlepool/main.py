@@ -68,8 +68,8 @@ def create_app(
     declare (paddlepool.tasks.task.settings_class).
 
     Raises ConfigError if the model repository or the key file cannot be read, the key file has no
-    key, the settings name a task that does not exist, or the settings enable gRPC or tracing and
-    the extra is not installed.
+    key, the settings name a task or a picture format that does not exist, the settings enable gRPC
+    or tracing and the extra is not installed, or tracing is on and an OTEL_* variable is wrong.
     """
     if settings.grpc_port is not None:
         with extra("grpc", setting="PADDLEPOOL_GRPC_PORT"):
@@ -270,9 +270,9 @@ def _open_background(
     tasks: Mapping[str, Task],
     choices: StoredChoices,
 ) -> Background | None:
-    """Return the thread that compares groups, not yet started; None if all its parts are off.
+    """Return the thread that compares groups, not yet started; None if the settings need none.
 
-    With `prove_groups` off, default groups are not chosen either.
+    If `prove_groups` is off, no default group is chosen either.
     """
     prove = settings.prove_groups
     if prove == "off" and not settings.shadow_fraction:

@@ -35,7 +35,10 @@ API_NAMES: tuple[ApiName, ...] = get_args(ApiName)
 
 
 def split_words(value: Any) -> Any:
-    """Split a comma-separated text; return any other value. Raises ValueError for only commas."""
+    """Split a comma-separated text; return any other value unchanged.
+
+    Raises ValueError for a text that has commas but no words.
+    """
     if not isinstance(value, str):
         return value
     items = tuple(item.strip() for item in value.split(",") if item.strip())

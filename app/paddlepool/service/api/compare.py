@@ -125,9 +125,10 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 def estimated(
     bounds: Sequence[float], counts: Counts, *names: str
 ) -> dict[str, float] | dict[str, None]:
-    """Estimate the quantiles with these names; each is None without counts.
+    """Estimate the quantiles with these `names`, such as p50; each is None if nothing was counted.
 
-    They have four digits: the buckets allow no more precision, and the reply is a third shorter.
+    They have four digits, because the buckets allow no more precision, and the reply is a third
+    shorter.
     """
     values = counts.quantiles(bounds, [SHARES[name] for name in names])
     if not values:

@@ -88,7 +88,7 @@ class Fault:
 
 
 class Refused(Exception):
-    """Ends a request with a fault for which there is no domain error."""
+    """Ends a request with a fault, such as one of HTTP itself, which has no domain error."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.detail)
@@ -112,7 +112,7 @@ class ErrorForm:
 
 
 def reply(fault: Fault, scope: Scope) -> Response:
-    """Build the reply to the request of `scope` from a fault, and store the fault in its state."""
+    """Build the reply to the request of `scope`, and store the fault in the scope's state."""
     path = str(scope.get("path", ""))
     state = scope.get("state", {})
     state["fault"] = fault
@@ -181,7 +181,8 @@ def phrase(status: int) -> str:
 def documented(*statuses: int, form: ErrorForm | None = None) -> dict[int | str, dict[str, Any]]:
     """Describe the statuses of errors for OpenAPI, in the form of problem+json or of `form`.
 
-    With a `form`, `statuses` are translated by it, and those of its named codes are added.
+    With a `form`, `form.statuses` translates each of `statuses`, and the statuses to which it maps
+    error codes are added.
     """
     model: type[BaseModel] = Problem
     media_type = MEDIA_TYPE
@@ -343,7 +344,10 @@ def _fault_of_validation(error: RequestValidationError) -> Fault:
 
 
 def _number(value: object) -> int | float | None:
-    """Return the value if it is a number, else None: a word may come from a client's text."""
+    """Return the value if it is a number below 1e15, else None.
+
+    A word is not returned, because it may come from a client's text.
+    """
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}", value):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -374,7 +378,7 @@ class ErrorCode(NamedTuple):
 
 @cache
 def error_codes() -> tuple[ErrorCode, ...]:
-    """Return all error codes by name: those of domain errors and of HTTP itself."""
+    """Return the error codes of domain errors and of HTTP itself, sorted by name."""
     domain = {
         (error.code, status, error.title)
         for error, status in STATUS.items()

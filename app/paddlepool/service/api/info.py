@@ -155,7 +155,7 @@ class Info(BaseModel):
 
 
 ExtraMembers = Callable[[Services], Mapping[str, Any]]
-"""A function that returns additional members of the document."""
+"""A function that returns additional members of the document of /info."""
 
 
 def router(*, card: Sequence[str], extra: Sequence[ExtraMembers] = ()) -> APIRouter:
@@ -266,7 +266,8 @@ def group_members(served: ServedModel) -> list[dict[str, Any]]:
 def _reason(group: GroupStatus, choice: Choice) -> str | None:
     if group.ready:
         return None if group.effect.effective else group.effect.reason
-    # A failed proof or trial explains more than "no request has named this group".
+    # If a measurement could not start the group, its reason explains more than "no request has
+    # named this group".
     trials = [trial.reason for trial in choice.candidates if trial.group == group.name]
     reasons = (group.effect.reason, *trials)
     return next((reason for reason in reasons if reason.startswith(CANNOT_START)), group.reason)

@@ -26,7 +26,7 @@ PAGES: Mapping[str, str] = {"demo": "/", "comparison": "/compare"}
 """Maps a page's folder below web/ to the address of its index.html. Its other files are served
 under the folder's name."""
 SHARED = ("console", "samples")
-"""Folders that every page may load from: style, modules and the header; sample pictures."""
+"""Folders that every page may load from. `console` has the style, the modules and the header."""
 FOLDERS = (*SHARED, *PAGES)
 MEDIA_TYPES = {
     ".css": "text/css",
@@ -140,7 +140,10 @@ KEY = "key"
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
-    """Build the OpenAPI document once; `models` are those that routes only refer to."""
+    """Build the OpenAPI document once. `models` are those that routes only reference.
+
+    With `needs_key`, the document says that requests need an API key.
+    """
     if app.openapi_schema is None:
         schema = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
@@ -160,7 +163,10 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
 
 
 def title(router: APIRouter) -> None:
-    """Use the first sentence of each route's description as its title, not the function's name."""
+    """Use the first sentence of its description as the title of each route that has no summary.
+
+    FastAPI would use the function's name.
+    """
     for route in router.routes:
         if isinstance(route, APIRoute) and not route.summary:
             first = " ".join(route.description.partition("\n\n")[0].split())
@@ -170,7 +176,7 @@ def title(router: APIRouter) -> None:
 def _complete(paths: dict[str, Any]) -> None:
     """Give each path variable an example, and remove the 422 reply that only FastAPI declares."""
     for path, operations in paths.items():
-        # A task is not loaded and has no sample, so the example is a model there.
+        # Only a model can be loaded or has a sample; on other paths the example is a task.
         of_model = path.startswith("/v2/repository/") or path.endswith("/sample")
         model = "mnist" if of_model else "sentiment"
         for operation in operations.values():

@@ -30,7 +30,7 @@ from paddlepool.settings.server import Settings
 
 UNDECLARED_TYPES = ("", "application/x-www-form-urlencoded")
 """Content types of JSON from clients that declare none: no type, or curl's default. A page of
-another site can send the latter without a preflight; `middleware.keys` rejects that.
+another site can send the latter without a preflight; `middleware.keys` rejects such a request.
 """
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -93,7 +93,7 @@ def chosen_group(instance_group: str | None, predictor: str | None) -> str | Non
 
 
 def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
-    """Return the timeout in seconds. Raises InvalidParameter outside 1 … timeout_max_ms."""
+    """Return the timeout in seconds. Raises InvalidParameter outside 1 to timeout_max_ms."""
     if timeout_ms is None:
         return settings.timeout_default_ms / 1000
     if not 1 <= timeout_ms <= settings.timeout_max_ms:
@@ -195,10 +195,11 @@ def _read_routing(request: Request, faults: Faults) -> Routing:
 
 
 def read_body(model: type[Model], content: bytes, kind: str, faults: Faults) -> Model | None:
-    """Parse the body as `model`; on failure, add its errors to `faults` and return None.
+    """Parse the body as `model`. Adds to `faults` and returns None if it is empty or does not fit.
 
-    Raises UnsupportedMediaType, RequestValidationError if the body is not valid JSON, and
-    HTTPException for any other failure, such as invalid UTF-8 or too deep nesting.
+    `kind` is the body's media type. Raises UnsupportedMediaType, RequestValidationError if the body
+    is not valid JSON, and HTTPException if it cannot be parsed for another reason, such as invalid
+    UTF-8 or too deep nesting.
     """
     if not content:
         faults.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})

@@ -33,13 +33,13 @@ class Lifecycle:
 
     draining: bool = False
     accepts_when_ready: bool = False
-    """Whether to accept no connection until every model is ready: other servers share the port."""
+    """Whether to accept no connection until every model is ready. Set if servers share the port."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     failure: str = ""
-    """Why the server counts as not ready, besides its models: a background task has failed."""
+    """Says which background task has failed. Unless empty, the server is not ready."""
 
     def task_ended(self, task: asyncio.Task[Any]) -> None:
-        """Record the failure of a background task; pass it to add_done_callback()."""
+        """Record the failure of a background task. This is a callback for add_done_callback()."""
         if not task.cancelled() and task.exception() is not None:
             self.failure = f"The background task {task.get_name()!r} has failed; the log says why."
 
@@ -97,7 +97,7 @@ async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) 
         return work()
     seconds = services.settings.timeout_default_ms / 1000
     waiting = services.operations.submit(work)
-    # Cancelling has no effect if it is already running.
+    # Cancelling has no effect if the work is already running.
     timer = asyncio.get_running_loop().call_later(seconds, waiting.cancel)
     try:
         return await asyncio.wrap_future(waiting)

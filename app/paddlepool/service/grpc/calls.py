@@ -94,10 +94,10 @@ class Calls:
         at_once = max(1, gates.bodies.limit // settings.infer_max_bytes)
         few = max(1, at_once // 4)
         self._arrivals = Arrivals(at_once, seconds=settings.receive_timeout_seconds)
-        # Calls that need no key must not use up the places of inference calls.
+        # Calls that quotas ignore must not keep the messages of inference calls waiting.
         self._free_arrivals = Arrivals(few, seconds=settings.header_timeout_seconds)
         self._streams = Budget(at_once, what="streams")
-        # Reflection needs no key, so its streams must not take places from others.
+        # Reflection needs no key, so its streams have a limit of their own.
         self.reflections = Budget(few, what="streams of reflection")
         self._unread = Budget(gates.bodies.limit, what="bytes of unread replies")
         self._open_calls = Budget(
@@ -162,10 +162,10 @@ class Calls:
 
     @asynccontextmanager
     async def keep_open(self, context: Any) -> AsyncIterator[None]:
-        """Hold one of the places for calls that stay open, or end the call if all are taken.
+        """Count the call among those that stay open, or end it if too many are open.
 
-        These calls need no key and may stay open forever, so they get only half of
-        `max_connections`.
+        These calls need no key by default and may stay open forever, so they may use at most half
+        of `max_connections`.
         """
         with ExitStack() as places:
             try:
@@ -211,7 +211,8 @@ class Calls:
             host, _, port = urllib.parse.unquote(rest).rpartition(":")
             scope: Any = {"type": "http", "scheme": "http", "headers": headers.raw}
             scope["client"] = host.strip("[]"), int(port)
-            await self._proxy_headers(scope, _nothing, _nothing)  # trusted ones report the client's
+            # A trusted proxy reports the client's address.
+            await self._proxy_headers(scope, _nothing, _nothing)
             address = str(scope["client"][0])
         CALLER.set(self._gates.keys.caller(method.path, headers, address))
 
@@ -256,7 +257,7 @@ async def _only(message: bytes) -> AsyncIterator[bytes]:
 
 
 async def _nothing(*_: Any) -> Any:
-    """An application that does nothing: only the proxy layer's changes to the scope matter."""
+    """An application that does nothing, as only the proxy layer's changes to the scope matter."""
 
 
 def headers_of(context: Any) -> Headers:
@@ -291,8 +292,8 @@ def _end_span(span: RequestSpan, method: Method, status: int) -> None:
 
 
 SMALL_BYTES = 64 * 1024
-"""Replies up to this size, less than a connection's own buffers, are not counted. Health calls
-therefore succeed even if unread replies have reached their limit."""
+"""Replies up to this size, less than a connection's own buffers, do not count as unread. Health
+calls therefore succeed even if unread replies have reached their limit."""
 
 
 TOO_LATE = "The client did not send its message in time."

@@ -5,9 +5,10 @@ They have their own descriptor pool, because a client library in the same proces
 messages with the same names in the default pool.
 
 The protocol buffer parser would block the event loop while it copies each raw tensor. It would also
-allocate a hundred bytes or more for an empty part, which takes two bytes in the message. Before it
-parses a message, this module therefore limits the number and size of the parts and separates the
-raw tensors. It also appends raw tensors to a reply without protobuf.
+allocate a hundred bytes or more for an empty part, such as a parameter or a string, which takes two
+bytes in the message. Before it parses a message, this module therefore separates the raw tensors,
+and limits the number of parts and the size of the rest. It also appends raw tensors to a reply
+without protobuf.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -73,7 +73,7 @@ class GrpcServer:
         connections = settings.max_connections  # limits also the concurrent calls of all clients
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_server_line)
         options = {
-            # A port in use is an error, unless servers take over from each other.
+            # A port in use is an error, unless several servers share it.
             "grpc.so_reuseport": int(services.lifecycle.accepts_when_ready),
             "grpc.max_receive_message_length": settings.infer_max_bytes,
             "grpc.http2.lookahead_bytes": WINDOW_BYTES,
@@ -209,7 +209,7 @@ PATHS: Mapping[str, str] = {
     "RepositoryModelLoad": "/v2/repository/models/-/load",
     "RepositoryModelUnload": "/v2/repository/models/-/unload",
 }
-"""The protocol's methods, and their equivalents over HTTP."""
+"""Maps the protocol's methods to the paths of their equivalents over HTTP."""
 HEALTH = "grpc.health.v1.Health"
 SERVERS = ("", SERVICE, HEALTH)
 """Service names that mean the server itself; other names are models and tasks."""
@@ -281,7 +281,7 @@ async def _fields(name: str, services: Services, request: Any) -> Mapping[str, A
 
 
 def _holds(check: Callable[[], None]) -> bool:
-    """Whether the check passes: these methods of the protocol report false instead of an error."""
+    """Whether the check passes. ServerReady and ModelReady report false instead of an error."""
     try:
         check()
     except (errors.ModelNotReady, errors.ModelNotFound):
@@ -331,7 +331,7 @@ def _service(message: bytes) -> str:
 
 
 def _status(services: Services, service: str) -> int:
-    """Return the serving status of the server or a model. Raises ModelNotFound."""
+    """Return the serving status of the server, a model or a task. Raises ModelNotFound."""
     try:
         if service in SERVERS:
             models.check_server(services)

@@ -26,8 +26,8 @@ KILL_AFTER_SECONDS = 5.0
 class LocalServer:
     """`paddlepool serve` on a free loopback port. The server ends when this process ends.
 
-    If the server ends without a drain, this process ends too. A proxy without its server would
-    answer 503 faster than the other replicas answer, and so attract their requests.
+    If the server ends without a drain, this process ends too. Otherwise this process would answer
+    503 faster than the other replicas answer, and so attract their requests.
     """
 
     def __init__(self, settings: Settings) -> None:

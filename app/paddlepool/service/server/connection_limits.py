@@ -60,7 +60,7 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProtocol]:
-    """Return a protocol class with these limits; all unread replies share `reply_bytes`."""
+    """Return a class with the limits of `settings`; `reply_bytes` limits all unread replies."""
     unread = sending.UnreadReplies(reply_bytes, stall_seconds=settings.send_stall_seconds)
     return type("Protocol", (LimitedProtocol,), {"limits": settings, "unread_replies": unread})
 
@@ -139,9 +139,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Answer the complete requests of a client that has closed its sending side.
 
         Returns True, which keeps the transport open, if requests wait for replies and all are
-        complete.
-        A client that has left sends the same, but resets the connection when it receives data.
-        The interim response provokes that reset, so the work is cancelled before the reply.
+        complete. A client that has left also closes its sending side, but resets the connection
+        when it receives data. The interim response `100 Continue` provokes that reset, so the work
+        is cancelled before the reply.
         """
         if not self._is_replying() or (self._in_body and not self._ended):
             return False
@@ -166,7 +166,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _ignore_offer(self, rest: bytes) -> None:
         """Answer a request that offers another protocol over HTTP/1.1 (RFC 9110, 7.8).
 
-        After such a header, the parser expects the other protocol. A new parser reads the body.
+        After an Upgrade header, the parser expects the other protocol, so a new one reads the body.
         """
         if self._body_framing:
             events = EventsAfterHead(self)
@@ -389,7 +389,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class EventsAfterHead:
-    """Callbacks of a parser that begins in the middle of a message: none until `passing` is set."""
+    """Passes a parser's callbacks to the protocol, except those before `passing` is set."""
 
     def __init__(self, protocol: LimitedProtocol) -> None:
         self._protocol = protocol

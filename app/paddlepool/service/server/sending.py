@@ -23,7 +23,7 @@ class UnreadReplies:
     """Limits the bytes of all unread replies, by closing the connection of the largest one."""
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
-        """Each client must read STALLED_BYTES within `stall_seconds`, whatever the total is."""
+        """`limit` is in bytes. Every client must also read STALLED_BYTES within `stall_seconds`."""
         self._limit = limit
         self.stall_seconds = stall_seconds
         self._watches: set[StallWatch] = set()

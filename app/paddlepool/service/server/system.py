@@ -80,7 +80,7 @@ def require_room_for_children() -> None:
 
 
 def require_descriptors(connections: int, *, ports: int = 1) -> None:
-    """Allow enough open files for `connections` on each of so many `ports`.
+    """Allow enough open files for this number of `connections` on each of `ports` ports.
 
     Raises the soft limit if it is too low. Raises ConfigError if the hard limit is too low as well.
     """

@@ -44,7 +44,7 @@ class Exchange:
         lifecycle: Lifecycle,
         common_headers: Iterable[tuple[bytes, bytes]],
     ) -> None:
-        """`body_cap` is in bytes; every reply gets the `common_headers`."""
+        """`body_cap` is the body's maximum in bytes; every reply gets the `common_headers`."""
         self.headers = Headers(scope=scope)
         self.request_id = request_id_of(self.headers.get("x-request-id"))
         self.body_cap = body_cap

@@ -17,7 +17,7 @@ from paddlepool.settings.server import Settings
 ADMIN_PREFIX = "/v2/repository"
 OPEN = frozenset((*PAGES.values(), ICON, "/docs", "/openapi.json"))
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
-"""Paths below these folders need no key, nor do those in OPEN: pages are the same on every
+"""Paths below these folders need no key, nor do those in OPEN, because pages are the same on every
 installation, and a browser loads them before it can send a key."""
 
 HEALTH = re.compile(r"/health|/v2/health/.*|/v2/models/.+/ready")
@@ -33,7 +33,7 @@ IPV6_NETWORK = 64
 
 
 class KeyRules:
-    """Decides which paths need a key, and identifies the caller: its key, or else its address."""
+    """Decides which paths need a key, and identifies the caller by its key, or else its address."""
 
     def __init__(
         self, settings: Settings, keys: Sequence[bytes], wrong_admin_keys: Callable[[str], Quota]
@@ -41,6 +41,7 @@ class KeyRules:
         """`keys` are those of `settings` and of the key file.
 
         Only the settings' start_group_keys may start groups; without any, every caller may.
+        `wrong_admin_keys` returns the quota that limits how many wrong admin keys a client sends.
         """
         start_keys = [key.get_secret_value().encode() for key in settings.start_group_keys]
         admin_key = settings.admin_key
@@ -76,7 +77,10 @@ class KeyRules:
             raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
-        """Return the caller of a path that needs no key. A valid key may allow starting groups."""
+        """Return the caller of a path that needs no key, by its key if it sends a valid one.
+
+        Such a key may allow the caller to start groups.
+        """
         if self._callers:
             with contextlib.suppress(Unauthorized):
                 return self._callers[_find(headers, self._callers, "")]
@@ -101,7 +105,7 @@ def is_routine(path: str) -> bool:
 
 
 def is_open(path: str) -> bool:
-    """Whether probes, scrapers or browsers may request this path before they can send a key."""
+    """Whether this path is for probes, scrapers or pages, and needs no key by default."""
     return path in OPEN or path.startswith(OPEN_BELOW) or is_routine(path)
 
 

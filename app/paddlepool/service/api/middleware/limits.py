@@ -76,7 +76,10 @@ class Gates:
 
 
 def check_body(headers: Headers, *, cap: int) -> None:
-    """Check a body's headers before it is read. Raises UnsupportedEncoding and FileTooLarge."""
+    """Check a body's headers before the body is read.
+
+    Raises UnsupportedEncoding, and FileTooLarge if the body has more than `cap` bytes.
+    """
     for codings in headers.getlist("content-encoding"):  # in one header or in several
         if not {coding.strip().lower() for coding in codings.split(",")} <= {"", "identity"}:
             raise UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
@@ -97,12 +100,12 @@ gets a full one with its next request."""
 
 
 class TokenBucket:
-    """What one caller may still spend of each unit; refilled over time. Implements Quota.
+    """What one caller may still spend of each unit, such as pixels. Implements Quota.
 
-    `limits` are per minute; a whole minute's worth may be spent at once. Spending more than is left
-    is allowed while anything is left, because the cost of a picture is known only after it is
-    opened. The debt must be refilled before the next request. At most `concurrent` requests run at
-    the same time (0: any number).
+    `limits` are per minute and refilled over time; the amount of a whole minute may be spent at
+    once. Spending more than is left is allowed while anything is left, because the cost of a
+    picture is known only after it is opened. The debt must be refilled before the next request. At
+    most `concurrent` requests run at the same time (0: any number).
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class TokenBucket:
             self.running -= 1
 
     def headers(self) -> dict[str, str]:
-        """Return the RateLimit headers of the unit with the smallest share left; {} without one."""
+        """Return RateLimit headers of the unit with the least share left; {} if none is limited."""
         if not self._limits:
             return {}
         self._refill()
@@ -174,9 +177,9 @@ class TokenBuckets:
     """The bucket of each caller, shared by HTTP and gRPC. Used from one event loop only."""
 
     def __init__(self, per_minute: Mapping[str, int], concurrent: int = 0) -> None:
-        """Limit each unit of `per_minute`, as {"pixels": 1_000_000}, and concurrent requests.
+        """Limit each caller's units per minute, such as {"pixels": 1_000_000}.
 
-        `concurrent` 0 allows any number of these.
+        `concurrent` limits each caller's concurrent requests; 0 allows any number.
         """
         self._per_minute = per_minute
         self._concurrent = concurrent

@@ -85,13 +85,14 @@ def read_document(
 
     `raw` contains the raw tensors that the document declares. With `binary`, outputs are raw by
     default. `within` is the time in seconds that the client waits; None if it is unknown. Raises
-    InvalidTensor or InvalidParameter; the message names the tensor or parameter, and
-    what was expected.
+    InvalidTensor or InvalidParameter; the message names the tensor or parameter, and what was
+    expected.
     """
     parameters = tensors.parameters_of(document)
     names = (name_in(parameters, name, of="an instance group") for name in GROUP_PARAMETERS)
     group = chosen_group(*names)
-    # The protocol's timeout is in microseconds; 0 means the default, or `within` up to the limit.
+    # The protocol's timeout is in microseconds. 0 means the default, or if `within` is given, that
+    # time up to timeout_max_ms.
     microseconds = _whole(parameters, "timeout", settings.timeout_max_ms * 1000)
     default_ms = settings.timeout_default_ms if within is None else settings.timeout_max_ms
     timeout = microseconds / 1e6 or default_ms / 1000

@@ -242,7 +242,7 @@ class Inferred:
 
 
 def check_size(services: Services, model: str, size: int) -> None:
-    """Raise FileTooLarge if the request exceeds the limit of the task's own endpoint."""
+    """Raise FileTooLarge if `model` is a task and `size` exceeds the limit of its own endpoint."""
     task = task_named(services, model)
     if task is not None and size > task.max_bytes:
         limit = task.max_bytes
