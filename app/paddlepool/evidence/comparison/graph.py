@@ -22,8 +22,9 @@ PROFILE_SECONDS = 300.0
 class Operator:
     """An operator as Paddle runs it, with the operators `fused` into it.
 
-    `sources` are the indices of the operators whose results it reads. `shape` is that of its first
-    output, -1 for a free axis. `milliseconds` is the median of a run, None if not timed.
+    `sources` are the indices, in Graph.operators, of the operators whose results it reads. `shape`
+    is that of its first output, -1 for a free axis. `milliseconds` is its median time over several
+    runs, None if it was not timed.
     """
 
     name: str

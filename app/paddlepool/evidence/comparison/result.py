@@ -40,9 +40,10 @@ class GroupResult:
 
     Times are of a single request; `concurrent_*` figures are measured with all cores busy.
     `max_abs_drift`, `mean_difference` (of the output that differs most) and `agreement` compare
-    with Comparison.default_group. `budget` is the allowed difference. `effective` is whether
-    outputs or times differ from those of the group `base`: None if unproven, as for the reference,
-    whose `base` is None. `instances` is the number of predictors that were busy at once.
+    the outputs with those of Comparison.default_group. `budget` limits `mean_difference` and
+    `agreement`. `effective` is whether outputs or times differ from those of the group `base`; it
+    is None if that is not proven, or if `base` is None. `instances` is the number of predictors
+    that were busy at once.
     """
 
     group: str
@@ -69,10 +70,10 @@ class GroupResult:
 class Comparison:
     """All results of one `paddlepool compare`.
 
-    `refused` and `not_busy` (not measured on all cores) map groups to reasons. `weights_sha256` is
-    the digest of the params file, or of the program; it identifies the weights even if a version
-    number is used again. `default_group` is the reference of all differences and of
-    times_as_fast().
+    `refused` (groups that cannot run) and `not_busy` (groups that were not measured on all cores)
+    map groups to reasons. `weights_sha256` is the digest of the params file, or of the program; it
+    identifies the weights even if a version number is used again. `default_group` is the reference
+    of all differences and of times_as_fast().
     """
 
     model: str
@@ -90,7 +91,7 @@ class Comparison:
     def times_as_fast(self) -> dict[str, float]:
         """Return each group's requests per second on all cores, divided by the default group's.
 
-        If a group was not measured on all cores, return for each group the default group's median
+        If any group was not measured on all cores, return for each group the default group's median
         time of a single request divided by the group's.
         """
         rates = {
@@ -138,10 +139,11 @@ def compare(
     requests: int = 20,
     concurrent: bool = True,
 ) -> Comparison:
-    """Compare the named groups, or all groups: alone, and with every core busy if `concurrent`.
+    """Measure `groups`, or all groups if empty, alone and, if `concurrent`, with every core busy.
 
-    The baseline is the default group, or the first named group if the default group is not named.
-    Raises ConfigError for unknown groups or inputs, and BackendError if the baseline is refused.
+    They are compared with the default group, or with the first of `groups` if the default group is
+    not among them. Raises ConfigError for unknown groups and as choose_samples() does, and
+    BackendError if the group to compare with cannot be opened.
     """
     config = files.config
     known = [group.name for group in config.instance_group]
@@ -215,7 +217,7 @@ def compare(
 
 
 def _progress(total: int, what: str, unit: str) -> "tqdm[Any]":
-    """Return a progress bar that only a terminal shows; print a line instead if there is none.
+    """Return a progress bar, which only a terminal shows; without a terminal, print a line.
 
     Minutes of silence would suggest a hang.
     """
@@ -294,9 +296,9 @@ def recommend(
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
     Groups are compared by Comparison.times_as_fast(). A group is rejected if it has a 95th
-    percentile above `p95_seconds`; other groups than the default one also if they exceed their
-    budget or set candidate = false. If the default group is rejected, the others need not be faster
-    than it.
+    percentile above `p95_seconds`; a group other than the default one, also if it exceeds its
+    budget or sets candidate = false. If the default group is rejected, the others need not be
+    faster than it.
     """
     results = {group.group: group for group in comparison.groups}
     default = results[comparison.default_group]
@@ -409,5 +411,5 @@ def reasons(comparison: Comparison) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """Format a time: seconds with three decimals, or less than 0.1 s as 41.2 ms."""
+    """Format a time, as seconds with three decimals; below 0.1 s, as milliseconds (41.2 ms)."""
     return f"{value:.3f} s" if value >= 0.1 else f"{value * 1000:.3g} ms"

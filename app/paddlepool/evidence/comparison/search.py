@@ -121,7 +121,7 @@ def choose(outcomes: Sequence[Outcome], *, p95_seconds: float) -> Outcome | None
 
 
 def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float) -> list[str]:
-    """Return lines: the choice, and why each one with more requests per second was not chosen."""
+    """Describe the choice; say why each outcome with more requests per second was not chosen."""
     lines = [
         f"{chosen.configuration}: {chosen.per_second:.2f} requests per second, "
         f"p95 {seconds(chosen.p95_seconds)}, {seconds(chosen.alone_seconds)} alone"
@@ -170,8 +170,9 @@ def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[st
 def write_default_group(path: Path, name: str) -> None:
     """Make the group `name` the default group in the config.toml at `path`.
 
-    It gets as many instances as fit into the threads of the old default group, and starts with the
-    server. The old default group then starts on demand. Raises ConfigError as write_group() does.
+    It then starts with the server. If another group was the default, `name` also gets as many
+    instances as fit into the threads of that group, at least one, and that group starts on demand.
+    Raises ConfigError as write_group() does.
     """
     config = load_config(path)
     with _edited(path) as document:

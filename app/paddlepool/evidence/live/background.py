@@ -1,6 +1,7 @@
 """The one thread that compares instance groups while no request is being answered.
 
-It replays answered requests on other groups, chooses default groups, and proves effects.
+It replays answered requests on other groups, chooses default groups, and measures whether a
+group's outputs or times differ from those of its base.
 """
 
 import asyncio
@@ -83,7 +84,7 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Replay the job that has waited longest on other groups. Raises Closed.
+        """Replay on other groups the job that has waited longest. Raises Closed.
 
         Returns False if no job waits.
         """
@@ -106,7 +107,7 @@ class Shadow:
         return True
 
     def _groups_of(self, served: ServedModel) -> list[str]:
-        """Return the groups to replay on: those of `groups`, or all ready groups if it is empty.
+        """Return the groups to replay on: those in `self.groups`, or all ready ones if it is empty.
 
         The default group and groups that cannot be opened are left out.
         """
@@ -182,7 +183,7 @@ NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and 
 
 @dataclass(slots=True, eq=False)
 class Prover:
-    """Measures whether groups have an effect, one group at a time.
+    """Measures whether groups have an effect (see Effect), one group at a time.
 
     `which` selects the groups: those that are started, all of config.toml, or none ("off").
     """
@@ -319,7 +320,7 @@ class Background:
         self.shadow.close()
 
     def close(self) -> None:
-        """End the thread without waiting for a run in progress; that ends with the process."""
+        """End the thread. A run that takes longer than CLOSING_SECONDS ends with the process."""
         self.idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)
@@ -328,8 +329,8 @@ class Background:
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
     """Log a warning for each of `names` that is no group on which requests can be replayed.
 
-    Such a name is a typo, or its model is not published yet. On a default group, requests can be
-    replayed only if the server chooses it: another group may then become the default.
+    Such a name is a typo, or its model is not published yet. Requests can be replayed on a default
+    group only if the server chooses the default group, because another may then take its place.
     """
     known = {
         group.name

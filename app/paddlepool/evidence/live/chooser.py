@@ -45,10 +45,10 @@ gone, or memory was short.
 """
 
 MORE_ROUNDS = 3
-"""Maximum number of further rounds for undecided candidates once another candidate serves."""
+"""How often, at most, undecided candidates are measured again once another candidate serves."""
 
 ROOM = 1.25
-"""Assumed memory of a process in a race, relative to a serving process of the first group."""
+"""Assumed memory of a measured process, relative to a serving process of the first group."""
 
 ALONE_RUNS = 5
 
@@ -179,7 +179,10 @@ class Chooser:
         return candidate, final
 
     def _room_for(self, served: ServedModel, name: str, search: _Search) -> int:
-        """Return how many processes of a group may run at once, at most TOGETHER."""
+        """Return how many processes of `name`, and of the first group, memory allows at once.
+
+        At most TOGETHER; 0 if there is not enough memory for one of each.
+        """
         config = served.files.config
         first = config.default_group
         for status in served.groups():
@@ -197,7 +200,7 @@ class Chooser:
     def _conclude(self, served: ServedModel, search: _Search) -> None:
         """Make the best candidate the default group; keep the first group if none is better.
 
-        If the candidate cannot start, marks it as unfit: the next call chooses another one.
+        If the candidate cannot start, marks it as unfit, so that the next call chooses another one.
         """
         config = served.files.config
         candidates = tuple(search.results.values())
@@ -290,7 +293,7 @@ def _race(
 
     `counts` are their numbers of processes in service, the candidate's first. A group's time is the
     mean over its processes that run at once, divided by its number in service. Returns the
-    candidate's result, whether it is final, and the verdict on the effect, None if unknown.
+    candidate's result, whether it is final, and the verdict of judge(), None if it was not called.
 
     With `exact`, stops if the groups' outputs for the golden input differ by more than
     EXACT_DIFFERENCE. The stored golden output is no reference: it may have fewer digits. Raises the

@@ -30,7 +30,7 @@ class IdleGate:
     began() and ended() are called from the event loop, the other methods from any thread.
 
     **Invariant**: from began() until IDLE_DELAY_SECONDS after the last ended(), every process of
-    the suspension is stopped.
+    `suspension` is stopped.
     """
 
     def __init__(self, suspension: Suspension) -> None:
@@ -68,7 +68,10 @@ class IdleGate:
             self.check()
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
-        """Block for `seconds` or until `unless()` is true. wake() causes a check. Raises Closed."""
+        """Block for `seconds` or until `unless()` is true. Raises Closed.
+
+        `unless()` is called at the start and after each wake().
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or unless(), seconds)
             self.check()
@@ -96,7 +99,7 @@ RUN_SECONDS = 120.0
 
 @dataclass(slots=True, eq=False)
 class ShadowPredictor:
-    """A predictor owned by one thread. Runs a shape of inputs once untimed before it is timed."""
+    """A predictor owned by one thread. Inputs of a new shape are run untimed before a timed run."""
 
     predictor: Predictor
     idle_gate: IdleGate
@@ -113,7 +116,8 @@ class ShadowPredictor:
 def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
     """Run all predictors at once; return the first one's outputs and the mean seconds.
 
-    Raises the errors of ShadowPredictor.run(); the other predictors' runs then continue.
+    The seconds are None if a request interrupted the runs. Raises the errors of
+    ShadowPredictor.run(); the other predictors' runs then continue.
     """
     idle_gate = predictors[0].idle_gate
     suspension, shape = idle_gate.suspension, shape_key(inputs)
@@ -157,9 +161,9 @@ class ShadowPredictors:
 
 
 class FinalFailures:
-    """Decides which failures of a group are final.
+    """Decides which failures of a group are final: the group is not tried again after those.
 
-    A group's first crash is not: the system may have killed the process for lack of memory. A
+    A group's first crash is not final: the system may have killed the process for lack of memory. A
     failure other than a crash is not final if the version's files have changed or cannot be read:
     it then says nothing about the group.
     """

@@ -97,7 +97,7 @@ _NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 
 def read_card(path: Path) -> str:
-    """Return the card's text. Raises ConfigError if it is missing or its markers do not pair."""
+    """Return the card's text. Raises ConfigError if it is unreadable or its markers do not pair."""
     label = f"{path.parent.name}/{path.name}"
     try:
         text = path.read_text("utf-8")

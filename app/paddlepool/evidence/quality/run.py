@@ -134,9 +134,10 @@ def measure_model(
 
 
 def differences(before: ports.Findings, after: ports.Findings, *, base: str) -> list[ports.Table]:
-    """Build a table of differences for each table of figures.
+    """Build, for each table of `after`, a table of its differences from `before`.
 
-    A count that is equal in both tables is repeated in place of the difference 0.
+    `base` is the name of the group that `before` was measured on, for the titles. A count that
+    is equal in both tables is repeated in place of the difference 0.
     """
     known = {table.key: dict(table.rows) for table in before.tables}
     return [

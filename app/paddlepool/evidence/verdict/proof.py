@@ -2,9 +2,10 @@
 
 Paddle's switches can report "enabled" and change nothing, so verdicts rest on measurements. A group
 is *effective* if its outputs or its times differ from those of its base. Times differ if the whole
-interval of their ratio is more than 5 % away from 1. A group is *ineffective* if its outputs are
-bitwise equal and its times differ by no more than noise. It is *unproven* while there are too few
-runs or they are too noisy.
+interval of their ratio is more than 5 % away from 1 and their medians are at least MINIMAL_SECONDS
+apart. A group is *ineffective* if its outputs are bitwise equal and its times differ by no more
+than noise. Otherwise it is *unproven*, for example while there are too few runs or they are too
+noisy.
 """
 
 import math
@@ -84,7 +85,7 @@ Without an effect, one group is faster in all 8 pairs with a probability of 2 / 
 """
 
 MINIMAL_EFFECT = 1.05
-"""Smallest ratio of times that matters, however significant."""
+"""Smallest ratio of times that matters. A smaller one does not, even if it is significant."""
 
 MINIMAL_SECONDS = 0.00025
 """Smallest difference of median times that matters: two equal processes can differ by that."""

@@ -77,7 +77,7 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
 class Recipe:
     """Everything that differs between networks when a version is built.
 
-    `feeds` are the inputs of the self-test, `options` those of the network's constructor.
+    `feeds` are the inputs of the self-test, `options` the arguments of the network's constructor.
     """
 
     network: str
@@ -249,9 +249,9 @@ def export_version(
 ) -> Path:
     """Build and publish a version and return its directory.
 
-    If `version` is None, its number is the next one. A model without a config.toml gets the default
-    one for its network, chosen by measurements. Raises ExportError. A failure leaves no incomplete
-    version that a server could find.
+    If `version` is None, the new version gets the next number. A model without a config.toml gets
+    the default one for its network, chosen by measurements. Raises ExportError. A failure leaves no
+    incomplete version that a server could find.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")

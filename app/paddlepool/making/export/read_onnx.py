@@ -1,4 +1,4 @@
-"""Reads ONNX files: a version's program, or a file beside its Paddle program, for other engines."""
+"""Reads ONNX files: programs, and files that some engines run in place of a Paddle program."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,7 +82,7 @@ def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
 
 
 def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFactory:
-    """Return a factory whose backends for ONNX open `file`, as in a server; others the program."""
+    """Return a factory that opens `file` for ONNX backends, as a server does."""
 
     def opened(spec: PredictorSpec, *, suspension: Any = None) -> Predictor:
         if spec.backend in ONNX_BACKENDS:

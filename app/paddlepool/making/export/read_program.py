@@ -28,7 +28,7 @@ ADVICE = {
         "the program returns an input unchanged or writes into it: return a copy (paddle.assign)"
     ),
 }
-"""What to do about a refusal of a framework, by a part of its own sentence."""
+"""What to do about an error of a framework, by a part of the error's message."""
 
 
 def with_advice(message: str) -> str:

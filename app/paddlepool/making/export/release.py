@@ -71,9 +71,10 @@ RELEASES = {
 
 
 def download(release: Release, target: Path, *, timeout: float) -> None:
-    """Download the file to `target`, atomically; each source may take `timeout` seconds.
+    """Download the file to `target`, atomically, from the registry or else from the release.
 
-    Raises DownloadError if no source has the file or `target` cannot be written.
+    Each of these two may take `timeout` seconds. Raises DownloadError if neither has the
+    file or `target` cannot be written.
     """
     faults = []
     try:

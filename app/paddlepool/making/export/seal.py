@@ -34,7 +34,8 @@ from paddlepool.models.repository.selftest import SELFTEST, write_selftest
 class Sealed:
     """Results of seal().
 
-    `outputs` have the names of config.toml. `config` is its new text, empty if it is unchanged.
+    `outputs` have the names that config.toml gives them. `config` is the text of the new
+    config.toml, empty if the file existed already.
     `unused` are the entries of the directory that nothing opens.
     """
 
@@ -57,10 +58,10 @@ def seal(
 ) -> Sealed:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
-    `real_inputs` are .npz files, `shapes` lists `NAME=SIZE,…` of each input; see
-    run_trial(). Writes config.toml if there is none, then selftest.npz. Writes manifest.json last,
-    because that makes the version visible to servers. If writing one of these files fails, removes
-    what it has written.
+    `real_inputs` are .npz files. Each of `shapes` has a text `NAME=SIZE,…` for every input. For
+    their use see run_trial(). Writes config.toml if there is none, then selftest.npz. Writes
+    manifest.json last, because that makes the version visible to servers. If writing one of these
+    files fails, removes what it has written.
 
     Raises ExportError before it writes a file if the program cannot be served or the default group
     of config.toml gives wrong results, and ConfigError for an invalid config.toml or for

@@ -53,7 +53,7 @@ class GroupOnTrial:
 def check_usual(
     spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory
 ) -> tuple[GroupOnTrial, ...]:
-    """Try each usual group on all cases of the self-test, and return the results.
+    """Try each of PADDLE_GROUPS or ONNX_GROUPS on all cases of the self-test; return the results.
 
     Raises ExportError if the group that computes the expected outputs fails.
     """
@@ -85,7 +85,8 @@ def _on_trial(
 def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory) -> float:
     """Return the largest mean difference of any output in any case, at least 1e-9.
 
-    Raises BackendError if it is too large, and what opening and running raise.
+    Raises BackendError if a difference is too large or a shape is wrong, and the errors of opening
+    and running a predictor.
     """
     worst = 0.0
     with closing(open_predictor(spec)) as predictor:

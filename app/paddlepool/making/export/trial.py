@@ -48,7 +48,8 @@ WIDE = {"uint8": 1 << 8, "int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 40}
 """Ends (exclusive) of the ranges of integers that are no token ids, by dtype."""
 
 HUNDREDS = 1000
-"""End (exclusive) of the range of integers if the end in WIDE gives outputs that are not finite."""
+"""End (exclusive) of the range of integers if the program does not run, or its outputs are not
+finite, with the end in WIDE."""
 
 FEW, MANY = 1, 16
 """Sizes of a free first axis in the first case: if it is a batch axis, and if it is not."""
@@ -58,9 +59,9 @@ FEW, MANY = 1, 16
 class Trial:
     """Results of run_trial().
 
-    `independent` tells whether a row's outputs do not depend on the other rows of its batch; it is
-    None if not every input and output has a first axis of free size. `source` tells where the
-    first case's shapes come from. `notes` are findings for the person who seals.
+    `independent` tells whether a row's outputs do not depend on the other rows of its batch; see
+    _rows_on_trial() for when it is None. `source` tells where the first case's shapes come from.
+    `notes` are findings for the person who seals.
     """
 
     selftest: SelfTest
@@ -262,8 +263,8 @@ class _Trials:
 
         Numbers of both signs are tried first, then numbers from 0 to 1, because the logarithm of a
         negative number is not finite. Returns None if the program refuses the shapes, if inputs and
-        outputs have more than `limit` bytes, or if neither range gives finite outputs: a sequence
-        may be too short for a mean.
+        outputs have more than `limit` bytes, or if neither range gives finite outputs, for
+        example because a sequence is too short for a mean.
         """
         for both_signs in (True, False):
             inputs = self.values(shapes, seed=seed, both_signs=both_signs)
@@ -372,7 +373,7 @@ def _rows_on_trial(
 
     Two rows are run alone and as one batch. The batch becomes a case if the program accepts it and
     it is not too large. The second value is None if an input has no free first axis; else False if
-    the program accepts no batch; else None if an output is a scalar.
+    the program accepts no row or no batch; else None if an output is a scalar.
     """
     rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)

@@ -1,7 +1,7 @@
 """Inputs of a program's trial: their shapes, from several sources, and their values.
 
-An engine can be wrong on all inputs but those of one kind: on every size but 1, on negative
-numbers, on rows that differ. A trial therefore needs several inputs that have none of these
+An engine can be right only on inputs of a special kind, for example of size 1, without negative
+numbers, or with equal rows. A trial therefore needs several inputs that have none of these
 peculiarities (docs/decisions/0058).
 """
 
@@ -29,7 +29,7 @@ REALISTIC: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((320, 480), (320, 320), (224, 224)),
     False: ((64, 48, 40), (64, 64, 64)),
 }
-"""Sizes for pictures (True) and for everything else, tried in this order, as in the next two."""
+"""Sizes for pictures (True) and for everything else, tried in this order, as in the next three."""
 
 SECOND: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((224, 256), (256, 256), (96, 96)),
@@ -48,9 +48,10 @@ LAST_RESORT: Mapping[bool, tuple[Sizes, ...]] = {
 
 
 def is_picture(inputs: Sequence[TensorSpec]) -> bool:
-    """Return whether an input looks like pictures: four axes, of which one has 1, 3 or 4 channels.
+    """Return whether an input looks like pictures of a free size with 1, 3 or 4 channels.
 
-    Inputs with two axes of size 1 do not: they may be the mask of a text.
+    Pictures have four axes; the second or the last one has the channels. Inputs with two axes of
+    size 1, not counting the first axis, do not look like pictures: they may be the mask of a text.
     """
     return any(
         len(spec.shape) == 4
@@ -101,7 +102,7 @@ def described_shapes(directory: Path, inputs: Sequence[TensorSpec]) -> list[Shap
     """Return the usual and the smallest shapes in the directory's inference.yml, or an empty list.
 
     The file lists the smallest, usual and largest shape of each input for TensorRT. The largest
-    is left out: it may need minutes. Shapes that do not fit the inputs are ignored.
+    is left out: it may need minutes. If any of these shapes do not fit the inputs, returns none.
     """
     import yaml
 
@@ -130,7 +131,8 @@ def values(
 ) -> dict[str, Array]:
     """Return random arrays of these shapes; equal seeds give equal values.
 
-    Floating-point numbers are normal and up to LARGEST in size if `both_signs`, else from 0 to 1.
+    Floating-point numbers have a normal distribution, cut off at LARGEST, if `both_signs`; else
+    they are from 0 to 1.
     Integers are from 0 to below `below[name]`; the last element is the largest of these.
     """
     random = np.random.default_rng(seed)

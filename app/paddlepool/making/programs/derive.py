@@ -48,7 +48,7 @@ TRANSFORMERS = ("bert",)
 """Networks that need no ranges: each row of an activation gets its own scale at every run."""
 TOOL = "quant_pre_process of ONNX Runtime, quantised by Paddlepool"
 OLD_TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
-"""Tool of an earlier release, whose programs score a text by the other texts of its batch too."""
+"""Tool of an earlier release. A text's scores depended on the other texts of its batch too."""
 TOOLS = ("onnxruntime", "paddle2onnx")
 SETTINGS: dict[str, str | int | float | bool] = {
     "activations": "a scale for each row",
@@ -249,11 +249,11 @@ def checked(
     least_agreement: float = 0.0,
     open_predictor: PredictorFactory,
 ) -> Derived:
-    """Measure the loss of `derived` on `samples`; return a copy with the loss in its quality.
+    """Measure the loss of `derived` on `samples`; return a copy with the loss in `entry.quality`.
 
-    `agreement` is the measure of the model's task, `least_agreement` its limit. Raises ExportError
-    if the loss is too large: shipped ranges were measured on another machine, and this one may
-    compute int8 differently. Also raises what opening and running a predictor raise.
+    `agreement` is the measure of the model's task, `least_agreement` its lower limit. Raises
+    ExportError if the loss is too large: shipped ranges were measured on another machine, and this
+    one may compute int8 differently. Also raises the errors of opening and running a predictor.
     """
     reference = files.spec(next(g for g in files.config.instance_group if g.program is None))
     with tempfile.TemporaryDirectory() as scratch:
@@ -292,7 +292,7 @@ def checked(
 def differences(
     reference: onnx.ModelProto, samples: Sequence[Tensors]
 ) -> Callable[[onnx.ModelProto], float]:
-    """Return a function that returns a program's mean drift() over the samples and outputs."""
+    """Return a function that measures a program's mean drift() from `reference` on the samples."""
     expected = _outputs_of(reference, samples)
 
     def measure(model: onnx.ModelProto) -> float:

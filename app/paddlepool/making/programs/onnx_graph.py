@@ -36,7 +36,7 @@ class Graph:
         return next((node for node in self.nodes if value in node.output), None)
 
     def insert_after(self, value: str, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Insert nodes after the one that makes `value`; before all others if it is an input."""
+        """Insert `nodes` after the node that makes `value`; before all others if none makes it."""
         maker = self.maker(value)
         place = 0 if maker is None else self.nodes.index(maker) + 1
         self.nodes[place:place] = nodes

@@ -36,8 +36,10 @@ FIRST_LEVELS = 64
 with more levels, the sum would overflow if an input uses its whole range."""
 
 PAIR_LEVELS = 127.99
-"""The largest sum of two neighbouring weights of a matrix product, before they are rounded; 128
-after. The sum of their products with any two inputs then fits into 16 bits."""
+"""Limit for the sum of the sizes of two neighbouring weights of a matrix product before rounding.
+
+After rounding, the sum is at most 128. The sum of their products with any two inputs then fits into
+16 bits."""
 
 SMALLEST = 1e-3
 """If a channel's largest weight is below this share of the layer's largest weight, the channel's
@@ -88,13 +90,13 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
 
 ROW_LEVELS = 127
 LEAST_ROW = 1e-12
-"""A row whose largest value is smaller than this is quantised to zeros."""
+"""Least divisor of a row, because a row of zeros cannot be divided by its largest value."""
 
 
 def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
     """Quantise matrix products; each row of their inputs gets its own scale at every run.
 
-    A row is divided by its largest value, and its results are multiplied by it.
+    A row is divided by its largest absolute value, and its results are multiplied by that value.
     """
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in products:
@@ -304,7 +306,8 @@ def measure_ranges(
     """Measure the ranges of all layers that can be quantised except `float_layers`.
 
     `model` is unchanged. Bias correction is off: on U²-Netp it changes the masks more than
-    quantising does. Raises ConfigError if a package is missing, and ExportError as read_ranges().
+    quantising does. Raises ConfigError if a package is missing, and ExportError as read_ranges()
+    does.
     """
     try:
         with warnings.catch_warnings():
