@@ -339,7 +339,10 @@ def _check_quality_options(args: argparse.Namespace) -> None:
 
 
 def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> int:
-    """Measure and print the figures of each model; return 1 if a model card has different ones."""
+    """Measure and print the figures of each model; return 1 if a model card has different ones.
+
+    With --limit, --group or --write-cards, no model card is compared.
+    """
     source = Source(
         data=args.data or DATA,
         smoke=tuple(args.smoke or (path for path in SMOKE if path.is_file())),

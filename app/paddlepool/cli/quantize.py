@@ -32,7 +32,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt", ARRAYS)
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""The group's budget divided by --budget: above 1, because one sample alone tests the group."""
+"""The group's budget is this many times --budget, because one sample alone tests the group."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ EXIT_BAD_CONFIGURATION = 3
 
 COLLECTED_OBJECTS = 20_000
 """Threshold of Python's garbage collector. A scan of 160 requests in progress takes up to 40 ms in
-which none is answered, and finds nothing: requests leave no cycles."""
+which none is answered, and finds nothing, because requests leave no cycles."""
 
 SWITCH_SECONDS = 0.0005
 """Python's thread switch interval. Threads copy large bodies and tokenise long texts. With the
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 def _replace_closed_streams() -> None:
     """Open /dev/null for each standard stream that is closed.
 
-    Libraries print to the descriptors 1 and 2: these must not be those of a socket or a file.
+    Libraries print to the descriptors 1 and 2, which must not belong to a socket or a file.
     """
     for descriptor in range(3):
         try:

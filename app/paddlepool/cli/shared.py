@@ -20,7 +20,7 @@ from paddlepool.settings.server import Settings, explain
 
 PULLED = "u2netp"
 PULL_TIMEOUT = 15
-"""Timeout in seconds for each source of the official weights: they must not block the start."""
+"""Timeout in seconds for each source of the official weights, which must not block the start."""
 
 logger = logging.getLogger("paddlepool.server")
 

@@ -48,8 +48,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find the best configuration or group and write it to config.toml.
+    """Find the best configuration or group, and write it to config.toml.
 
+    Nothing is written with --dry-run, or if the user does not consent to a new default group.
     Returns 1 and leaves config.toml unchanged if nothing is fast enough.
     """
     for name in ("p95", "seconds"):

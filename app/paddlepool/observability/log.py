@@ -116,7 +116,7 @@ class BatchingListener(logging.handlers.QueueListener):
         except Exception:
             self._handler.handleError(record)
             return
-        if len((self._text + line).encode(errors="replace")) > select.PIPE_BUF:  # else torn
+        if len((self._text + line).encode(errors="replace")) > select.PIPE_BUF:  # may be torn
             self._flush()
         self._text += line
 
@@ -144,7 +144,7 @@ def configure(level: str, *, form: logging.Formatter | None = None) -> None:
     # Do not collect what no line shows: see "Optimization" in the logging manual.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Our access lines replace uvicorn's, and our 400s its warnings about malformed requests.
+    # Our access lines replace uvicorn's. _is_wanted() drops its lines that add nothing to ours.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

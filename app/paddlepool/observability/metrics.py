@@ -343,7 +343,7 @@ class Metrics:
         self._rejected.labels(self._model(model), reason).inc()
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
-        """Record the difference of one replay from the default group's answer."""
+        """Record how far one replay is from the default group's answer, and how well they agree."""
         if math.isinf(drift):
             self._drift.observe_infinite(self._model(model), group)
         else:

@@ -116,7 +116,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
-        """Start the span of a request with these headers; current in this task until end()."""
+        """Start the span of a request; it is this task's current one until end()."""
         parent = self._parent(values)
         span = self.tracer.start_span(name, parent, SpanKind.SERVER, attributes)
         has_parent = get_current_span(parent).get_span_context().is_valid
@@ -125,7 +125,7 @@ class Tracing:
         return request
 
     def _parent(self, values: Values) -> Context:
-        """Read the parent span from headers, without those that the W3C says to ignore."""
+        """Read the parent span from headers, except those that the W3C standard says to ignore."""
         headers = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
         if len(headers[TRACEPARENT]) != 1:
             return Context()

@@ -41,7 +41,7 @@ class Options(BaseModel):
 
     @classmethod
     def is_unread(cls, error: InvalidParameter) -> bool:
-        """Whether the error is about a text that is not what `expected` says, without a unit."""
+        """Whether the error rejects an option of `expected` whose value has no unit."""
         expected = cls.expected.get(error.parameter or "")
         limit = cls.limits.get(error.parameter or "", expected)
         has_unit = str(error.received).endswith(("%", "px"))

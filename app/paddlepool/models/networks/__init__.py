@@ -20,8 +20,9 @@ PROGRAM, PARAMS = "inference.json", "inference.pdiparams"
 def build(name: str, options: Mapping[str, Any], *, static: bool = False) -> nn.Layer:
     """Build the network as a dynamic graph with untrained weights.
 
-    `static` selects the form for export: the same parameters and outputs, fewer operators. Raises
-    ExportError for an unknown name or options that the network does not take.
+    `static` selects BERT's form for export, which has the same parameters and outputs but fewer
+    operators; the other networks have one form. Raises ExportError for an unknown name or options
+    that the network does not take.
     """
     try:
         match name:

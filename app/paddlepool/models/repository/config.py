@@ -342,7 +342,10 @@ def _warn_of_removed_key(label: str) -> None:
 
 
 def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
-    """Describe all wrong keys in one line; `within` is the path of the table in the `whole`."""
+    """Describe all wrong keys in one line; `within` is the path of their table.
+
+    A fault that has no key is reported for the `whole`.
+    """
     return "; ".join(
         f"{'.'.join(map(str, (*within, *fault['loc']))) or whole}: {fault['msg']}"
         for fault in error.errors()
@@ -352,7 +355,7 @@ def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
 def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
     """Return how many processes of `threads` threads fill the cores.
 
-    At least 1, and at most MAX_COUNT and one for each GiB of memory.
+    The result is at least 1, and at most MAX_COUNT and one for each GiB of memory.
     """
     return max(1, min(math.ceil(cores) // threads, memory_bytes // BYTES_OF_A_PROCESS, MAX_COUNT))
 

@@ -35,9 +35,10 @@ def check_shapes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Any], *, sou
 
 
 def read_input(path: Path, inputs: Sequence[TensorSpec]) -> Tensors:
-    """Read one set of inputs from an .npz file. Raises ConfigError if it does not fit.
+    """Read one set of inputs from an .npz file.
 
-    Numbers of another size are converted, such as NumPy's float64 to float32.
+    Raises ConfigError if the file cannot be read or its arrays do not fit `inputs`. Numbers
+    of another size are converted, such as NumPy's float64 to float32.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -69,7 +69,7 @@ class ModelFiles:
     def verify_again(self, *, low_priority: bool = False) -> None:
         """Raise ManifestError if a file of this version has changed since it was read.
 
-        Raises OSError if the system does not let the server read it.
+        Raises OSError if the system does not let the server read a file.
         """
         label = f"{self.name}/{self.version}"
         with _faults_of_system():

@@ -29,7 +29,7 @@ from paddlepool.models.repository.files import open_plain_file
 
 SELFTEST = "selftest.npz"
 RUN_SECONDS = 120.0
-"""Timeout of one run outside of service."""
+"""Timeout of a run that serves no request."""
 UNREADABLE = (
     OSError, TypeError, ValueError, EOFError, MemoryError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
@@ -40,8 +40,8 @@ UNREADABLE = (
 class Quality:
     """How far outputs are from the golden outputs.
 
-    Each difference is absolute, and that of the output for which it is largest. `agreement` is from
-    0 to 1, None without a measure.
+    Differences are absolute; each is that of the output for which it is largest. `agreement` is
+    from 0 to 1, or None if the task has no measure of it.
     """
 
     largest_difference: float
@@ -287,10 +287,11 @@ def _key(case: int, kind: str, name: str) -> str:
 def read_selftest(
     directory: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> SelfTest:
-    """Read a version's self-test. Raises ManifestError if it does not fit the specs.
+    """Read a version's self-test.
 
-    An output may be empty along a free axis, for example if a detector detects no object. Then only
-    its dtype and shape are tested.
+    Raises ManifestError if it cannot be read or does not fit `inputs` and `outputs`. An output may
+    be empty along a free axis, for example if a detector detects no object. Then only its dtype and
+    shape are tested.
     """
     label = f"{directory.parent.name}/{directory.name}/{SELFTEST}"
     try:

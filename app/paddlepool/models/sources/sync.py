@@ -161,8 +161,9 @@ def sync(source: Source, root: Path) -> Changes:
     """Copy new versions and files from `source` to the repository `root`; remove dropped versions.
 
     Only versions that the model's version policy could serve are copied. A version is published
-    after every byte has been compared with its manifest. If a file differs from that, the
-    version is refused until its listing changes. A damaged local version is copied again.
+    after every byte has been compared with its manifest. If a file differs from the
+    manifest, the version is refused until its listing at the source changes. A damaged local
+    version is copied again.
 
     Versions that the source no longer has are removed if another version of the model is complete.
     A model that it no longer has stays: a source cannot empty the local repository. Raises

@@ -13,7 +13,7 @@ from paddlepool.tasks.codecs.picture import Pixels, bands
 PROFILE_BYTES = 4 << 20
 """A larger ICC profile is ignored. Those of printing presses have up to 3 MB."""
 CLEAR_WHITE = 0x00FFFFFF
-"""White with alpha 0, the highest value with alpha 0: red, green, blue and alpha as one number."""
+"""Transparent white as one number, the highest number of all colours with alpha 0."""
 
 _SPACES = {"RGB": "RGB", "RGBA": "RGB", "L": "GRAY", "CMYK": "CMYK"}
 _SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))

@@ -62,9 +62,10 @@ def check_size(width: int, height: int, limits: PictureLimits) -> None:
 
 @contextmanager
 def time_limit(limits: PictureLimits) -> Iterator[None]:
-    """End this process with SIGPROF if the block takes more processor time than a picture may.
+    """End this process with SIGPROF if the block takes too much processor time.
 
-    A native decoder cannot be interrupted in any other way.
+    The limit is that of the smallest picture until allow_pixels() extends it. A native
+    decoder cannot be interrupted in any other way.
     """
     signal.setitimer(signal.ITIMER_PROF, LEAST_SHARE * limits.seconds)
     try:

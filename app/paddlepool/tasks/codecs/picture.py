@@ -71,7 +71,8 @@ class Picture:
     def charge(self) -> None:
         """Count the written memory against the store's budget.
 
-        Raises Overloaded if it does not fit now, and ResolutionTooHigh if it never fits.
+        Raises Overloaded if the picture does not fit beside those held now, and ResolutionTooHigh
+        if it is larger than the whole budget.
         """
         size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
         held, budget = self.store.held, self.store.budget
@@ -94,7 +95,7 @@ class Picture:
 
 
 def write_pixels(descriptor: int, pixels: Pixels) -> None:
-    """Write the pixels to the memory behind the descriptor; in the child."""
+    """Write the pixels to the memory behind the descriptor. For codec processes."""
     # Writing takes half the time of a mapping, because no page has to be mapped first.
     # The offset is explicit: a killed process may have moved the offset of the shared file.
     left = np.ascontiguousarray(pixels).data.cast("B")
@@ -104,9 +105,9 @@ def write_pixels(descriptor: int, pixels: Pixels) -> None:
 
 
 def read_pixels(descriptor: int, shape: tuple[int, int, int]) -> Pixels:
-    """Return a read-only view of the pixels behind the descriptor; in the child.
+    """Return a read-only view of the pixels behind the descriptor. For codec processes.
 
-    Raises ValueError if they are fewer than `shape` needs.
+    Raises ValueError if there are fewer than `shape` needs.
     """
     size = shape[0] * shape[1] * shape[2]
     if os.fstat(descriptor).st_size < size:

@@ -96,12 +96,13 @@ class CodecProcess(ChildWorker):
         self._child.expect(timeout=self._wall, patience=timeout - self._wall)
 
     def poll_reply(self) -> int | None:
-        """Read the reply; return the size of request and reply in bytes, or None until it arrives.
+        """Read the reply; return the bytes of request and reply, or None until the reply arrives.
 
         Raises the function's own error; the process then continues. If the process ended or was
-        killed, raises one of the other errors of CodecPool.submit(), or Interrupted when the system
-        or another program has killed or stopped it during this call for the first time, for example
-        because the machine lacked memory: the call is not at fault and may be retried.
+        killed, raises one of the other errors of CodecPool.submit(), or Interrupted. Interrupted
+        means that the system or another program killed or stopped the process, for example because
+        the machine lacked memory, and that this is the first time for this call. The call is not at
+        fault and may be retried.
         """
         try:
             size = self._child.poll_reply()

@@ -21,9 +21,9 @@ Plane = TypeVar("Plane", Pixels, Floats)
 RADIUS = 3
 """Radius of each level's window, in pixels of that level."""
 FINEST_PIXELS = 1_000_000
-"""Maximum pixels of the last level: half the picture's resolution up to 4 MP, a quarter above."""
+"""Maximum pixels of the last level. Its sides are the picture's, divided by a power of two."""
 WHOLE_PIXELS = 200_000
-"""Maximum pixels of a level that is computed as a whole; the last level is only along edges."""
+"""Maximum pixels of a level computed as a whole. The last level is computed only along edges."""
 COARSEST = 64
 TILE = 64
 """Side of the tile that is computed at once, in pixels of the last level."""
@@ -177,7 +177,7 @@ def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[
 def _finished(
     picture: Pixels, alpha: Pixels, coarse: Sequence[Floats], blocks: Tile, place: Tile, step: int
 ) -> Pixels:
-    """Return the final colours of `place`, from the last level of its `blocks` and a margin."""
+    """Return the final colours of `place`, made from the last level of `blocks` and a margin."""
     margin = RADIUS + 1  # for the window, and for a neighbour to interpolate with
     top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
     bottom, right = blocks[0].stop + margin, blocks[1].stop + margin

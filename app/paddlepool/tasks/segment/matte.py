@@ -159,7 +159,7 @@ def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Ti
 
 
 def _resized_cover(alpha: Pixels, height: int, width: int) -> NDArray[Any]:
-    """Return the resized alpha times 255, in 16 bits: the scale of a colour multiplied by alpha."""
+    """Return the resized alpha times 255 in 16 bits, which is the range of a colour times alpha."""
     return resize(np.multiply(alpha, 255, dtype=np.uint16), height, width)
 
 
@@ -234,9 +234,9 @@ Bands = Callable[[slice], Pixels]
 """A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
 
 SMALL_SIGMA = 4.0
-"""Standard deviation, in pixels, of a wide blur on the reduced picture where it is computed."""
+"""A wide blur is computed on a reduced picture, where its sigma is this many pixels."""
 SUBJECT_COUNTS = 1e-4
-"""Weight of the subject's colours in the blur: a picture may consist of the subject alone."""
+"""Weight of the subject's colours in the blur. Not 0, because a picture may be all subject."""
 DOUBT = 0.02
 """Weight of the background's colour from farther away, where little background is near."""
 

@@ -31,8 +31,9 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Parameters(BaseModel):
-    """How a picture becomes the network's input: side in pixels, then mean and std per channel.
+    """How a picture becomes the network's input, which is a square.
 
+    `size` is the square's side in pixels; `mean` and `std` have a number for each channel.
     `output` names the output that is the mask; the default is the first output. The other defaults
     are U2-Net's (https://github.com/xuebinqin/U-2-Net/blob/master/data_loader.py).
     """
@@ -98,7 +99,7 @@ RGBA = 4
 """Maximum bytes of a pixel."""
 STAGES = "paddlepool.tasks.segment.stages"
 FILE_BYTES, FILE_BYTES_A_PIXEL = 1 << 16, 8
-"""An encoded file has at most FILE_BYTES, and FILE_BYTES_A_PIXEL for each pixel: no format takes
+"""An encoded file has at most FILE_BYTES plus FILE_BYTES_A_PIXEL for each pixel. No format takes
 more, even for pixels that cannot be compressed."""
 
 # Checks of the answers of codec processes (paddlepool.engine.process.replies.Check): names, types,
@@ -187,13 +188,13 @@ class SegmentPipeline:
     async def run(self, payload: SegmentRequest, context: RequestContext) -> SegmentResult:
         """Decode the picture, run the network and render the result.
 
-        Raises InputError for a bad picture or too large a result, Overloaded or QuotaExceeded,
-        DeadlineExceeded, OSError, and the errors of RequestContext.infer().
+        Raises InputError for a bad picture or too large a result, Overloaded, QuotaExceeded,
+        OSError, and the errors of CodecPool.submit() and RequestContext.infer().
         """
         descriptors: list[int] = []
 
         async def decode(stage: str, meta: Mapping[str, Any], body: bytes, about: str) -> Reply:
-            """Decode `body` into a new picture; an InputError names its field, `about`."""
+            """Decode `body` into a new picture; an InputError names the field `about`, if any."""
             size = RGBA * self._codecs.limits.pixels
             picture = held.enter_context(self._codecs.pictures.open(size))
             descriptors.append(picture.descriptor)

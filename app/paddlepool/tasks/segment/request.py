@@ -66,7 +66,10 @@ def _scale(text: str) -> float | None:
 
 
 def _position(value: Any) -> Any:
-    """Read one or two percentages; one number stands for both. Raises ValueError."""
+    """Read `original` as None, and `center` or one or two percentages as two numbers.
+
+    One percentage stands for both. Raises ValueError.
+    """
     if type(value) in (int, float):
         return float(value), float(value)
     if value == "original" or not isinstance(value, str):
@@ -272,8 +275,8 @@ class ForegroundBox:
 class SegmentResult:
     """The encoded picture.
 
-    `box` is a place in the uncropped picture. `labels` are the pixels of a mask, row by row; None
-    if they were not requested.
+    `box` is the foreground's place in the uncropped picture. `labels` are the pixels of a mask, row
+    by row; None if they were not requested.
     `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere.
     """
 

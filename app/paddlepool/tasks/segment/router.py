@@ -45,7 +45,7 @@ _BINARY = {"type": "string", "format": "binary"}
 _JSON = "application/json"
 MAX_RANGES = 32
 ESCAPES = " (in a query, % is written %25 and # is written %23)"
-"""Added to an error about a value of the query that may contain one of them."""
+"""Added to an error about a value of the query that may contain % or #."""
 
 
 class SegmentReply(BaseModel):

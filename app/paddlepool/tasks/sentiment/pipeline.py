@@ -284,7 +284,7 @@ def label_agreement(outputs: Tensors, expected: Tensors) -> float:
 
 
 MAX_PENDING = 64
-"""Maximum requests that wait for the tokenizer, which takes less than 0.1 s for the longest one."""
+"""Maximum requests that wait for the tokenizer. The longest request takes it less than 0.1 s."""
 
 SHORT_CHARACTERS = 1_536
 """Requests of up to this many characters in total are tokenised on the event loop, which takes a
