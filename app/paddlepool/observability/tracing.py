@@ -2,9 +2,10 @@
 
 Spans go to an OTLP collector over HTTP, as the standard OTEL_* variables configure.
 
-Tracing reads no clock between stages: it computes their starts and ends from their durations. The
-last stage before the queue ends when the jobs are queued. The last stage after the run ends when
-the stages are reported. Spans are made when the reply has been sent, and a thread exports them.
+Tracing reads no clock between stages: it computes their starts and ends from their durations. Of
+the stages before the queue, the last one ends at the moment when the jobs are queued. Of those
+after the run, the last one ends at the moment when the stages are reported. Spans are made when
+the reply has been sent, and a thread exports them.
 """
 
 from __future__ import annotations

@@ -213,9 +213,11 @@ def confine_calls(kind: Confinement) -> list[str]:
     processes, sockets, signals, and reading, changing or slowing down other processes. It is a
     program in classic BPF, which the kernel runs before each call: see seccomp(2).
 
-    For a codec it also rejects memory files (memfd) and every change of processor affinity. It
-    rejects every ioctl; for a predictor on a machine with a GPU, only those of _IOCTLS, because a
-    GPU may need the others. Returns the measures in force: none without the system's support.
+    It also rejects every ioctl, with one exception: a predictor on a machine with a GPU may make
+    all but those of _IOCTLS, because the GPU may need them. For a codec it also rejects memory
+    files (memfd) and every change of processor affinity.
+
+    Returns the measures in force: none without the system's support.
     """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:

@@ -1,1 +1,1 @@
-"""Verdicts on a configuration: whether it has an effect, how fast and how exact it is."""
+"""Verdicts on instance groups: whether a group takes effect, and which of several is best."""

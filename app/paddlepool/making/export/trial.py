@@ -81,10 +81,10 @@ def run_trial(
 ) -> Trial:
     """Run a program on several inputs; equal calls choose equal inputs.
 
-    The inputs come from the first source that has any: `real_inputs`, `shapes`, the largest and the
-    smallest [[warmup]] of `config`, or an inference.yml beside the program; else they have a
-    realistic size. Each of them becomes a case, in this order. One more case has two rows of odd
-    sizes, another one two rows of a second size, as far as the program accepts them.
+    The first cases come from one source, the first of these that has any inputs: `real_inputs`;
+    `shapes`; the largest and the smallest [[warmup]] of `config`; an inference.yml beside the
+    program. If none has any, the first case is of a realistic size. Two further cases follow if the
+    program accepts them: two rows of odd sizes, and two rows of a second size.
 
     Raises ExportError if the program cannot be opened, accepts none of the shapes, or returns an
     output that is not finite, random, or of a varying rank; ConfigError for shapes that do not fit.
