@@ -153,9 +153,11 @@ def _colour(text: str | None) -> Colour | None:
 def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
     if fault.status != 422:
         return {"detail": fault.detail}
-    name = fault.parameter
-    place = f"query.{name}" if name in ROUTING else f"body.{name}"
-    if name not in (*ROUTING, *Fields.model_fields):
+    if fault.parameter in Fields.model_fields:
+        place = f"body.{fault.parameter}"
+    elif fault.parameter in ROUTING:
+        place = f"query.{fault.parameter}"
+    else:
         place = "body"
     errors = fault.errors or ({"field": place, "message": fault.detail},)
     return {

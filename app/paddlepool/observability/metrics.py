@@ -158,7 +158,7 @@ class Gauges:
         newest_default: dict[str, str] = {}
         for model in self.read():
             version = str(model.version)
-            answers = newest_default.setdefault(model.model, model.default_group)
+            default_group = newest_default.setdefault(model.model, model.default_group)
             ready.add_metric((model.model, version), float(model.ready))
             if model.default_group:
                 default.add_metric(
@@ -172,7 +172,7 @@ class Gauges:
                 values["paddlepool_queue_depth"][series] += group.queue_depth
                 values["paddlepool_inflight_requests"][series] += group.inflight
                 values["paddlepool_queue_limit"][series] += group.queue_limit
-                values["paddlepool_predictor_default"][series] = group.name == answers
+                values["paddlepool_predictor_default"][series] = group.name == default_group
                 if group.effect.effective is not None:
                     values["paddlepool_predictor_effective"].setdefault(
                         series, group.effect.effective

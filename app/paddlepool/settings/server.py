@@ -344,7 +344,7 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
     """
     faults = []
     for fault in error.errors(include_url=False):
-        # A setting with two names is reported with its prefix.
+        # The name of a setting with an older name comes with the prefix.
         name = str(fault["loc"][0]).removeprefix(PREFIX).lower() if fault["loc"] else "settings"
         received = "" if "key" in name else f", received {str(fault['input'])[:80]!r}"
         text = fault["msg"].removeprefix("Value error, ")

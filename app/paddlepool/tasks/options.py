@@ -40,8 +40,11 @@ class Options(BaseModel):
     """The limit in an error about an option, where it is not the text in `expected`."""
 
     @classmethod
-    def is_unread(cls, error: InvalidParameter) -> bool:
-        """Whether the error rejects an option of `expected` whose value has no unit."""
+    def may_lack_escapes(cls, error: InvalidParameter) -> bool:
+        """Whether the error rejects the value of an option in `expected`, and it has no unit.
+
+        A % or # that is not escaped in a query is lost, together with the unit or the colour.
+        """
         expected = cls.expected.get(error.parameter or "")
         limit = cls.limits.get(error.parameter or "", expected)
         has_unit = str(error.received).endswith(("%", "px"))

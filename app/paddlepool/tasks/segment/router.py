@@ -113,7 +113,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
     try:
         payload = SegmentRequest(body=body, background=background, **options)
     except InvalidParameter as error:
-        if error.parameter in request.query_params and SegmentRequest.is_unread(error):
+        if error.parameter in request.query_params and SegmentRequest.may_lack_escapes(error):
             error.message += ESCAPES
         raise
     timeout = whole_number(parameters["timeout_ms"]) if "timeout_ms" in parameters else None
